@@ -1,0 +1,102 @@
+"""The one error tree of Forebay.
+
+::
+
+    ForebayError
+    ├── UsageError                 what a person asked for can't be: says what, where, what is allowed      exit 2
+    │   └── SettingsError          … in the configuration: names the file and the key
+    ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
+    ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
+    ├── RefusedError               a service understood the request and said no (its words are kept)
+    ├── StoreError                 a store could not do what was asked
+    │   ├── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
+    │   └── StoreTimeoutError      … within ``store_timeout``
+    ├── CorruptionError            bytes are not what was written: carries path, offset and reason
+    ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
+    ├── GapError                   Kafka no longer holds offsets that were never taken in
+    ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
+    └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
+
+Raise or handle; nothing logs an error and goes on as if it had not happened.
+"""
+
+from __future__ import annotations
+
+
+class ForebayError(Exception):
+    """Base of every error that Forebay raises on purpose. ``exit_code`` is what the command line answers with."""
+
+    exit_code = 1
+
+
+class UsageError(ForebayError):
+    exit_code = 2
+
+
+class SettingsError(UsageError):
+    """A value in the configuration that can't be. The message names file, key, value and what is allowed."""
+
+
+class UnreachableError(ForebayError):
+    exit_code = 3
+
+
+class FencedError(ForebayError):
+    """Another process has a newer epoch. No supervisor restarts a process that ended with this (INV-4)."""
+
+    exit_code = 4
+
+
+class RefusedError(ForebayError):
+    """A service answered no. ``code`` is the machine-readable reason of ``messages.Refusal``."""
+
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StoreError(ForebayError):
+    pass
+
+
+class OutOfSpaceError(StoreError):
+    pass
+
+
+class StoreTimeoutError(StoreError):
+    pass
+
+
+class CorruptionError(ForebayError):
+    """Bytes at ``path`` from ``offset`` on are damaged, for ``reason``."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class NewerVersionError(ForebayError):
+    """Bytes at ``path`` from ``offset`` on carry format ``version``, which this release does not know."""
+
+    def __init__(self, path: str, offset: int, version: int, newest: int) -> None:
+        super().__init__(
+            f"{path} at byte {offset} was written in format {version}; this release reads up to {newest}: "
+            "use the release that wrote it, or a newer one"
+        )
+        self.path = path
+        self.offset = offset
+        self.version = version
+
+
+class GapError(ForebayError):
+    pass
+
+
+class UnreadableBlockError(ForebayError):
+    pass
+
+
+class JobError(ForebayError):
+    pass

@@ -1,0 +1,165 @@
+"""HTTP between the parts: one way to serve a Litestar application, one client. JSON by msgspec."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+import uvicorn
+from litestar import Litestar, Request, Response
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+
+from forebay import messages
+from forebay.errors import FencedError, ForebayError, RefusedError, UnreachableError, UsageError
+
+Answer = TypeVar("Answer")
+
+#: bytes of one request body; a report of many blocks is far below it
+BODY_LIMIT = 8_000_000
+
+_STATUS = {"bad-request": 400, "not-found": 404, "fenced": 409, "conflict": 409, "not-ready": 503}
+
+
+def application(title: str, release: str, routes: Sequence[Any]) -> Litestar:
+    """A Litestar application of ``routes`` that answers every error with a ``messages.Refusal`` and serves
+    ``/v1/openapi.json``."""
+    return Litestar(
+        route_handlers=list(routes),
+        openapi_config=OpenAPIConfig(title=title, version=release, path="/v1"),
+        exception_handlers={Exception: _refuse},
+        request_max_body_size=BODY_LIMIT,
+        logging_config=None,
+    )
+
+
+def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Refusal]:
+    if isinstance(error, FencedError):
+        refusal = messages.Refusal(code="fenced", message=str(error))
+    elif isinstance(error, RefusedError):
+        refusal = messages.Refusal(code=error.code, message=str(error))
+    elif isinstance(error, (UsageError, ValueError)):
+        refusal = messages.Refusal(code="bad-request", message=str(error))
+    elif isinstance(error, ForebayError):
+        refusal = messages.Refusal(code="not-ready", message=str(error))
+    elif isinstance(error, HTTPException):
+        code = "not-found" if error.status_code == 404 else "bad-request"
+        return Response(messages.Refusal(code=code, message=error.detail), status_code=error.status_code)
+    else:
+        raise error
+    return Response(refusal, status_code=_STATUS.get(refusal.code, 409))
+
+
+class Server:
+    """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
+
+    Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
+    """
+
+    def __init__(self, app: Litestar, url: str, grace_seconds: int = 5) -> None:
+        parts = urlsplit(url)
+        self._config = uvicorn.Config(
+            app,
+            host=parts.hostname or "127.0.0.1",
+            port=parts.port or 0,
+            http="httptools",
+            loop="uvloop",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=grace_seconds,
+        )
+        self._server = uvicorn.Server(self._config)
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._socket = None
+        self.url = ""
+
+    def __enter__(self) -> Server:
+        try:
+            self._socket = self._config.bind_socket()
+        except SystemExit:
+            raise UsageError(
+                f"can't listen on {self._config.host}:{self._config.port}: the port is taken or not allowed; "
+                "stop what uses it or set another url"
+            ) from None
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        started = threading.Event()
+
+        class Announcing(uvicorn.Server):
+            async def startup(self, sockets: Any = None) -> None:
+                await super().startup(sockets)
+                started.set()
+
+        self._server = Announcing(self._config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+        )
+        self._thread.start()
+        if not started.wait(30):
+            raise UnreachableError(f"the HTTP server at {self.url} did not start within 30 s")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        if self._socket is not None:
+            self._socket.close()
+
+
+class Client:
+    """Calls one service. Thread-safe; keeps connections. Retries nothing: callers decide what may be repeated."""
+
+    def __init__(self, url: str, timeout_seconds: float = 10.0) -> None:
+        self._url = url.rstrip("/")
+        self._pool = urllib3.PoolManager(
+            maxsize=4, retries=False, timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
+        )
+
+    def post(self, path: str, body: msgspec.Struct, answer: Callable[..., Answer] | type[Answer]) -> Answer:
+        """Sends ``body`` and decodes the answer as type ``answer``.
+
+        Raises UnreachableError (no answer, or 5xx), FencedError, RefusedError, UsageError (400).
+        """
+        return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)  # type: ignore[arg-type]
+
+    def get(self, path: str, answer: Callable[..., Answer] | type[Answer]) -> Answer:
+        return msgspec.json.decode(self.request("GET", path), type=answer)  # type: ignore[arg-type]
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """One exchange: the body of a 2xx answer. Raises as :meth:`post`."""
+        try:
+            response = self._pool.request(
+                method, self._url + path, body=body, headers={"content-type": "application/json", **(headers or {})}
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
+        if 200 <= response.status < 300:
+            return response.data
+        try:
+            refusal = msgspec.json.decode(response.data, type=messages.Refusal)
+        except msgspec.DecodeError:
+            refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
+        if refusal.code == "fenced":
+            raise FencedError(refusal.message)
+        if refusal.code == "bad-request":
+            raise UsageError(refusal.message)
+        if response.status >= 500:
+            raise UnreachableError(f"{self._url}: {refusal.message}")
+        raise RefusedError(refusal.message, refusal.code)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)

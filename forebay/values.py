@@ -1,0 +1,164 @@
+"""The values that all parts share. Each is checked when made; none does any I/O.
+
+Numbers that a driver gives out (receiver epochs, tokens, batch ids, journal epochs) carry the journal's lineage in
+their high part, so that a rebuilt journal can never give out a number that an older lineage gave (design: *lineage*).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+import msgspec
+
+Epoch = NewType("Epoch", int)
+Token = NewType("Token", int)
+BatchId = NewType("BatchId", int)
+
+#: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
+LINEAGE_SHIFT = 40
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def numbered(lineage: int, count: int) -> int:
+    """The ``count``-th number of ``lineage``. Raises ValueError outside 1 ≤ lineage < 8192, 0 ≤ count < 2**40."""
+    if not 1 <= lineage < 8192 or not 0 <= count < 1 << LINEAGE_SHIFT:
+        raise ValueError(f"lineage {lineage}, count {count}: out of range")
+    return lineage << LINEAGE_SHIFT | count
+
+
+def lineage_of(number: int) -> int:
+    return number >> LINEAGE_SHIFT
+
+
+def count_of(number: int) -> int:
+    return number & ((1 << LINEAGE_SHIFT) - 1)
+
+
+def check_name(kind: str, name: str) -> str:
+    """Returns ``name`` if it can be part of a path: 1 to 64 of ``A-Za-z0-9_.-``, the first a letter or digit.
+
+    Raises ValueError otherwise. Streams, receivers and hosts pass through here, so no name can climb out of a directory.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{kind} {name!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+        )
+    return name
+
+
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Gap(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+    """Offsets ``[from, until)`` that Kafka lost before they were taken in. Compaction and markers are never a gap."""
+
+    from_offset: int
+    until_offset: int
+    cause: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_offset < self.until_offset:
+            raise ValueError(f"gap [{self.from_offset}, {self.until_offset}): from must be below until")
+
+
+class OffsetRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+    """Offsets ``[from, until)`` of one partition in one life, taken in under one token.
+
+    What Kafka skips (compaction, transaction markers) lies inside. ``records`` may be 0: a tail of markers moves the
+    position too. ``digest``: 16 hex digits (see ``forebay.records.digest``). ``bytes`` counts keys and values.
+    ``max_timestamp_ms`` is -1 for a range without records. ``preceding_gap``, if any, ends at ``from``.
+    """
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+    records: int
+    leader_epoch: int  # of the last record; -1 where the broker did not tell
+    digest: str
+    token: int
+    bytes: int = 0
+    max_timestamp_ms: int = -1
+    preceding_gap: Gap | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_offset < self.until_offset:
+            raise ValueError(f"range {self.label}: from must be below until")
+        if not 0 <= self.records <= self.until_offset - self.from_offset:
+            raise ValueError(f"range {self.label}: {self.records} records can't lie in it")
+        gap = self.preceding_gap
+        if gap is not None and gap.until_offset != self.from_offset:
+            raise ValueError(f"range {self.label}: its preceding gap ends at {gap.until_offset}")
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def label(self) -> str:
+        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """Where a block lies in the WAL.
+
+    ``path`` is relative to the WAL's root; ``offset`` and ``length`` bound the whole frame in bytes; ``checksum`` is the
+    CRC-32C of the frame's payload.
+    """
+
+    path: str
+    offset: int
+    length: int
+    checksum: int
+
+
+class BlockMeta(msgspec.Struct, frozen=True):
+    """What a frame says of its block: all that is needed to take it in without the journal (docs/FORMAT.md)."""
+
+    id: str
+    stream: str
+    receiver_id: str
+    epoch: int
+    sequence: int  # dense within the epoch, from 1
+    ranges: tuple[OffsetRange, ...]
+    records: int
+    created_ms: int
+    host: str
+    headers: bool = False  # whether the payload has a headers column
+    key_id: str | None = None  # of the key that encrypted the payload; None: not encrypted
+
+    def __post_init__(self) -> None:
+        check_name("receiver id", self.receiver_id)
+        check_name("stream", self.stream)
+        if self.id != block_id(self.receiver_id, self.epoch, self.sequence):
+            raise ValueError(f"block {self.id!r} does not fit its receiver, epoch and sequence")
+        if not self.ranges:
+            raise ValueError(f"block {self.id} has no range")
+        if len({(r.topic, r.partition) for r in self.ranges}) != len(self.ranges):
+            raise ValueError(f"block {self.id} has two ranges of one partition")
+        if self.records != sum(r.records for r in self.ranges):
+            raise ValueError(f"block {self.id}: {self.records} records, its ranges say otherwise")
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A stored block: its metadata, its handle, and whether the host keeps a local copy."""
+
+    meta: BlockMeta
+    handle: Handle
+    local: bool
+
+    @property
+    def id(self) -> str:
+        return self.meta.id
+
+
+def block_id(receiver_id: str, epoch: int, sequence: int) -> str:
+    return f"{receiver_id}-{epoch:x}-{sequence}"
