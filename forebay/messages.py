@@ -225,3 +225,95 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
     driver_epoch: int
     commands: tuple[Command, ...] = ()
+
+
+# ---- people and their tools ------------------------------------------------------------------------------------------
+
+
+class TrackedPartition(Message, frozen=True, kw_only=True):
+    """One partition as the journal holds it, with what its receiver last said of it."""
+
+    topic: str
+    partition: int
+    life: int
+    topic_id: str
+    position: int  # taken in
+    completed: int  # up to here all batches are completed
+    high_watermark: int  # -1 if no receiver told yet
+    receiver_id: str  # "" if unclaimed
+    token: int
+    state: str  # as PartitionStatus.state; "unclaimed"
+    trouble: str = ""  # what must be decided, with the command that does it
+
+
+class TrackedReceiver(Message, frozen=True, kw_only=True):
+    receiver_id: str
+    epoch: int
+    host: str
+    state: str  # registered | starting | active | waiting | draining | lost
+    detail: str
+    silent_seconds: float  # since its last heartbeat, -1 before the first
+    buffered_bytes: int
+    records: int
+    counters: dict[str, int] = {}
+
+
+class TrackedAgent(Message, frozen=True, kw_only=True):
+    host: str
+    url: str
+    silent_seconds: float
+    blocks: int
+    used_bytes: int
+    free_bytes: int
+
+
+class TrackedBatch(Message, frozen=True, kw_only=True):
+    batch_id: int
+    number: int  # its place in the sequence of its lineage, from 1
+    time_ms: int
+    state: str  # queued | running | failing | completed
+    blocks: int
+    records: int
+    attempts: int
+    detail: str = ""
+
+
+class StatusAnswer(Message, frozen=True, kw_only=True):
+    """GET /v1/status."""
+
+    stream: str
+    release: str
+    lineage: int
+    driver_epoch: int
+    state: str  # waiting (says for what) | running | stopping | failed
+    detail: str
+    topic_ids_known: bool
+    waiting_blocks: int
+    waiting_records: int
+    batches_completed: int
+    records_completed: int
+    tiers: dict[str, int] = {}  # ranges read by tier: local, agent, wal
+    partitions: tuple[TrackedPartition, ...] = ()
+    receivers: tuple[TrackedReceiver, ...] = ()
+    agents: tuple[TrackedAgent, ...] = ()
+    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, and the last few completed
+
+
+class AcceptGapRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/accept-gap. The range must be the one that status shows: nobody accepts a loss unseen."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+
+
+class AcceptLossRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/accept-loss. ``ranges``: of the batch; none: every range of it that no tier can read."""
+
+    batch_id: int
+    ranges: tuple[str, ...] = ()  # "topic/partition[from, until)"
+
+
+class OperatorAnswer(Message, frozen=True, kw_only=True):
+    message: str
