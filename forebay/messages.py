@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.values import Block, TopicPartition
+from forebay.values import Block, Gap, TopicPartition
 
 
 class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
@@ -50,6 +50,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
     position: int = 0
     leader_epoch: int = -1
     topic_id: str = ""  # "" where the broker can't tell
+    preceding_gap: Gap | None = None  # ends at ``position``: to be repeated in the metadata of the next range
 
     @property
     def tp(self) -> TopicPartition:

@@ -1,0 +1,167 @@
+"""The journal's events: what was decided, in the order of decision. Versioned data, no code.
+
+Each is a msgpack map with its tag under ``event``. A field is only ever added, with a default; a reader ignores what it does
+not know; an event it does not know makes the journal one of a newer release, which it refuses (docs/FORMAT.md).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from forebay.values import Block, Gap
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event"):
+    pass
+
+
+class LifeStart(msgspec.Struct, frozen=True):
+    """The beginning of a life: offsets from ``start`` on, of the topic with ``topic_id`` ("" where the broker can't tell)."""
+
+    topic: str
+    partition: int
+    start: int
+    topic_id: str = ""
+    leader_epoch: int = -1
+
+
+class StreamCreated(_Event, frozen=True, tag="stream-created"):
+    """The starting policy, resolved for every partition there is, in one event, before any claim."""
+
+    starts: tuple[LifeStart, ...]
+    time_ms: int
+    cause: str  # the policy, as configured
+
+
+class PartitionsAdded(_Event, frozen=True, tag="partitions-added"):
+    starts: tuple[LifeStart, ...]
+    time_ms: int
+    cause: str
+
+
+class LifeBegun(_Event, frozen=True, tag="life-begun"):
+    """A new life of a known partition; ends its token (rule 8)."""
+
+    start: LifeStart
+    time_ms: int
+    cause: str
+
+
+class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
+    """A new epoch of ``receiver_id``; ends the claims of its older one."""
+
+    receiver_id: str
+    host: str
+    instance_id: str
+    epoch: int
+
+
+class ClaimGiven(_Event, frozen=True, tag="claim-given"):
+    topic: str
+    partition: int
+    receiver_id: str
+    epoch: int
+    token: int
+
+
+class ClaimReleased(_Event, frozen=True, tag="claim-released"):
+    topic: str
+    partition: int
+    token: int
+
+
+class BlockAdded(_Event, frozen=True, tag="block-added"):
+    block: Block
+
+
+class TroubleFound(_Event, frozen=True, tag="trouble-found"):
+    """Kafka does not go on at the position; a person decides. ``accept`` is what accepting would do."""
+
+    topic: str
+    partition: int
+    kind: str
+    position: int
+    accept_until: int  # the gap's end, or the start of the new life
+    new_life: bool
+    topic_id: str
+    leader_epoch: int
+
+
+class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
+    """Offsets that Kafka lost. Moves the position to the gap's end and ends the token."""
+
+    topic: str
+    partition: int
+    gap: Gap
+    time_ms: int
+
+
+class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
+    """``tasks``: block ids, packed into tasks, in order."""
+
+    batch_id: int
+    number: int
+    time_ms: int
+    tasks: tuple[tuple[str, ...], ...]
+
+
+class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
+    batch_id: int
+    time_ms: int
+    attempts: int
+
+
+class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
+    """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``."""
+
+    batch_id: int
+    ranges: tuple[str, ...]
+    time_ms: int
+
+
+class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
+    """Local copies of ``blocks`` at ``host``, or whole WAL segments, are about to be deleted (INV-8)."""
+
+    number: int
+    host: str = ""
+    blocks: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+
+
+class CleanupDone(_Event, frozen=True, tag="cleanup-done"):
+    number: int
+
+
+class BatchesArchived(_Event, frozen=True, tag="batches-archived"):
+    """The history durably holds these completed batches; the state drops them."""
+
+    batch_ids: tuple[int, ...]
+
+
+class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
+    """One consumer's cursor: key ``topic/partition`` → (life, offset). An unknown name makes the cursor."""
+
+    name: str
+    vector: dict[str, tuple[int, int]]
+
+
+Event: TypeAlias = (
+    StreamCreated
+    | PartitionsAdded
+    | LifeBegun
+    | ReceiverRegistered
+    | ClaimGiven
+    | ClaimReleased
+    | BlockAdded
+    | TroubleFound
+    | GapRecorded
+    | BatchAllocated
+    | BatchCompleted
+    | LossAccepted
+    | CleanupIntended
+    | CleanupDone
+    | BatchesArchived
+    | CursorMoved
+)

@@ -1,0 +1,397 @@
+"""What the journal says: :class:`State`, and :func:`apply`, the only function that changes it (INV-7).
+
+``apply`` trusts that an event was decided rightly, and checks what would be a broken invariant: it raises
+:class:`BrokenInvariant`, and nothing goes on after that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from driver import events as ev
+from forebay.errors import ForebayError
+from forebay.values import Block, Gap, TopicPartition, numbered
+
+
+class BrokenInvariant(ForebayError):
+    """The journal's events contradict an invariant. Not to be repaired by going on."""
+
+
+class Life(msgspec.Struct):
+    """One life of a partition: offsets ``[start, end)``; ``end`` is None while it lasts."""
+
+    life: int
+    topic_id: str
+    start: int
+    time_ms: int
+    cause: str
+    end: int | None = None
+
+
+class RecordedGap(msgspec.Struct, frozen=True):
+    life: int
+    gap: Gap
+    time_ms: int
+
+
+class OpenTrouble(msgspec.Struct, frozen=True):
+    kind: str
+    position: int
+    accept_until: int
+    new_life: bool
+    topic_id: str
+    leader_epoch: int
+
+
+class Partition(msgspec.Struct):
+    """``token`` is the newest ever given; it is *current* only while ``owner`` is not empty."""
+
+    topic: str
+    partition: int
+    lives: list[Life]
+    position: int
+    completed: int
+    leader_epoch: int
+    token: int = 0
+    owner: str = ""
+    owner_epoch: int = 0
+    gaps: list[RecordedGap] = []
+    trouble: OpenTrouble | None = None
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def preceding_gap(self) -> Gap | None:
+        """The gap that ends at the position, if the last thing recorded of this life is one."""
+        if self.gaps and self.gaps[-1].life == self.life.life and self.gaps[-1].gap.until_offset == self.position:
+            return self.gaps[-1].gap
+        return None
+
+
+class Receiver(msgspec.Struct):
+    receiver_id: str
+    epoch: int
+    host: str
+    instance_id: str
+
+
+class Batch(msgspec.Struct):
+    batch_id: int
+    number: int
+    time_ms: int
+    tasks: tuple[tuple[str, ...], ...]
+    completed_ms: int | None = None
+    attempts: int = 0
+    lost: tuple[str, ...] = ()
+
+    @property
+    def block_ids(self) -> list[str]:
+        return [block_id for task in self.tasks for block_id in task]
+
+
+class Cleanup(msgspec.Struct, frozen=True):
+    number: int
+    host: str
+    blocks: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+class State(msgspec.Struct):
+    """Everything the journal says. A snapshot is this struct as msgpack.
+
+    ``blocks``: every block whose bytes are not yet deleted, by id; ``waiting``: those in no batch, in order of acceptance
+    (values are unused: a dict keeps order and finds fast); ``batch_of``: block id → batch id.
+    """
+
+    stream: str
+    lineage: int
+    created: bool = False
+    events: int = 0  # how many were applied since the lineage began: the number of the next one
+    epochs: int = 0  # given in this lineage: receivers' epochs
+    tokens: int = 0
+    batch_count: int = 0
+    cleanup_count: int = 0
+    partitions: dict[str, Partition] = {}
+    receivers: dict[str, Receiver] = {}
+    blocks: dict[str, Block] = {}
+    waiting: dict[str, bool] = {}
+    batches: dict[int, Batch] = {}
+    batch_of: dict[str, int] = {}
+    released: dict[str, int] = {}  # blocks of archived batches → when their batch was completed; bytes still there
+    cleanups: dict[int, Cleanup] = {}
+    cleaning_blocks: dict[str, bool] = {}  # local copies that an open intent names
+    cleaning_segments: dict[str, bool] = {}
+    cursors: dict[str, dict[str, tuple[int, int]]] = {}
+    topics: dict[str, bool] = {}
+    batches_completed: int = 0
+    records_completed: int = 0
+    completed_number: int = 0  # the contiguous completed prefix, as a batch number
+    archived_number: int = 0  # batches up to this number are in the history alone
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        return self.partitions.get(str(tp))
+
+    def next_epoch(self) -> int:
+        return numbered(self.lineage, self.epochs + 1)
+
+    def next_token(self) -> int:
+        return numbered(self.lineage, self.tokens + 1)
+
+    def next_batch_id(self) -> int:
+        return numbered(self.lineage, self.batch_count + 1)
+
+    def unfinished(self) -> list[Batch]:
+        """Allocated, not completed; in order."""
+        return sorted((b for b in self.batches.values() if b.completed_ms is None), key=lambda batch: batch.batch_id)
+
+
+def apply(state: State, event: ev.Event) -> None:
+    """Changes ``state`` by ``event``; raises BrokenInvariant if the two contradict each other."""
+    _APPLY[type(event)](state, event)  # type: ignore[operator]
+    state.events += 1
+
+
+def _stream_created(state: State, event: ev.StreamCreated) -> None:
+    if state.created:
+        raise BrokenInvariant("the stream was created twice")
+    state.created = True
+    _add_partitions(state, event.starts, event.time_ms, event.cause)
+
+
+def _partitions_added(state: State, event: ev.PartitionsAdded) -> None:
+    _add_partitions(state, event.starts, event.time_ms, event.cause)
+
+
+def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int, cause: str) -> None:
+    for start in starts:
+        key = f"{start.topic}/{start.partition}"
+        if key in state.partitions:
+            raise BrokenInvariant(f"partition {key} was added twice")
+        state.topics[start.topic] = True
+        state.partitions[key] = Partition(
+            topic=start.topic,
+            partition=start.partition,
+            lives=[Life(life=1, topic_id=start.topic_id, start=start.start, time_ms=time_ms, cause=cause)],
+            position=start.start,
+            completed=start.start,
+            leader_epoch=start.leader_epoch,
+        )
+
+
+def _life_begun(state: State, event: ev.LifeBegun) -> None:
+    start = event.start
+    partition = _partition(state, start.topic, start.partition)
+    partition.life.end = partition.position
+    partition.lives.append(
+        Life(
+            life=partition.life.life + 1,
+            topic_id=start.topic_id,
+            start=start.start,
+            time_ms=event.time_ms,
+            cause=event.cause,
+        )
+    )
+    partition.position = start.start
+    partition.leader_epoch = start.leader_epoch
+    partition.trouble = None
+    _end_claim(partition)
+
+
+def _receiver_registered(state: State, event: ev.ReceiverRegistered) -> None:
+    if event.epoch != state.next_epoch():
+        raise BrokenInvariant(f"epoch {event.epoch} of receiver {event.receiver_id} is not the next one (INV-4)")
+    state.epochs += 1
+    for partition in state.partitions.values():
+        if partition.owner == event.receiver_id:
+            _end_claim(partition)
+    state.receivers[event.receiver_id] = Receiver(
+        receiver_id=event.receiver_id, epoch=event.epoch, host=event.host, instance_id=event.instance_id
+    )
+
+
+def _claim_given(state: State, event: ev.ClaimGiven) -> None:
+    if event.token != state.next_token():
+        raise BrokenInvariant(f"token {event.token} is not the next one (INV-4)")
+    receiver = state.receivers.get(event.receiver_id)
+    if receiver is None or receiver.epoch != event.epoch:
+        raise BrokenInvariant(f"token {event.token} was given to an outdated epoch of {event.receiver_id} (INV-4)")
+    state.tokens += 1
+    partition = _partition(state, event.topic, event.partition)
+    partition.token = event.token
+    partition.owner = event.receiver_id
+    partition.owner_epoch = event.epoch
+
+
+def _claim_released(state: State, event: ev.ClaimReleased) -> None:
+    partition = _partition(state, event.topic, event.partition)
+    if partition.token != event.token:
+        raise BrokenInvariant(f"an outdated token of {partition.tp} was released (INV-4)")
+    _end_claim(partition)
+
+
+def _block_added(state: State, event: ev.BlockAdded) -> None:
+    block = event.block
+    if block.meta.id in state.blocks:
+        raise BrokenInvariant(f"block {block.meta.id} was added twice (INV-2)")
+    for r in block.meta.ranges:
+        partition = _partition(state, r.topic, r.partition)
+        if r.life != partition.life.life or r.from_offset != partition.position:
+            raise BrokenInvariant(
+                f"block {block.meta.id}: {r.label} of life {r.life} does not continue position {partition.position} "
+                f"of life {partition.life.life} (INV-2)"
+            )
+        if r.token != partition.token or partition.owner != block.meta.receiver_id:
+            raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
+        partition.position = r.until_offset
+        if r.leader_epoch >= 0:
+            partition.leader_epoch = r.leader_epoch
+    state.blocks[block.meta.id] = block
+    state.waiting[block.meta.id] = True
+
+
+def _trouble_found(state: State, event: ev.TroubleFound) -> None:
+    _partition(state, event.topic, event.partition).trouble = OpenTrouble(
+        kind=event.kind,
+        position=event.position,
+        accept_until=event.accept_until,
+        new_life=event.new_life,
+        topic_id=event.topic_id,
+        leader_epoch=event.leader_epoch,
+    )
+
+
+def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
+    partition = _partition(state, event.topic, event.partition)
+    if event.gap.from_offset != partition.position:
+        raise BrokenInvariant(f"a gap of {partition.tp} begins at {event.gap.from_offset}, not at the position (INV-2)")
+    partition.gaps.append(RecordedGap(life=partition.life.life, gap=event.gap, time_ms=event.time_ms))
+    partition.position = event.gap.until_offset
+    partition.trouble = None
+    _end_claim(partition)
+
+
+def _batch_allocated(state: State, event: ev.BatchAllocated) -> None:
+    if event.batch_id != state.next_batch_id():
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
+    state.batch_count += 1
+    for task in event.tasks:
+        for block_id in task:
+            if state.waiting.pop(block_id, None) is None:
+                raise BrokenInvariant(f"batch {event.batch_id}: block {block_id} was not waiting (INV-3)")
+            state.batch_of[block_id] = event.batch_id
+    state.batches[event.batch_id] = Batch(
+        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=event.tasks
+    )
+
+
+def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
+    batch = state.batches.get(event.batch_id)
+    if batch is None or batch.completed_ms is not None:
+        raise BrokenInvariant(f"batch {event.batch_id} was completed twice or never allocated (INV-3)")
+    batch.completed_ms = event.time_ms
+    batch.attempts = event.attempts
+    state.batches_completed += 1
+    state.records_completed += sum(state.blocks[block_id].meta.records for block_id in batch.block_ids)
+    _advance_completed_prefix(state)
+
+
+def _advance_completed_prefix(state: State) -> None:
+    """The completed position, the clean-up and the published position follow the contiguous completed prefix."""
+    while True:
+        following = state.batches.get(numbered(state.lineage, state.completed_number + 1))
+        if following is None or following.completed_ms is None:
+            return
+        state.completed_number += 1
+        for block_id in following.block_ids:
+            for r in state.blocks[block_id].meta.ranges:
+                partition = _partition(state, r.topic, r.partition)
+                if r.life == partition.life.life:
+                    partition.completed = max(partition.completed, r.until_offset)
+
+
+def _loss_accepted(state: State, event: ev.LossAccepted) -> None:
+    batch = state.batches[event.batch_id]
+    batch.lost = tuple(sorted({*batch.lost, *event.ranges}))
+
+
+def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
+    if event.number != state.cleanup_count + 1:
+        raise BrokenInvariant(f"clean-up {event.number} is not the next one")
+    state.cleanup_count += 1
+    state.cleanups[event.number] = Cleanup(
+        number=event.number, host=event.host, blocks=event.blocks, segments=event.segments
+    )
+    state.cleaning_blocks.update(dict.fromkeys(event.blocks, True))
+    state.cleaning_segments.update(dict.fromkeys(event.segments, True))
+
+
+def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
+    cleanup = state.cleanups.pop(event.number)
+    for block_id in cleanup.blocks:
+        state.cleaning_blocks.pop(block_id, None)
+        block = state.blocks.get(block_id)
+        if block is not None:
+            state.blocks[block_id] = msgspec.structs.replace(block, local=False)
+    gone = set(cleanup.segments)
+    for path in gone:
+        state.cleaning_segments.pop(path, None)
+    if gone:
+        for block_id in [b.meta.id for b in state.blocks.values() if b.handle.path in gone]:
+            if state.released.pop(block_id, None) is None:
+                raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
+            del state.blocks[block_id]
+
+
+def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
+    for batch_id in event.batch_ids:
+        batch = state.batches.pop(batch_id)
+        if batch.completed_ms is None or batch.number != state.archived_number + 1:
+            raise BrokenInvariant(f"batch {batch_id} left the state out of order or unfinished (INV-3)")
+        if batch.number > state.completed_number:
+            raise BrokenInvariant(f"batch {batch_id} was archived beyond the completed prefix (INV-3)")
+        state.archived_number = batch.number
+        for block_id in batch.block_ids:
+            del state.batch_of[block_id]
+            state.released[block_id] = batch.completed_ms
+
+
+def _cursor_moved(state: State, event: ev.CursorMoved) -> None:
+    state.cursors[event.name] = dict(event.vector)
+
+
+def _partition(state: State, topic: str, partition: int) -> Partition:
+    found = state.partitions.get(f"{topic}/{partition}")
+    if found is None:
+        raise BrokenInvariant(f"partition {topic}/{partition} has no life yet")
+    return found
+
+
+def _end_claim(partition: Partition) -> None:
+    partition.owner = ""
+    partition.owner_epoch = 0
+
+
+_APPLY = {
+    ev.StreamCreated: _stream_created,
+    ev.PartitionsAdded: _partitions_added,
+    ev.LifeBegun: _life_begun,
+    ev.ReceiverRegistered: _receiver_registered,
+    ev.ClaimGiven: _claim_given,
+    ev.ClaimReleased: _claim_released,
+    ev.BlockAdded: _block_added,
+    ev.TroubleFound: _trouble_found,
+    ev.GapRecorded: _gap_recorded,
+    ev.BatchAllocated: _batch_allocated,
+    ev.BatchCompleted: _batch_completed,
+    ev.LossAccepted: _loss_accepted,
+    ev.CleanupIntended: _cleanup_intended,
+    ev.CleanupDone: _cleanup_done,
+    ev.BatchesArchived: _batches_archived,
+    ev.CursorMoved: _cursor_moved,
+}

@@ -1,0 +1,686 @@
+"""The driver's decisions: who owns an offset, what is accepted, which blocks make a batch, what may be deleted.
+
+A machine without I/O. :meth:`Tracker.decide` takes one request, applies its events to the state at once, and returns them
+with the answer and the actions. Whoever drives it (``driver.loop``, the simulation) makes the events durable in the order of
+the decisions **before** an answer, a refusal or an action leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from driver import events as ev
+from driver.packing import pack
+from driver.state import Batch, Partition, State, apply
+from forebay import messages as m
+from forebay.errors import FencedError, RefusedError, UsageError
+from forebay.values import Block, Gap, OffsetRange, TopicPartition, block_id, check_name, count_of
+
+# ---- requests that only the driver itself makes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPartitions:
+    """Discovery resolved where these partitions begin. Those already known are ignored."""
+
+    starts: tuple[ev.LifeStart, ...]
+    time_ms: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks."""
+
+    time_ms: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    batch_id: int
+    time_ms: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanLocalCopies:
+    """Local copies of finished batches may go: one open clean-up per host at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanSegment:
+    """Delete one WAL segment, if INV-8 lets it. ``frames``: (block id, ranges) of every frame found in it."""
+
+    path: str
+    receiver_id: str
+    epoch: int
+    sealed: bool
+    frames: tuple[tuple[str, tuple[OffsetRange, ...]], ...]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    batch_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
+
+    read: Callable[[State], Any]
+
+
+Request = (
+    m.RegisterRequest
+    | m.LookRequest
+    | m.ClaimRequest
+    | m.ReleaseRequest
+    | m.ReportRequest
+    | m.Trouble
+    | m.HeartbeatRequest
+    | m.AgentHeartbeatRequest
+    | m.AcceptGapRequest
+    | m.AcceptLossRequest
+    | FoundPartitions
+    | Allocate
+    | Complete
+    | CleanLocalCopies
+    | CleanSegment
+    | CleanedUp
+    | Archived
+    | Ask
+)
+
+# ---- actions ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSegment:
+    """Delete the segment in the WAL (idempotent), then answer with CleanedUp(number)."""
+
+    number: int
+    path: str
+
+
+Action = DeleteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    answer: Any = None
+    events: tuple[ev.Event, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+
+@dataclass(slots=True)
+class ReceiverNews:
+    """What a receiver last said of itself: not journalled, lost with the driver."""
+
+    heartbeat: m.HeartbeatRequest
+    at: float
+
+
+@dataclass(slots=True)
+class AgentNews:
+    heartbeat: m.AgentHeartbeatRequest
+    at: float
+
+
+@dataclass(slots=True)
+class _Orders:
+    """Commands that a receiver has not acknowledged yet."""
+
+    version: int = 0
+    open: list[m.Command] = field(default_factory=list)
+
+
+class Tracker:
+    """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL."""
+
+    def __init__(
+        self,
+        state: State,
+        driver_epoch: int,
+        on_gap: str,
+        max_queued_batches: int,
+        retention_ms: int,
+    ) -> None:
+        self.state = state
+        self.driver_epoch = driver_epoch
+        self.receiver_news: dict[str, ReceiverNews] = {}
+        self.agent_news: dict[str, AgentNews] = {}
+        self._orders: dict[str, _Orders] = {}
+        self._on_gap = on_gap
+        self._max_queued_batches = max_queued_batches
+        self._retention_ms = retention_ms
+        self._decide: dict[type, Callable[[Any, float, int], Decision]] = {
+            m.RegisterRequest: self._register,
+            m.LookRequest: self._look,
+            m.ClaimRequest: self._claim,
+            m.ReleaseRequest: self._release,
+            m.ReportRequest: self._report,
+            m.Trouble: self._trouble,
+            m.HeartbeatRequest: self._heartbeat,
+            m.AgentHeartbeatRequest: self._agent_heartbeat,
+            m.AcceptGapRequest: self._accept_gap,
+            m.AcceptLossRequest: self._accept_loss,
+            FoundPartitions: self._found_partitions,
+            Allocate: self._allocate,
+            Complete: self._complete,
+            CleanLocalCopies: self._clean_local_copies,
+            CleanSegment: self._clean_segment,
+            CleanedUp: self._cleaned_up,
+            Archived: self._archived,
+            Ask: self._ask,
+        }
+
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        """Decides ``request`` against the state, which may be ahead of what is durable, and applies what follows.
+
+        ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError: a
+        refusal changes nothing, and leaves, like an answer, only when all that was decided before it is durable.
+        """
+        return self._decide[type(request)](request, now, now_ms)
+
+    def pending_actions(self) -> list[Action]:
+        """What a driver that just opened the journal must do again: every intent without its done (INV-8)."""
+        return [
+            DeleteSegment(cleanup.number, path)
+            for cleanup in self.state.cleanups.values()
+            for path in cleanup.segments
+        ]
+
+    def order(self, receiver_id: str, kind: str, partitions: Sequence[TopicPartition] = ()) -> None:
+        """Adds a command to the answers of the receiver's heartbeats, until it is acknowledged."""
+        orders = self._orders.setdefault(receiver_id, _Orders())
+        orders.version += 1
+        orders.open.append(
+            m.Command(
+                version=orders.version, driver_epoch=self.driver_epoch, kind=kind, partitions=tuple(partitions)
+            )
+        )
+
+    def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
+        for event in decided:
+            apply(self.state, event)
+        return decided
+
+    # ---- receivers (design: who owns an offset) ----------------------------------------------------------------------
+
+    def _register(self, request: m.RegisterRequest, now: float, now_ms: int) -> Decision:
+        if request.stream != self.state.stream:
+            raise UsageError(f"this driver leads stream {self.state.stream!r}, not {request.stream!r}")
+        check_name("receiver id", request.receiver_id)
+        check_name("host", request.host)
+        known = self.state.receivers.get(request.receiver_id)
+        decided: tuple[ev.Event, ...] = ()
+        if known is None or known.instance_id != request.instance_id:
+            decided = self._applied(
+                ev.ReceiverRegistered(
+                    receiver_id=request.receiver_id,
+                    host=request.host,
+                    instance_id=request.instance_id,
+                    epoch=self.state.next_epoch(),
+                )
+            )
+            self._orders.pop(request.receiver_id, None)
+            self.receiver_news.pop(request.receiver_id, None)
+        epoch = self.state.receivers[request.receiver_id].epoch
+        answer = m.RegisterAnswer(epoch=epoch, driver_epoch=self.driver_epoch, lineage=self.state.lineage)
+        return Decision(answer, decided)
+
+    def _check_epoch(self, receiver_id: str, epoch: int) -> None:
+        known = self.state.receivers.get(receiver_id)
+        if known is None:
+            raise FencedError(f"receiver {receiver_id!r} is not registered with this driver: register first")
+        if known.epoch != epoch:
+            raise FencedError(
+                f"receiver {receiver_id!r} has registered again since (epoch {known.epoch}, this is {epoch})"
+            )
+
+    def _look(self, request: m.LookRequest, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        return Decision(m.LookAnswer(partitions=tuple(self._view(tp) for tp in request.partitions)))
+
+    def _view(self, tp: TopicPartition) -> m.PartitionView:
+        partition = self.state.partition(tp)
+        if partition is None:
+            return m.PartitionView(topic=tp.topic, partition=tp.partition, known=False)
+        return m.PartitionView(
+            topic=tp.topic,
+            partition=tp.partition,
+            known=True,
+            token=partition.token,
+            life=partition.life.life,
+            position=partition.position,
+            leader_epoch=partition.leader_epoch,
+            topic_id=partition.life.topic_id,
+            preceding_gap=partition.preceding_gap,
+        )
+
+    def _claim(self, request: m.ClaimRequest, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        decided: tuple[ev.Event, ...] = ()
+        grants = []
+        for ask in request.claims:
+            tp = TopicPartition(ask.topic, ask.partition)
+            partition = self.state.partition(tp)
+            # compare-and-set: a claim sent before somebody else's claim names an older token, and comes too late
+            granted = partition is not None and partition.token == ask.known_token
+            if granted:
+                decided += self._applied(
+                    ev.ClaimGiven(
+                        topic=ask.topic,
+                        partition=ask.partition,
+                        receiver_id=request.receiver_id,
+                        epoch=request.epoch,
+                        token=self.state.next_token(),
+                    )
+                )
+            grants.append(m.ClaimGrant(granted=granted, view=self._view(tp)))
+        return Decision(m.ClaimAnswer(claims=tuple(grants)), decided)
+
+    def _release(self, request: m.ReleaseRequest, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        decided: tuple[ev.Event, ...] = ()
+        for release in request.releases:
+            partition = self.state.partition(TopicPartition(release.topic, release.partition))
+            if partition is not None and partition.token == release.token and partition.owner == request.receiver_id:
+                decided += self._applied(
+                    ev.ClaimReleased(topic=release.topic, partition=release.partition, token=release.token)
+                )
+        return Decision(m.Done(), decided)
+
+    def _report(self, request: m.ReportRequest, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        decided: list[ev.Event] = []
+        results = []
+        for block in request.blocks:
+            meta = block.meta
+            if meta.receiver_id != request.receiver_id or meta.epoch != request.epoch or meta.stream != self.state.stream:
+                raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+            if meta.id in self.state.blocks:
+                results.append(m.BlockResult(block_id=meta.id, accepted=True))  # a repeated id gets the same answer
+                continue
+            stale = tuple(s for r in meta.ranges if (s := self._stale(r, request)) is not None)
+            if not stale:
+                decided += self._applied(ev.BlockAdded(block))
+            results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
+        return Decision(m.ReportAnswer(results=tuple(results)), tuple(decided))
+
+    def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
+        partition = self.state.partition(r.tp)
+        if partition is None:
+            return m.StaleRange(topic=r.topic, partition=r.partition, reason="life", token=0, position=0)
+        owned = partition.owner == request.receiver_id and partition.owner_epoch == request.epoch
+        if r.life != partition.life.life:
+            reason = "life"
+        elif r.token != partition.token or not owned:
+            reason = "token"
+        elif r.from_offset != partition.position:
+            reason = "position"
+        else:
+            return None
+        return m.StaleRange(
+            topic=r.topic, partition=r.partition, reason=reason, token=partition.token, position=partition.position
+        )
+
+    def _trouble(self, request: m.Trouble, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        tp = TopicPartition(request.topic, request.partition)
+        partition = self.state.partition(tp)
+        if partition is None:
+            raise UsageError(f"partition {tp} has no life in this stream yet")
+        if partition.token != request.token or partition.position != request.position or not partition.owner:
+            answer = m.TroubleAnswer(proceed=True, message="the journal has moved on since: claim again")
+            return Decision(answer)
+        found = _trouble_found(request, partition)
+        decided: tuple[ev.Event, ...] = ()
+        if self._on_gap == "record" and found.kind != "corrupt":
+            decided = self._applied(*self._accepted(partition, found, now_ms, f"{found.kind}, recorded by on_gap"))
+            return Decision(m.TroubleAnswer(proceed=True, message=describe_trouble(tp, found)), decided)
+        known = partition.trouble
+        if known is None or (known.kind, known.accept_until) != (found.kind, found.accept_until):
+            decided = self._applied(found)
+        return Decision(m.TroubleAnswer(proceed=False, message=describe_trouble(tp, found)), decided)
+
+    def _accepted(
+        self, partition: Partition, found: ev.TroubleFound, now_ms: int, cause: str
+    ) -> tuple[ev.Event, ...]:
+        if found.new_life:
+            start = ev.LifeStart(
+                topic=partition.topic,
+                partition=partition.partition,
+                start=found.accept_until,
+                topic_id=found.topic_id,
+                leader_epoch=found.leader_epoch,
+            )
+            return (ev.LifeBegun(start=start, time_ms=now_ms, cause=cause),)
+        gap = Gap(from_offset=partition.position, until_offset=found.accept_until, cause=cause)
+        return (ev.GapRecorded(topic=partition.topic, partition=partition.partition, gap=gap, time_ms=now_ms),)
+
+    def _heartbeat(self, request: m.HeartbeatRequest, now: float, now_ms: int) -> Decision:
+        self._check_epoch(request.receiver_id, request.epoch)
+        self.receiver_news[request.receiver_id] = ReceiverNews(request, now)
+        orders = self._orders.setdefault(request.receiver_id, _Orders())
+        orders.open = [command for command in orders.open if command.version > request.acknowledged]
+        return Decision(m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open)))
+
+    # ---- agents ------------------------------------------------------------------------------------------------------
+
+    def _agent_heartbeat(self, request: m.AgentHeartbeatRequest, now: float, now_ms: int) -> Decision:
+        """Delete commands are the open clean-ups of the host; a clean-up's number is its command's version."""
+        check_name("host", request.host)
+        self.agent_news[request.host] = AgentNews(request, now)
+        mine = [c for c in self.state.cleanups.values() if c.host == request.host and c.blocks]
+        done = [c.number for c in mine if c.number <= request.acknowledged]
+        decided = self._applied(*(ev.CleanupDone(number) for number in done))
+        commands = tuple(
+            m.Command(
+                version=c.number,
+                driver_epoch=self.driver_epoch,
+                kind="delete",
+                blocks=tuple(f"{self.state.stream}/{block}" for block in c.blocks),
+            )
+            for c in mine
+            if c.number not in done
+        )
+        return Decision(m.AgentHeartbeatAnswer(driver_epoch=self.driver_epoch, commands=commands), decided)
+
+    # ---- people ------------------------------------------------------------------------------------------------------
+
+    def _accept_gap(self, request: m.AcceptGapRequest, now: float, now_ms: int) -> Decision:
+        tp = TopicPartition(request.topic, request.partition)
+        partition = self.state.partition(tp)
+        trouble = partition.trouble if partition is not None else None
+        if partition is None or trouble is None:
+            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "conflict")
+        shown = (trouble.position, trouble.accept_until)
+        if (request.from_offset, request.until_offset) != shown or partition.position != trouble.position:
+            raise RefusedError(
+                f"{tp} waits for a decision about {shown[0]} to {shown[1]}, not {request.from_offset} to "
+                f"{request.until_offset}: accept exactly what `forebay status` shows",
+                "conflict",
+            )
+        owner = partition.owner
+        found = ev.TroubleFound(
+            topic=tp.topic,
+            partition=tp.partition,
+            kind=trouble.kind,
+            position=trouble.position,
+            accept_until=trouble.accept_until,
+            new_life=trouble.new_life,
+            topic_id=trouble.topic_id,
+            leader_epoch=trouble.leader_epoch,
+        )
+        decided = self._applied(*self._accepted(partition, found, now_ms, f"{trouble.kind}, accepted by a person"))
+        if owner:
+            self.order(owner, "reclaim", [tp])
+        done = "a new life was begun" if trouble.new_life else "the gap was recorded"
+        return Decision(m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}"), decided)
+
+    def _accept_loss(self, request: m.AcceptLossRequest, now: float, now_ms: int) -> Decision:
+        batch = self.state.batches.get(request.batch_id)
+        if batch is None or batch.completed_ms is not None:
+            raise RefusedError(f"batch {request.batch_id} is not an unfinished batch of this stream", "not-found")
+        labels = {r.label for b in batch.block_ids for r in self.state.blocks[b].meta.ranges}
+        unknown = [label for label in request.ranges if label not in labels]
+        if unknown or not request.ranges:
+            raise UsageError(
+                f"batch {request.batch_id} holds {', '.join(sorted(labels))}; name ranges of it"
+                + (f", not {', '.join(unknown)}" if unknown else "")
+            )
+        decided = self._applied(
+            ev.LossAccepted(batch_id=request.batch_id, ranges=tuple(request.ranges), time_ms=now_ms)
+        )
+        words = f"batch {request.batch_id} goes on without {', '.join(request.ranges)}"
+        return Decision(m.OperatorAnswer(message=words), decided)
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def _found_partitions(self, request: FoundPartitions, now: float, now_ms: int) -> Decision:
+        new = tuple(s for s in request.starts if f"{s.topic}/{s.partition}" not in self.state.partitions)
+        if not self.state.created:
+            return Decision(True, self._applied(ev.StreamCreated(new, request.time_ms, request.cause)))
+        return Decision(bool(new), self._applied(ev.PartitionsAdded(new, request.time_ms, request.cause)) if new else ())
+
+    def _allocate(self, request: Allocate, now: float, now_ms: int) -> Decision:
+        """All waiting blocks become one batch. Missed intervals coalesce: while ``max_queued_batches`` are unfinished,
+        blocks go on waiting and later make one larger batch."""
+        if not self.state.waiting or len(self.state.unfinished()) >= self._max_queued_batches:
+            return Decision()
+        sizes = [(block, self.state.blocks[block].handle.length) for block in self.state.waiting]
+        allocated = ev.BatchAllocated(
+            batch_id=self.state.next_batch_id(),
+            number=self.state.batch_count + 1,
+            time_ms=request.time_ms,
+            tasks=pack(sizes, max(1, request.tasks)),
+        )
+        return Decision(allocated.batch_id, self._applied(allocated))
+
+    def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
+        batch = self.state.batches.get(request.batch_id)
+        if batch is None or batch.completed_ms is not None:
+            raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        return Decision(
+            None, self._applied(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts))
+        )
+
+    # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------
+
+    def _clean_local_copies(self, request: CleanLocalCopies, now: float, now_ms: int) -> Decision:
+        state = self.state
+        busy = {cleanup.host for cleanup in state.cleanups.values()}
+        by_host: dict[str, list[str]] = {}
+        for block in state.blocks.values():
+            if block.local and block.meta.id not in state.cleaning_blocks and self._finished(block.meta.id):
+                by_host.setdefault(block.meta.host, []).append(block.meta.id)
+        decided: tuple[ev.Event, ...] = ()
+        for host, blocks in sorted(by_host.items()):
+            if host not in busy:
+                number = state.cleanup_count + 1
+                decided += self._applied(ev.CleanupIntended(number=number, host=host, blocks=tuple(blocks[:10_000])))
+        return Decision(None, decided)
+
+    def _finished(self, block: str) -> bool:
+        if block in self.state.released:
+            return True
+        batch_id = self.state.batch_of.get(block)
+        return batch_id is not None and self.state.batches[batch_id].number <= self.state.completed_number
+
+    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+        reason = why_kept(self.state, request, self._retention_ms)
+        if reason is not None:
+            return Decision(reason)
+        number = self.state.cleanup_count + 1
+        decided = self._applied(ev.CleanupIntended(number=number, segments=(request.path,)))
+        return Decision(None, decided, (DeleteSegment(number, request.path),))
+
+    def _cleaned_up(self, request: CleanedUp, now: float, now_ms: int) -> Decision:
+        if request.number not in self.state.cleanups:
+            return Decision()
+        return Decision(None, self._applied(ev.CleanupDone(request.number)))
+
+    def _archived(self, request: Archived, now: float, now_ms: int) -> Decision:
+        return Decision(None, self._applied(ev.BatchesArchived(request.batch_ids)))
+
+    def _ask(self, request: Ask, now: float, now_ms: int) -> Decision:
+        return Decision(request.read(self.state))
+
+
+def why_kept(state: State, request: CleanSegment, retention_ms: int) -> str | None:
+    """Why INV-8 keeps a segment; None if it may be deleted. The rule for orphans: a frame that the journal does not name
+    goes only when, for each of its ranges, the life has ended or the durable position is at or past ``until``, and only
+    from a sealed segment or one whose writer is fenced."""
+    if request.path in state.cleaning_segments:
+        return "its deletion is under way"
+    writer = state.receivers.get(request.receiver_id)
+    fenced = writer is not None and writer.epoch != request.epoch
+    if not request.sealed and not fenced:
+        return "its writer may still append"
+    for block, ranges in request.frames:
+        known = state.blocks.get(block)
+        if known is not None and known.handle.path == request.path:
+            completed_ms = state.released.get(block)
+            if completed_ms is None:
+                return f"block {block} waits, or its batch is unfinished or not yet in the history"
+            if request.now_ms - completed_ms < retention_ms:
+                return f"block {block} lies within the rewind horizon"
+            if block in state.cleaning_blocks:
+                return f"the local copy of block {block} is being deleted"
+            continue
+        for r in ranges:
+            partition = state.partition(r.tp)
+            if partition is None:
+                return f"orphan {block}: {r.tp} is not known here"
+            if r.life == partition.life.life and partition.position < r.until_offset:
+                return f"orphan {block}: {r.label} may still be reported, the position is {partition.position}"
+            if r.life > partition.life.life:
+                return f"orphan {block}: {r.label} is of life {r.life}, which the journal does not know"
+    return None
+
+
+def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
+    """What accepting would do. Aged out: the gap up to the low watermark. Otherwise the offsets mean other records from
+    some point on: a new life, at the beginning of a recreated topic, or where a truncated log now ends."""
+    recreated = request.kind == "recreated"
+    truncated = request.kind == "truncated" or (request.kind == "out-of-range" and request.position > request.high)
+    if recreated:
+        accept_until = request.low
+    elif truncated:
+        accept_until = min(request.position, request.high)
+    elif request.kind == "corrupt":
+        accept_until = request.position + 1
+    else:
+        accept_until = request.low
+    if not (recreated or truncated) and accept_until <= request.position:
+        raise UsageError(
+            f"{request.topic}/{request.partition}: nothing is missing at {request.position} "
+            f"(watermarks {request.low} to {request.high})"
+        )
+    return ev.TroubleFound(
+        topic=request.topic,
+        partition=request.partition,
+        kind=request.kind,
+        position=request.position,
+        accept_until=accept_until,
+        new_life=recreated or truncated,
+        topic_id=request.topic_id or partition.life.topic_id,
+        leader_epoch=request.leader_epoch if (recreated or truncated) else partition.leader_epoch,
+    )
+
+
+def describe_trouble(tp: TopicPartition, found: ev.TroubleFound | Any) -> str:
+    """One sentence with the way out."""
+    words = {
+        "out-of-range": f"Kafka no longer holds offsets {found.position} to {found.accept_until}",
+        "truncated": f"Kafka's log was cut back below offset {found.position}",
+        "recreated": f"the topic was deleted and created again; what it held from offset {found.position} on is gone",
+        "corrupt": f"the record batch at offset {found.position} fails its checksum",
+    }.get(found.kind, found.kind)
+    return f"{tp}: {words}; `forebay offsets accept-gap {tp} {found.position} {found.accept_until}` goes on"
+
+
+def status(
+    tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any]
+) -> m.StatusAnswer:
+    """The whole picture for people. ``soft``: state, detail, tiers, running (batch id → (state, attempts, detail)),
+    recent (completed TrackedBatch)."""
+    state = tracker.state
+    partitions = []
+    said: dict[tuple[str, str, int], m.PartitionStatus] = {
+        (receiver_id, p.topic, p.partition): p
+        for receiver_id, news in tracker.receiver_news.items()
+        for p in news.heartbeat.partitions
+    }
+    for p in state.partitions.values():
+        news = said.get((p.owner, p.topic, p.partition))
+        partitions.append(
+            m.TrackedPartition(
+                topic=p.topic,
+                partition=p.partition,
+                life=p.life.life,
+                topic_id=p.life.topic_id,
+                position=p.position,
+                completed=p.completed,
+                high_watermark=news.high_watermark if news is not None else -1,
+                receiver_id=p.owner,
+                token=p.token,
+                state="trouble" if p.trouble else news.state if news is not None else "claimed" if p.owner else "unclaimed",
+                trouble=describe_trouble(p.tp, p.trouble) if p.trouble else "",
+            )
+        )
+    receivers = []
+    for r in state.receivers.values():
+        heard = tracker.receiver_news.get(r.receiver_id)
+        silent = now - heard.at if heard is not None else -1.0
+        receivers.append(
+            m.TrackedReceiver(
+                receiver_id=r.receiver_id,
+                epoch=r.epoch,
+                host=r.host,
+                state="registered" if heard is None else "lost" if silent > receiver_timeout else heard.heartbeat.state,
+                detail=heard.heartbeat.detail if heard is not None else "",
+                silent_seconds=round(silent, 1),
+                buffered_bytes=heard.heartbeat.buffered_bytes if heard is not None else 0,
+                records=heard.heartbeat.records if heard is not None else 0,
+                counters=heard.heartbeat.counters if heard is not None else {},
+            )
+        )
+    agents = [
+        m.TrackedAgent(
+            host=a.heartbeat.host,
+            url=a.heartbeat.url,
+            silent_seconds=round(now - a.at, 1),
+            blocks=a.heartbeat.blocks,
+            used_bytes=a.heartbeat.used_bytes,
+            free_bytes=a.heartbeat.free_bytes,
+        )
+        for a in tracker.agent_news.values()
+    ]
+    running: Mapping[int, tuple[str, int, str]] = soft["running"]
+    batches = [*soft["recent"], *(_tracked_batch(state, b, running) for b in state.unfinished())]
+    return m.StatusAnswer(
+        stream=state.stream,
+        release=release,
+        lineage=state.lineage,
+        driver_epoch=tracker.driver_epoch,
+        state=soft["state"],
+        detail=soft["detail"],
+        topic_ids_known=all(p.life.topic_id for p in state.partitions.values()),
+        waiting_blocks=len(state.waiting),
+        waiting_records=sum(state.blocks[b].meta.records for b in state.waiting),
+        batches_completed=state.batches_completed,
+        records_completed=state.records_completed,
+        tiers=dict(soft["tiers"]),
+        partitions=tuple(sorted(partitions, key=lambda p: (p.topic, p.partition))),
+        receivers=tuple(sorted(receivers, key=lambda r: r.receiver_id)),
+        agents=tuple(sorted(agents, key=lambda a: a.host)),
+        batches=tuple(batches),
+    )
+
+
+def _tracked_batch(state: State, batch: Batch, running: Mapping[int, tuple[str, int, str]]) -> m.TrackedBatch:
+    how, attempts, detail = running.get(batch.batch_id, ("queued", 0, ""))
+    return m.TrackedBatch(
+        batch_id=batch.batch_id,
+        number=batch.number,
+        time_ms=batch.time_ms,
+        state=how,
+        blocks=len(batch.block_ids),
+        records=sum(state.blocks[b].meta.records for b in batch.block_ids),
+        attempts=attempts,
+        detail=detail,
+    )
+
+
+__all__ = ["Block", "Decision", "Request", "Tracker", "block_id", "count_of", "status", "why_kept"]
