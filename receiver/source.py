@@ -1,0 +1,83 @@
+"""Kafka as the receiver sees it: columns of records per partition, and the events of the consumer group.
+
+Implemented by ``forebay.kafka.consumer`` over a real broker; tests and the simulation bring their own. All methods are
+called from one thread, the polling thread; listener methods are called within :meth:`Source.poll`, on that thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.values import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPoint:
+    """What is committed to Kafka for one partition: the next offset to take in, the leader epoch of the record before
+    it (-1: unknown), and ``forebay:<lineage>:<life>``, by which our own commits are told from foreign ones (rule 5)."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class Listener(Protocol):
+    """Told of the consumer group's decisions, within ``poll``. Never raises."""
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group gave these partitions to this receiver. They deliver nothing before :meth:`Source.start`."""
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group takes these partitions away; they are still ours until this returns.
+
+        Returns when their records are sealed, stored and reported, or the deadline passed. May name partitions that
+        were never assigned.
+        """
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are another's already (the session expired). What is not reported is thrown away."""
+
+
+class Source(Protocol):
+    """A member of the consumer group. Errors that end the consumer are raised as ``UnreachableError``; those that concern
+    one partition come as :class:`PartitionTrouble`, never as silence and never as a reset position."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Joins the group. Called once, before the first poll."""
+
+    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
+        """Up to ``max_records`` records, waiting no longer than ``timeout_seconds``; each :class:`Columns` holds one
+        partition's consecutive records in offset order, tagged with the generation of the start they were read under."""
+
+    def start(self, starts: Sequence[Start]) -> None:
+        """Unassigns each partition, then assigns it at the position with the leader epoch under the new generation, not
+        paused. What was fetched under an older generation is never given out as the new one's (rule 3)."""
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """These deliver nothing until resumed or started. May be repeated; unknown partitions are ignored."""
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Ends a pause. May be repeated; unknown partitions are ignored."""
+
+    def commit(self, positions: Mapping[TopicPartition, CommitPoint]) -> None:
+        """Asynchronous; what failed is learned from :meth:`poll_commit_errors`."""
+
+    def poll_commit_errors(self) -> dict[TopicPartition, str]:
+        """Partitions whose asynchronous commits failed since the last call, with Kafka's words. {} mostly."""
+
+    def commit_sync(
+        self, positions: Mapping[TopicPartition, CommitPoint], timeout_seconds: float
+    ) -> dict[TopicPartition, str]:
+        """Partition → error, {} if all succeeded. Succeeds only as a member of the group's current generation."""
+
+    def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
+        """The broker's (low, high) now. Raises UnreachableError."""
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Topic → id, "" where the broker can't tell; a topic that does not exist is left out. Raises UnreachableError."""
+
+    def close(self) -> None:
+        """Leaves the group."""
