@@ -1,0 +1,160 @@
+"""Everything that a receiver does, as values. ``ReceiverMachine.handle`` returns them in the order to be done.
+
+Actions on the source are done by the polling thread, in order; those on the driver, the store and the log in any order.
+Each action with a ``request`` is answered by one input with the same number, or by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from forebay import messages
+from forebay.columns import Start
+from forebay.values import TopicPartition
+from receiver.block_draft import BlockDraft
+from receiver.source import CommitPoint
+
+# ---- on the source ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Registered: the store opens the epoch's first segment, the source joins the group."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartPartitions:
+    starts: tuple[Start, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSync:
+    """→ ``CommitSynced``."""
+
+    request: int
+    positions: Mapping[TopicPartition, CommitPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAsync:
+    """→ ``CommitFailed`` for those that fail."""
+
+    positions: Mapping[TopicPartition, CommitPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTopicIds:
+    """→ ``TopicIdsRead`` or ``BrokerFailed``."""
+
+    request: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Read watermarks and topic id → ``Inspected`` or ``BrokerFailed``."""
+
+    request: int
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationDone:
+    """The callback that revokes these may return."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+# ---- on the stores ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBlock:
+    """Encode, write to the local store and to the WAL → ``BlockStored``, or ``StoreFailed`` after ``store_timeout``."""
+
+    draft: BlockDraft
+
+
+# ---- on the driver ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    request: int
+    message: messages.RegisterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    request: int
+    message: messages.LookRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    request: int
+    message: messages.ClaimRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    request: int
+    message: messages.ReleaseRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    request: int
+    message: messages.ReportRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendTrouble:
+    request: int
+    message: messages.Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    request: int
+    message: messages.HeartbeatRequest
+
+
+# ---- on the process --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A noteworthy event, for the log. ``warning``: a person may have to look."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process ends. 0: drained; 1: failed, ``reason`` says why; 2: wrong use; 4: superseded."""
+
+    code: int
+    reason: str
+
+
+SourceAction: TypeAlias = (
+    Subscribe | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
+)
+DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
+Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | Note | Exit

@@ -1,0 +1,210 @@
+"""Everything that can happen to a receiver, as values. ``ReceiverMachine.handle`` takes one at a time.
+
+An answer carries the number of the request it answers; one that is late, repeated or unknown is dropped by that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView
+from forebay.values import Block, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The process was asked to end in good order (SIGTERM)."""
+
+
+# ---- from the consumer group -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The partitions stay ours until the action ``RevocationDone`` names them."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    items: Sequence[Columns | EndOfPartition | PartitionTrouble]
+
+
+# ---- from the broker -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSynced:
+    request: int
+    errors: Mapping[TopicPartition, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """Asynchronous commits that did not succeed."""
+
+    errors: Mapping[TopicPartition, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdsRead:
+    """Topic → id, "" where the broker can't tell; a topic that does not exist is left out."""
+
+    request: int
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    request: int
+    low: int
+    high: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFailed:
+    """``CheckTopicIds`` or ``Inspect`` got no answer."""
+
+    request: int
+    reason: str
+
+
+# ---- from the stores -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStored:
+    """The draft with this sequence is durable in the WAL, and in the local store if ``block.local``."""
+
+    sequence: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfSpace:
+    """The WAL has no room; storing goes on waiting for it. The next ``BlockStored`` ends this."""
+
+    reason: str
+
+
+# ---- from the driver -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    request: int
+    epoch: int
+    driver_epoch: int
+    lineage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    request: int
+    views: Sequence[PartitionView]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    request: int
+    grants: Sequence[ClaimGrant]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAnswered:
+    request: int
+    results: Sequence[BlockResult]
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleAnswered:
+    request: int
+    proceed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    request: int
+    driver_epoch: int
+    commands: Sequence[Command]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFailed:
+    """A request to the driver got no answer, or one that means: try again."""
+
+    request: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The driver knows a newer epoch of this receiver id (INV-4)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Misused:
+    """The driver will never register this receiver as it is configured."""
+
+    reason: str
+
+
+Input: TypeAlias = (
+    Tick
+    | DrainRequested
+    | Assigned
+    | Revoked
+    | Lost
+    | Polled
+    | CommitSynced
+    | CommitFailed
+    | TopicIdsRead
+    | Inspected
+    | BrokerFailed
+    | BlockStored
+    | StoreFailed
+    | OutOfSpace
+    | Registered
+    | Looked
+    | Claimed
+    | Released
+    | ReportAnswered
+    | TroubleAnswered
+    | HeartbeatAnswered
+    | DriverFailed
+    | Fenced
+    | Misused
+)
