@@ -18,10 +18,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -29,9 +28,9 @@ import xxhash
 from forebay.errors import CorruptionError
 from forebay.values import BlockMeta, OffsetRange, TopicPartition
 
-if TYPE_CHECKING:
-    Column = pa.Array[Any]
-    Numbers = npt.NDArray[Any]
+#: a ``pyarrow.Array`` and a ``numpy.ndarray`` of integers, whose stubs know too little of their methods and buffers
+Column: TypeAlias = Any
+Numbers: TypeAlias = Any
 
 Compression = Literal["none", "lz4", "zstd"]
 
@@ -41,6 +40,7 @@ ROWS_JOINED_MIN = 4096
 BYTES_JOINED_MAX = 64_000_000
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_HEADERS_FIELD: pa.Field[Any] = pa.field("headers", _HEADERS)
 _TOPIC = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -53,16 +53,14 @@ def SOURCE_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per fl
     1 log append time, -1 none. ``headers``: list of (key, value), null for a record without headers, as Spark has it;
     a header's value may be null. The three number columns hold no nulls.
     """
-    return pa.schema(
-        [
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.int64()),
-            ("timestampType", pa.int32()),
-            *([("headers", _HEADERS)] if headers else []),
-        ]
-    )
+    fields: list[pa.Field[Any]] = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("timestampType", pa.int32()),
+    ]
+    return pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
 
 
 @lru_cache(maxsize=2)
@@ -78,18 +76,16 @@ def DATAFRAME_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per
 
 
 def _kafka_schema(headers: bool, topic: pa.DataType, timestamp: pa.DataType) -> pa.Schema:
-    return pa.schema(
-        [
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("topic", topic),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("timestamp", timestamp),
-            ("timestampType", pa.int32()),
-            *([("headers", _HEADERS)] if headers else []),
-        ]
-    )
+    fields: list[pa.Field[Any]] = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", topic),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", timestamp),
+        pa.field("timestampType", pa.int32()),
+    ]
+    return pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +214,13 @@ def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, d
     """Checks that all rows are of ``range_``, ascending from ``next_offset`` on; the offset after the last row."""
     if not batch.num_rows:
         raise damaged(f"range {range_.label} holds an empty record batch")
-    topic, partition, offset = batch.column(2), batch.column(3), batch.column(4)
+    topic: Column = batch.column(2)
+    partition, offset = batch.column(3), batch.column(4)
     try:
         batch.validate()
         topics = topic.dictionary.to_pylist()
-        index = pc.min_max(topic.indices).as_py()
-        numbers = pc.min_max(partition).as_py()
+        index: Any = pc.min_max(topic.indices).as_py()
+        numbers: Any = pc.min_max(partition).as_py()
         offsets = _numbers(offset, np.int64)
     except (pa.ArrowException, ValueError) as error:
         raise damaged(f"range {range_.label}: {error}") from None
@@ -240,7 +237,8 @@ def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, d
 
 # ---- what users see --------------------------------------------------------------------------------------------------
 
-_MILLISECONDS_MAX = (2**63 - 1) // 1000
+_LATEST = pa.scalar((2**63 - 1) // 1000)
+_EARLIEST = pa.scalar(-((2**63 - 1) // 1000))
 
 
 def to_dataframe(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
@@ -278,8 +276,8 @@ def _microseconds(milliseconds: Column) -> Column:
     try:
         return milliseconds.cast(wanted)
     except pa.ArrowInvalid:
-        numbers = milliseconds.view(pa.int64())
-        bounded = pc.max_element_wise(pc.min_element_wise(numbers, _MILLISECONDS_MAX), -_MILLISECONDS_MAX)
+        numbers: Any = milliseconds.view(pa.int64())
+        bounded: Any = pc.max_element_wise(pc.min_element_wise(numbers, _LATEST), _EARLIEST)
         return pc.multiply(bounded, 1000).view(wanted)
 
 
@@ -331,7 +329,7 @@ def digest(batches: Sequence[pa.RecordBatch]) -> str:
         key.update(batch.column("key"))
         value.update(batch.column("value"))
         if with_headers:
-            headers = batch.column("headers")
+            headers: Column = batch.column("headers")
             header_count.update(_lengths(headers, np.asarray(headers.offsets)))
             keys, values = headers.flatten().flatten()
             header_key.update(keys)
