@@ -1,7 +1,8 @@
 """``forebay.toml`` as values: every key, its default, what is allowed. Loading reads one file and the environment only.
 
-Every key can be overridden by ``FOREBAY__SECTION__KEY`` (``FOREBAY__RECEIVER__BLOCK_INTERVAL=1s``); a pass-through key of
-librdkafka or Spark is written with underscores for dots (``FOREBAY__KAFKA__BOOTSTRAP_SERVERS``).
+Every key can be overridden by ``FOREBAY__SECTION__KEY`` (``FOREBAY__RECEIVER__BLOCK_INTERVAL=1s``); a pass-through key
+of librdkafka or Spark is written with underscores for dots (``FOREBAY__KAFKA__BOOTSTRAP_SERVERS``). Lists are split by
+commas (``FOREBAY__KAFKA__TOPICS=a,b``), tables are written as in TOML, and an empty text unsets an optional key.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,7 +25,7 @@ from forebay.values import check_name
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,8 +35,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class KafkaSettings(Section, frozen=True, kw_only=True):
     topics: tuple[str, ...] = ()
     pattern: str | None = None  # a regular expression over whole topic names, beginning with ^
-    #: "earliest" | "latest" | "committed" | {"timestamp": ms} | {"topic/partition": offset, …}; for partitions that exist
-    #: when the stream is created or the topic is added; later ones start at their beginning
+    #: "earliest" | "latest" | "committed" | {"timestamp": ms} | {"topic/partition": offset, …}; for partitions that
+    #: exist when the stream is created or the topic is added; later ones start at their beginning
     starting_offsets: str | dict[str, int] = "earliest"
     on_gap: Literal["stop", "record"] = "stop"
     group: str | None = None  # default: forebay.<stream>
@@ -79,7 +81,9 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     lease_duration: Duration = Duration(10.0)
     receiver_timeout: Duration = Duration(30.0)  # silence after which a receiver is shown as lost
     journal_segment_size: Size = Size(64_000_000)
-    history_batches: int = 100  # completed and cleaned batches kept in the journal's state before they move to the history
+    history_batches: int = (
+        100  # completed and cleaned batches kept in the journal's state before they move to the history
+    )
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
@@ -122,13 +126,65 @@ _SECTIONS: dict[str, type[Section]] = {
     "agent": AgentSettings,
     "security": SecuritySettings,
 }
+#: sections whose other keys pass through unchanged, to librdkafka and to Spark
+_OPEN_SECTIONS = ("kafka", "spark")
 _ENVIRONMENT_PREFIX = "FOREBAY__"
+
+#: librdkafka's only keys for a consumer or an admin client that have no dot: any other such key in [kafka] is a slip
+_UNDOTTED_OPTIONS = frozenset({"debug", "retries"})
+
+#: what Forebay's guarantees rest on, so that it alone sets them
+_OWNED_OPTIONS = {
+    "group.id": "write kafka.group",
+    "auto.offset.reset": "write kafka.starting_offsets and kafka.on_gap",
+    "enable.auto.commit": "Forebay commits what the journal holds",
+    "enable.auto.offset.store": "Forebay commits what the journal holds",
+    "enable.partition.eof": "Forebay needs the ends of partitions",
+    "check.crcs": "Forebay always checks them",
+    "group.protocol": "Forebay uses the classic protocol",
+}
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC_PARTITION = re.compile(r"[A-Za-z0-9._-]{1,249}/[0-9]{1,9}")
+_STARTING_OFFSETS = (
+    'allowed are "earliest", "latest", "committed", {timestamp = MS} and {"topic/partition" = OFFSET, …}'
+)
+
+#: section.key → the least value allowed; units as in the settings
+_MINIMA: dict[str, float] = {
+    "wal.segment_size": 1,
+    "receiver.count": 1,
+    "receiver.block_size": 1,
+    "receiver.poll_records": 1,
+    "driver.job_max_failures": 1,
+    "driver.max_queued_batches": 1,
+    "driver.tasks_per_batch": 0,
+    "driver.journal_segment_size": 1,
+    "driver.history_batches": 0,
+    "agent.quota": 1,
+}
+#: section.key of the durations that can't be 0
+_POSITIVE = (
+    "kafka.discovery_interval",
+    "wal.segment_age",
+    "receiver.block_interval",
+    "receiver.store_timeout",
+    "receiver.drain_timeout",
+    "receiver.heartbeat_interval",
+    "receiver.report_timeout",
+    "receiver.reclaim_delay",
+    "driver.batch_interval",
+    "driver.lease_duration",
+    "driver.receiver_timeout",
+    "agent.heartbeat_interval",
+)
 
 
 def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Settings:
     """Reads and checks ``path``, with overrides from ``environment`` (default: the process's).
 
-    Raises SettingsError with one sentence that names the file, the key and what is allowed.
+    Raises SettingsError with one sentence that names the file (or the environment variable), the key, its value and
+    what is allowed.
     """
     path = Path(path)
     try:
@@ -137,26 +193,66 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Sett
         raise SettingsError(f"{path}: can't be read: {error.strerror}; name the file with --config FILE") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: is not valid TOML: {error}") from None
-    _override(raw, os.environ if environment is None else environment)
-    return from_values(raw, source=str(path))
+    variables = _override(raw, os.environ if environment is None else environment)
+    return _from_values(raw, str(path), variables)
 
 
 def from_values(raw: Mapping[str, Any], source: str = "settings") -> Settings:
     """Checks ``raw`` (as TOML would give it) and makes Settings of it. Raises SettingsError as :func:`load`."""
+    return _from_values(raw, source, {})
+
+
+class _Refusals:
+    """Makes the sentences: each names where the value was written, the key, the value and what is allowed."""
+
+    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
+        self._source = source
+        self._variables = variables  # key → the environment variable that set it
+
+    def __call__(self, key: str, words: str) -> SettingsError:
+        return SettingsError(f"{self._variables.get(key, self._source)}: {words}")
+
+    def value(self, key: str, value: object, words: str) -> SettingsError:
+        return self(key, f"{key} = {_shown(value)}: {words}")
+
+
+def _from_values(raw: Mapping[str, Any], source: str, variables: Mapping[str, str]) -> Settings:
+    refuse = _Refusals(source, variables)
     values = {key: (dict(value) if isinstance(value, Mapping) else value) for key, value in raw.items()}
-    kafka = values.get("kafka")
-    if isinstance(kafka, dict):
-        kafka = _flatten(kafka, keep=_fields(KafkaSettings))
-        own = {key: kafka.pop(key) for key in list(kafka) if key in _fields(KafkaSettings) and key != "options"}
-        values["kafka"] = {**own, "options": {key: _text(value) for key, value in kafka.items()}}
+    if isinstance(values.get("kafka"), dict):
+        values["kafka"] = _kafka_values(values["kafka"], refuse)
     if isinstance(values.get("spark"), dict):
-        values["spark"] = {key: _text(value) for key, value in _flatten(values["spark"], keep=set()).items()}
+        flat = _flatten(values["spark"], keep=frozenset())
+        values["spark"] = {key: _text(f"spark.{key!r}", value, refuse) for key, value in flat.items()}
     try:
         settings = msgspec.convert(values, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise SettingsError(_explain(source, values, str(error))) from None
-    _check(settings, source)
+        raise _explain(refuse, values, str(error)) from None
+    _check(settings, refuse)
     return settings
+
+
+def _kafka_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]:
+    own_keys = _fields(KafkaSettings) - {"options"}
+    flat = _flatten(table, keep=own_keys)
+    own = {key: value for key, value in flat.items() if key in own_keys}
+    options = {key: value for key, value in flat.items() if key not in own_keys}
+    for key in options:
+        if "." not in key and key not in _UNDOTTED_OPTIONS:
+            raise refuse(
+                f"kafka.{key}",
+                f"unknown key kafka.{key}; allowed are {', '.join(sorted(own_keys))} and librdkafka's own, as in "
+                '"bootstrap.servers"',
+            )
+        if key in _OWNED_OPTIONS:
+            raise refuse(f"kafka.{key}", f'kafka."{key}" can\'t be set: {_OWNED_OPTIONS[key]}')
+    starting = own.get("starting_offsets")
+    if isinstance(starting, Mapping) and isinstance(starting.get("timestamp"), datetime):
+        moment: datetime = starting["timestamp"]
+        if moment.tzinfo is None:
+            raise refuse("kafka.starting_offsets", "kafka.starting_offsets: write the timestamp with its time zone")
+        own["starting_offsets"] = {**starting, "timestamp": int(moment.timestamp() * 1000)}
+    return {**own, "options": {key: _text(f'kafka."{key}"', value, refuse) for key, value in options.items()}}
 
 
 def _decode(wanted: type, value: Any) -> Any:
@@ -167,11 +263,11 @@ def _decode(wanted: type, value: Any) -> Any:
     raise TypeError(f"no setting has type {wanted}")
 
 
-def _fields(section: type[Section]) -> set[str]:
-    return set(section.__struct_fields__)
+def _fields(section: type[Section]) -> frozenset[str]:
+    return frozenset(section.__struct_fields__)
 
 
-def _flatten(table: Mapping[str, Any], keep: set[str], prefix: str = "") -> dict[str, Any]:
+def _flatten(table: Mapping[str, Any], keep: frozenset[str], prefix: str = "") -> dict[str, Any]:
     """Joins nested tables with dots: TOML reads an unquoted ``bootstrap.servers = …`` as a table."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
@@ -182,104 +278,260 @@ def _flatten(table: Mapping[str, Any], keep: set[str], prefix: str = "") -> dict
     return flat
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _text(key: str, value: Any, refuse: _Refusals) -> str:
+    """A value of an open section as its reader wants it: text, ``true``/``false``, lists joined by commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, list):
+        return ",".join(_text(key, part, refuse) for part in value)
+    raise refuse.value(key, value, "write a text, a number, true, false or a list of them")
 
 
-def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> None:
+# ---- the environment -------------------------------------------------------------------------------------------------
+
+
+def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Writes the overrides into ``raw`` and returns which variable set which key."""
+    variables: dict[str, str] = {}
     for name, text in sorted(environment.items()):
         if not name.startswith(_ENVIRONMENT_PREFIX):
             continue
-        section, _, key = name.removeprefix(_ENVIRONMENT_PREFIX).lower().partition("__")
-        if not key:
-            raw[section] = text
+        first, _, rest = name.removeprefix(_ENVIRONMENT_PREFIX).partition("__")
+        section = first.lower()
+        if section == "stream" and not rest:
+            raw["stream"] = text
+            variables["stream"] = name
             continue
-        if section in _SECTIONS or section == "spark":
-            known = _SECTIONS.get(section)
-            if section in ("kafka", "spark") and (known is None or key not in _fields(known)):
-                key = key.replace("_", ".")
-            raw.setdefault(section, {})[key] = _value(text, known, key)
+        if section not in _SECTIONS and section != "spark":
+            raise SettingsError(
+                f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'spark'])}"
+            )
+        if not rest:
+            raise SettingsError(f"{name}: names a section; write {name}__KEY")
+        table = raw.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise SettingsError(f"{name}: the file's {section} = {_shown(table)} is no section")
+        known = _SECTIONS.get(section)
+        if known is not None and rest.lower() in _fields(known):
+            key = rest.lower()
+            table[key] = _value(name, text, get_type_hints(known)[key])
+        elif section in _OPEN_SECTIONS:
+            key = _open_key(table, rest)
+            table[key] = text
         else:
-            raise SettingsError(f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'spark'])}")
+            key = rest.lower()
+            table[key] = text  # refused as an unknown key, with what is allowed
+        variables[f"{section}.{key}"] = name
+    return variables
 
 
-def _value(text: str, section: type[Section] | None, key: str) -> Any:
-    """The text of an environment variable as the type its key has in TOML."""
-    wanted = get_type_hints(section).get(key, str) if section is not None else str
-    if wanted is int and re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if wanted is bool and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if key == "topics":
+def _open_key(table: dict[str, Any], written: str) -> str:
+    """The key of an open section that ``BOOTSTRAP_SERVERS`` means: one of the file's, or the same with dots.
+
+    All capitals are read as small letters; otherwise letters stay (``spark_driver_bindAddress``). A double underscore
+    stands for one underscore. A key of the file that differs in such signs alone is the one meant, and is taken out of
+    ``table`` wherever it was nested.
+    """
+
+    def plain(key: str) -> str:
+        return re.sub(r"[._]+", "_", key).lower()
+
+    for key in _flatten(table, keep=frozenset()):
+        if plain(key) == plain(written):
+            _remove(table, key)
+            return key
+    letters = written.lower() if written.isupper() else written
+    return "_".join(part.replace("_", ".") for part in letters.split("__"))
+
+
+def _remove(table: dict[str, Any], flat_key: str) -> None:
+    for key, value in list(table.items()):
+        if key == flat_key:
+            del table[key]
+        elif isinstance(value, dict) and flat_key.startswith(f"{key}."):
+            _remove(value, flat_key.removeprefix(f"{key}."))
+
+
+def _value(name: str, text: str, wanted: Any) -> Any:
+    """The text of an environment variable as the type its key has in TOML; what does not fit is refused later."""
+    choices = get_args(wanted)
+    if type(None) in choices and not text:
+        return None
+    if wanted is int:
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
+    if wanted is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    takes_list = get_origin(wanted) is tuple
+    if text[:1] in ("{", "[") and (takes_list or any(get_origin(choice) is dict for choice in choices)):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{name}: {text!r} is not valid TOML: {error}") from None
+    if takes_list:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
 
 
-_AT = re.compile(r" - at `\$\.?(.*)`$")
+# ---- sentences -------------------------------------------------------------------------------------------------------
+
+_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_EXPECTED = re.compile(r"Expected `(.*?)`, got `(.*?)`")
+_WORDS = {
+    "int": "write a whole number",
+    "bool": "write true or false",
+    "str": 'write a text, as in "text"',
+    "array": 'write a list, as in ["flights"]',
+}
 
 
-def _explain(source: str, values: Mapping[str, Any], message: str) -> str:
+def _shown(value: object) -> str:
+    """The value as its file would have it, shortened."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = msgspec.json.encode(value).decode()
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _explain(refuse: _Refusals, values: Mapping[str, Any], message: str) -> SettingsError:
+    """msgspec's words for what did not fit, as a sentence for whoever wrote the file."""
     place = _AT.search(message)
-    where = place[1] if place else ""
+    path = re.sub(r"\[.*", "", place[1]) if place else ""
     words = _AT.sub("", message)
     unknown = re.search(r"unknown field `(.*?)`", words)
     missing = re.search(r"missing required field `(.*?)`", words)
-    section = _SECTIONS.get(where)
     if unknown:
-        allowed = _fields(section) if section else {*Settings.__struct_fields__}
-        key = f"{where}.{unknown[1]}" if where else unknown[1]
-        return f"{source}: unknown key {key}; allowed are {', '.join(sorted(allowed))}"
+        section = _SECTIONS.get(path)
+        allowed = _fields(section) if section else _fields(Settings)
+        key = f"{path}.{unknown[1]}" if path else unknown[1]
+        return refuse(key, f"unknown key {key}; allowed are {', '.join(sorted(allowed - {'options'}))}")
     if missing:
         if missing[1] in _SECTIONS:
-            return f"{source}: the section [{missing[1]}] is missing"
-        return f"{source}: the key {f'{where}.' if where else ''}{missing[1]} is missing"
+            return refuse(missing[1], f"the section [{missing[1]}] is missing")
+        key = f"{path}.{missing[1]}" if path else missing[1]
+        return refuse(key, f"the key {key} is missing")
     value: Any = values
-    for part in filter(None, where.split(".")):
+    for part in filter(None, path.split(".")):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return f"{source}: {where} = {value!r}: {words[0].lower() + words[1:]}"
+    return refuse.value(path, value, _allowed(path, words))
 
 
-def _check(settings: Settings, source: str) -> None:
-    def refuse(key: str, words: str) -> SettingsError:
-        return SettingsError(f"{source}: {key}: {words}")
+def _allowed(path: str, words: str) -> str:
+    section, _, key = path.partition(".")
+    if not key and (section in _SECTIONS or section == "spark"):
+        return f"is no section: write [{section}] and its keys below it"
+    if path == "kafka.starting_offsets":
+        return _STARTING_OFFSETS
+    hint = get_type_hints(_SECTIONS[section]).get(key) if section in _SECTIONS else None
+    if get_origin(hint) is Literal:
+        return f"allowed are {', '.join(_shown(choice) for choice in get_args(hint))}"
+    expected = _EXPECTED.search(words)
+    if expected:
+        return _WORDS.get(expected[1].split(" | ")[0], f"must be {expected[1]}")
+    return words[:1].lower() + words[1:]
 
-    try:
-        check_name("stream", settings.stream)
-    except ValueError as error:
-        raise refuse("stream", str(error)) from None
-    kafka = settings.kafka
+
+# ---- what types alone can't say --------------------------------------------------------------------------------------
+
+
+def _check(settings: Settings, refuse: _Refusals) -> None:
+    for key, name in (
+        ("stream", settings.stream),
+        ("receiver.host", settings.receiver.host),
+        ("agent.host", settings.agent.host),
+    ):
+        if name is not None:
+            try:
+                check_name(key, name)
+            except ValueError as error:
+                raise refuse(key, str(error)) from None
+    _check_kafka(settings.kafka, refuse)
+    for key, least in _MINIMA.items():
+        if (value := _get(settings, key)) < least:
+            raise refuse.value(key, value, f"must be at least {least:g}")
+    for key in _POSITIVE:
+        if _get(settings, key) <= 0:
+            raise refuse(key, f"{key} must be longer than 0ms")
+    if settings.receiver.memory < settings.receiver.block_size:
+        raise refuse(
+            "receiver.memory",
+            f"receiver.memory ({settings.receiver.memory} B) must be at least receiver.block_size "
+            f"({settings.receiver.block_size} B)",
+        )
+    _check_addresses(settings, refuse)
+    for key in ("wal.url", "driver.journal"):
+        url = _get(settings, key)
+        if "://" not in url:
+            raise refuse.value(key, url, 'write it as "file:///folder"')
+        if url.startswith("file://") and not url.startswith("file:///"):
+            raise refuse.value(key, url, 'write the whole path after three slashes, as in "file:///var/lib/forebay"')
+    if not os.path.isabs(settings.agent.blocks):
+        raise refuse.value("agent.blocks", settings.agent.blocks, "write the whole path of a folder, from / on")
+    job = settings.driver.job
+    if job is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", job):
+        raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process"')
+    for key in settings.spark:
+        if not key.startswith("spark."):
+            raise refuse(
+                f"spark.{key}", f'unknown key {key!r} in [spark]; allowed are Spark\'s own, as in "spark.master"'
+            )
+    if settings.security.token_file is not None:
+        # refused rather than ignored: whoever names a token believes the services to be guarded by it
+        raise refuse("security.token_file", "security.token_file: this release does not check tokens; leave it out")
+
+
+def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:
     if bool(kafka.topics) == (kafka.pattern is not None):
-        raise refuse("kafka", 'name topics = ["…"] or pattern = "^…", one of the two')
+        raise refuse("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two')
+    for topic in kafka.topics:
+        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise refuse.value("kafka.topics", topic, "a topic's name has 1 to 249 letters, digits, '.', '_' and '-'")
+    if len(set(kafka.topics)) != len(kafka.topics):
+        raise refuse.value("kafka.topics", list(kafka.topics), "names a topic twice")
     if kafka.pattern is not None:
         if not kafka.pattern.startswith("^"):
-            raise refuse("kafka.pattern", f"{kafka.pattern!r} must begin with ^")
+            raise refuse.value("kafka.pattern", kafka.pattern, "must begin with ^")
         try:
             re.compile(kafka.pattern)
         except re.error as error:
-            raise refuse("kafka.pattern", f"{kafka.pattern!r} is no regular expression: {error}") from None
-    if "bootstrap.servers" not in kafka.options:
-        raise refuse('kafka."bootstrap.servers"', 'is missing: name a broker, as in "127.0.0.1:9092"')
-    if isinstance(kafka.starting_offsets, str) and kafka.starting_offsets not in ("earliest", "latest", "committed"):
+            raise refuse.value("kafka.pattern", kafka.pattern, f"is no regular expression: {error}") from None
+    if not kafka.options.get("bootstrap.servers", "").strip():
         raise refuse(
-            "kafka.starting_offsets",
-            f'{kafka.starting_offsets!r}: allowed are "earliest", "latest", "committed", {{timestamp = MS}} '
-            'or {"topic/partition" = OFFSET, …}',
+            "kafka.bootstrap.servers", 'kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"'
         )
-    for key, minimum in (("count", 1), ("poll_records", 1)):
-        if getattr(settings.receiver, key) < minimum:
-            raise refuse(f"receiver.{key}", f"must be at least {minimum}")
-    if settings.receiver.memory < settings.receiver.block_size:
-        raise refuse("receiver.memory", "must be at least receiver.block_size")
-    if settings.receiver.block_interval <= 0:
-        raise refuse("receiver.block_interval", "must be longer than 0ms")
-    if settings.driver.batch_interval <= 0:
-        raise refuse("driver.batch_interval", "must be longer than 0ms")
-    for key, minimum in (("job_max_failures", 1), ("max_queued_batches", 1), ("tasks_per_batch", 0)):
-        if getattr(settings.driver, key) < minimum:
-            raise refuse(f"driver.{key}", f"must be at least {minimum}")
-    if settings.driver.job is not None and not re.fullmatch(r"[\w.]+:[\w.]+", settings.driver.job):
-        raise refuse("driver.job", f"{settings.driver.job!r}: write module:function")
+    if kafka.group is not None and not kafka.group.strip():
+        raise refuse.value("kafka.group", kafka.group, "write a name, or leave it out")
+    starting = kafka.starting_offsets
+    if isinstance(starting, str):
+        fine = starting in ("earliest", "latest", "committed")
+    else:
+        names_fine = set(starting) == {"timestamp"} or all(_TOPIC_PARTITION.fullmatch(key) for key in starting)
+        fine = bool(starting) and names_fine and all(value >= 0 for value in starting.values())
+    if not fine:
+        raise refuse.value("kafka.starting_offsets", starting, _STARTING_OFFSETS)
+
+
+def _check_addresses(settings: Settings, refuse: _Refusals) -> None:
+    addresses: dict[tuple[str, int], str] = {}
     for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise refuse(key, f'{url!r}: write it as "http://host:port"')
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # a port that is no number, or above 65535
+            host, port, parts = None, None, urlsplit("")
+        if parts.scheme == "https":
+            raise refuse.value(key, url, "this release serves http alone; put what ends TLS before it")
+        if parts.scheme != "http" or not host or port is None or parts.path not in ("", "/") or parts.query:
+            raise refuse.value(key, url, 'write it as "http://host:port"')
+        other = addresses.setdefault((host, port), key)
+        if other != key and port != 0:
+            raise refuse.value(key, url, f"has the host and port of {other}: each service needs a port of its own")
+
+
+def _get(settings: Settings, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(settings, section), name)

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
-_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_DURATIONS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
+_SIZES = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)")
+
+#: 100 years: longer ones are slips, and would overflow the timeouts of the operating system
+_LONGEST_SECONDS = 36_525 * 86_400
+_LARGEST_BYTES = 2**63 - 1
 
 
 class Duration(float):
@@ -17,17 +32,25 @@ class Size(int):
     """Bytes, not negative."""
 
 
-def parse_duration(text: str) -> Duration:
+def parse_duration(text: object) -> Duration:
     """``"200ms"`` → 0.2. Raises ValueError that says what is allowed."""
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or match[2] not in _DURATIONS:
-        raise ValueError(f"{text!r} is no duration: write a number and one of {', '.join(_DURATIONS)}, as in \"200ms\"")
-    return Duration(float(match[1]) * _DURATIONS[match[2]])
+        raise ValueError(f'is no duration: write a number and one of {", ".join(_DURATIONS)}, as in "200ms"')
+    seconds = Decimal(match[1]) * _DURATIONS[match[2]]
+    if seconds > _LONGEST_SECONDS:
+        raise ValueError("is longer than 100 years: write a shorter duration")
+    return Duration(seconds)
 
 
-def parse_size(text: str) -> Size:
+def parse_size(text: object) -> Size:
     """``"64MB"`` → 64000000. Raises ValueError that says what is allowed."""
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or match[2] not in _SIZES:
-        raise ValueError(f"{text!r} is no size: write a number and one of {', '.join(_SIZES)}, as in \"64MB\"")
-    return Size(float(match[1]) * _SIZES[match[2]])
+        raise ValueError(f'is no size: write a number and one of {", ".join(_SIZES)}, as in "64MB"')
+    size = Decimal(match[1]) * _SIZES[match[2]]
+    if size != int(size):
+        raise ValueError("is no whole number of bytes")
+    if size > _LARGEST_BYTES:
+        raise ValueError("is larger than any store: write a smaller size")
+    return Size(size)
