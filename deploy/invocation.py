@@ -1,0 +1,139 @@
+"""What every command shares: its two options, where data and words go, and how a mistake ends."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from forebay.errors import SettingsError
+from forebay.settings import Settings, load
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FINE = 0
+FOUND = 1
+WRONG_USE = 2
+UNREACHABLE = 3
+FENCED = 4
+
+#: where the configuration is looked for if nobody names it, after FOREBAY_CONFIG
+_DEFAULT_FILES = (Path("forebay.toml"), Path("/etc/forebay/forebay.toml"))
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Invocation:
+    """The options of this call, wherever they stood on the line. Data goes to stdout, words to stderr."""
+
+    def __init__(self) -> None:
+        self.config: Path | None = None
+        self.json = False
+
+    @property
+    def config_path(self) -> Path:
+        """The configuration file: ``--config``, else FOREBAY_CONFIG, else ./forebay.toml, else the one in /etc.
+
+        Raises SettingsError if there is none.
+        """
+        if self.config is not None:
+            return self.config
+        named = os.environ.get("FOREBAY_CONFIG")
+        if named:
+            return Path(named)
+        for path in _DEFAULT_FILES:
+            if path.exists():
+                return path
+        raise SettingsError(
+            f"no configuration: neither {' nor '.join(map(str, _DEFAULT_FILES))} exists; "
+            "name a file with --config FILE or FOREBAY_CONFIG"
+        )
+
+    def settings(self) -> Settings:
+        """The settings of the configuration file. Raises SettingsError."""
+        return load(self.config_path)
+
+    def say(self, words: str) -> None:
+        """Words for a person."""
+        click.echo(words, err=True)
+
+    def write(self, data: object, tables: Callable[[], list[Table]]) -> None:
+        """Data: as one JSON document with ``--json``, else as the tables that ``tables`` makes."""
+        if self.json:
+            click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+            return
+        from rich.console import Console
+
+        # a pipe gets whole lines: what reads them does not care for the width of a screen
+        console = Console() if sys.stdout.isatty() else Console(width=200, no_color=True)
+        for made in tables():
+            console.print(made)
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+
+
+def shared_options(function: _Function) -> _Function:
+    """Adds ``--config`` and ``--json``, so that both are taken before and after the command."""
+
+    def take_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+        if value is not None:
+            context.ensure_object(Invocation).config = value
+
+    def take_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value:
+            context.ensure_object(Invocation).json = True
+
+    for decorate in (
+        click.option(
+            "--json", is_flag=True, expose_value=False, callback=take_json, help="Print data as one JSON document."
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            expose_value=False,
+            callback=take_config,
+            help="The configuration [default: $FOREBAY_CONFIG, ./forebay.toml, /etc/forebay/forebay.toml].",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def example(*lines: str) -> str:
+    """The epilog that shows how a command is called, a line each."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def changing_options(function: _Function) -> _Function:
+    """Adds ``--dry-run/--yes`` to a command that changes something; it gets ``yes: bool``."""
+
+    @click.option("--yes", "yes", is_flag=True, help="Do it.")
+    @click.option("--dry-run", "dry_run", is_flag=True, help="Only say what would be done [default].")
+    @functools.wraps(function)
+    def wrapper(*args: Any, yes: bool, dry_run: bool, **kwargs: Any) -> Any:
+        if yes and dry_run:
+            raise click.UsageError("--yes and --dry-run exclude each other")
+        return function(*args, yes=yes, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def prepare_job_imports(config_path: Path) -> None:
+    """Lets ``module:function`` be imported: the configuration's folder and the current one, for this process and for
+    those it starts (Spark's Python workers import the job too)."""
+    folders = list(dict.fromkeys([str(config_path.resolve().parent), os.getcwd()]))
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *inherited]))
+    # Spark's workers must be of the same Python as the driver, or nothing that it pickled can be read
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -1,0 +1,131 @@
+"""``forebay driver``, ``agent`` and ``receiver`` run one service each; ``forebay up`` runs them all on this machine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
+from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
+from forebay.settings import Settings
+from forebay.values import check_name
+
+#: what a child may need beyond its own drain: the answer of a slow store, the end of Spark
+_STOP_MARGIN_SECONDS = 15.0
+
+
+def log_to_stderr() -> None:
+    """Words of a service: one line each, with time and level, on stderr."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@click.command(
+    short_help="Run the driver.", epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over")
+)
+@click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; it will be fenced.")
+@shared_options
+@pass_invocation
+def driver(invocation: Invocation, take_over: bool) -> int:
+    """Run the driver: it takes in blocks, makes batches of them and runs the job.
+
+    It refuses while another driver's lease is fresh. A driver that was fenced exits with 4 and must not be restarted.
+    """
+    settings = invocation.settings()
+    prepare_job_imports(invocation.config_path)
+    log_to_stderr()
+    from driver.main import run
+
+    return run(settings, take_over=take_over)
+
+
+@click.command(short_help="Run this host's executor agent.", epilog=example("forebay --config forebay.toml agent"))
+@shared_options
+@pass_invocation
+def agent(invocation: Invocation) -> int:
+    """Run the executor agent: it keeps this host's blocks, serves them and deletes them on the driver's word."""
+    settings = invocation.settings()
+    log_to_stderr()
+    from executor_agent.main import run
+
+    return run(settings)
+
+
+@click.command(short_help="Run one receiver.", epilog=example("forebay --config forebay.toml receiver --id r1"))
+@click.option(
+    "--id", "receiver_id", required=True, help="Its name; unique within the stream, the same after a restart."
+)
+@shared_options
+@pass_invocation
+def receiver(invocation: Invocation, receiver_id: str) -> int:
+    """Run one receiver: it consumes partitions, makes blocks durable and reports them.
+
+    SIGTERM drains it: the open block is sealed, stored, reported and committed, then it exits with 0.
+    """
+    try:
+        check_name("--id", receiver_id)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    settings = invocation.settings()
+    log_to_stderr()
+    from receiver.main import run
+
+    return run(settings, receiver_id)
+
+
+@click.command(
+    short_help="Run all services of this machine, and restart what dies.",
+    epilog=example("forebay --config forebay.toml up", "forebay up --logs /var/log/forebay"),
+)
+@click.option(
+    "--logs",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write each service's lines to a file in DIR [default: all to stderr, with its name].",
+)
+@shared_options
+@pass_invocation
+def up(invocation: Invocation, folder: Path | None) -> int:
+    """Run driver, agent and all receivers of this machine, and restart what dies.
+
+    SIGTERM or Ctrl-C stops all: receivers drain first, then the driver, then the agent; a second one kills. What exited
+    with 4 (fenced) stays down; what exited with 2 (wrong use) stops all, since they share the configuration.
+    """
+    settings = invocation.settings()
+    supervisor = Supervisor(
+        children(settings, invocation.config_path, range(1, settings.receiver.count + 1)),
+        logs=LogLines(folder),
+        say=lambda words: invocation.say(f"up | {words}"),
+    )
+    with stopping_on_signals(supervisor):
+        return supervisor.run()
+
+
+def children(settings: Settings, config_path: Path, receivers: range) -> list[ChildSpec]:
+    """The services of this machine as child processes: driver, agent, and a receiver for each number."""
+    base = (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
+    drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
+    return [
+        ChildSpec("driver", (*base, "driver"), stop_rank=1, stop_seconds=30.0 + _STOP_MARGIN_SECONDS),
+        ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=_STOP_MARGIN_SECONDS),
+        *(
+            ChildSpec(
+                f"receiver-{number}",
+                (*base, "receiver", "--id", receiver_name(settings, number)),
+                stop_rank=0,
+                stop_seconds=drain_seconds,
+            )
+            for number in receivers
+        ),
+    ]
+
+
+def receiver_name(settings: Settings, number: int) -> str:
+    """The id of this machine's receiver ``number``: its host's name and the number, unique over hosts."""
+    host = settings.receiver.host or socket.gethostname()
+    return check_name("receiver id", f"{host[:56]}-{number}")

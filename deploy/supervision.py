@@ -1,0 +1,72 @@
+"""What to do when a child process of ``forebay up`` has ended: a decision on values alone, kept as a table."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from forebay.errors import FencedError, UsageError
+
+
+class Verdict(Enum):
+    RESTART = "restart"
+    STAY_DOWN = "stay down"  # this child alone
+    STOP_ALL = "stop all"  # no child can work until a person has changed something
+
+
+class How(Enum):
+    """How a child ended."""
+
+    FINISHED = "finished"
+    WRONG_USE = "was used wrongly"
+    FENCED = "was fenced"
+    FAILED = "failed"
+    KILLED = "was killed"
+
+
+#: each row is a promise to the person on call (docs/OPERATIONS.md); a test goes over all of them
+VERDICTS: dict[How, tuple[Verdict, str]] = {
+    How.FINISHED: (Verdict.STAY_DOWN, "it was told to stop"),
+    How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration: it must be mended first"),
+    How.FENCED: (Verdict.STAY_DOWN, "another process has taken its place, and two would fight (INV-4)"),
+    How.FAILED: (Verdict.RESTART, "what failed may pass: the journal and the WAL hold all that counts"),
+    How.KILLED: (Verdict.RESTART, "nothing was wrong with it"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Delays between restarts of one child: each ``factor`` times the last, until it has run for ``stable_seconds``."""
+
+    first_delay_seconds: float = 0.5
+    factor: float = 2.0
+    max_delay_seconds: float = 30.0
+    stable_seconds: float = 60.0
+
+    def delay_seconds(self, failures: int) -> float:
+        """Before the restart that follows the ``failures``-th quick end in a row (from 1)."""
+        # a bounded exponent: a child that dies for days must not overflow a float
+        return min(self.max_delay_seconds, self.first_delay_seconds * self.factor ** min(failures - 1, 64))
+
+    def failures_after(self, failures: int, ran_seconds: float) -> int:
+        return 1 if ran_seconds >= self.stable_seconds else failures + 1
+
+
+def how_it_ended(return_code: int) -> How:
+    """``return_code`` as subprocess gives it: negative for the signal that killed it."""
+    if return_code < 0:
+        return How.KILLED
+    return {0: How.FINISHED, UsageError.exit_code: How.WRONG_USE, FencedError.exit_code: How.FENCED}.get(
+        return_code, How.FAILED
+    )
+
+
+def described(return_code: int) -> str:
+    how = how_it_ended(return_code)
+    if how is How.KILLED:
+        try:
+            return f"was killed by {signal.Signals(-return_code).name}"
+        except ValueError:
+            return f"was killed by signal {-return_code}"
+    return how.value if how is How.FINISHED else f"{how.value} (exit code {return_code})"

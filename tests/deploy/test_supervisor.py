@@ -1,0 +1,248 @@
+"""The supervisor with stub children: real processes that do what a line of Python says."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.supervision import RestartPolicy
+from deploy.supervisor import ChildSpec, LogLines, Supervisor
+
+QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
+WAIT_SECONDS = 30.0
+
+
+class Told:
+    """What the supervisor said; :meth:`wait` returns when a sentence holds ``part``, ``times`` times."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, words: str) -> None:
+        with self._changed:
+            self.sentences.append(words)
+            self._changed.notify_all()
+
+    def wait(self, part: str, times: int = 1) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count(part) >= times, WAIT_SECONDS), self.sentences
+
+    def count(self, part: str) -> int:
+        return sum(part in sentence for sentence in self.sentences)
+
+
+class Lines(io.StringIO):
+    """A stream that says when a text was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._changed:
+            length = super().write(text)
+            self._changed.notify_all()
+            return length
+
+    def wait(self, part: str, times: int = 1) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.getvalue().count(part) >= times, WAIT_SECONDS), self.getvalue()
+
+
+def child(name: str, code: str, rank: int = 0, stop_seconds: float = 20.0) -> ChildSpec:
+    return ChildSpec(name, (sys.executable, "-u", "-c", code), rank, stop_seconds)
+
+
+#: says "ready", then ends with 0 at SIGTERM after having said "drained"
+OBEDIENT = """
+import signal, sys
+def end(*_):
+    print("drained"); sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("ready")
+while True:
+    signal.pause()
+"""
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready')\nwhile True: signal.pause()"
+
+
+@contextmanager
+def running(supervisor: Supervisor) -> Iterator[Callable[[], int]]:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
+    thread.start()
+
+    def ended() -> int:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+        return codes[0]
+
+    try:
+        yield ended
+    finally:
+        supervisor.stop()
+        supervisor.stop()
+        thread.join(WAIT_SECONDS)
+
+
+def test_a_killed_child_is_started_again_as_a_new_process() -> None:
+    told, lines = Told(), Lines()
+    supervisor = Supervisor([child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        lines.wait("a | ready")
+        first = supervisor.pid("a")
+        assert supervisor.kill("a")
+        lines.wait("a | ready", times=2)
+        assert supervisor.pid("a") not in (None, first)
+        supervisor.stop()
+        assert ended() == 0
+    assert told.count("a was killed by SIGKILL after") == 1
+    assert told.count("a is started again") == 1
+
+
+def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> None:
+    told = Told()
+    policy = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.04)
+    supervisor = Supervisor([child("a", "import sys; sys.exit(1)")], policy=policy, say=told)
+    with running(supervisor) as ended:
+        told.wait("starting it again in 0.04 s", times=2)
+        supervisor.stop()
+        assert ended() == 0
+    delays = [sentence.rsplit(" in ", 1)[1] for sentence in told.sentences if "starting it again" in sentence]
+    assert delays[:4] == ["0.01 s", "0.02 s", "0.04 s", "0.04 s"]
+
+
+def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
+    """INV-4."""
+    told, lines = Told(), Lines()
+    supervisor = Supervisor(
+        [child("fenced", "import sys; sys.exit(4)"), child("other", OBEDIENT)],
+        policy=QUICK,
+        say=told,
+        logs=LogLines(stream=lines),
+    )
+    with running(supervisor) as ended:
+        told.wait("fenced was fenced (exit code 4) and stays down")
+        lines.wait("other | ready")
+        # a restart of the other one comes after any restart of the fenced one could have come
+        supervisor.kill("other")
+        lines.wait("other | ready", times=2)
+        assert supervisor.pid("fenced") is None
+        supervisor.stop()
+        assert ended() == 4
+    assert told.count("fenced is started again") == 0
+    assert lines.getvalue().count("other | drained") == 1
+
+
+def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:
+    told, lines = Told(), Lines()
+    wrong = child("wrong", "import sys; sys.stdin.read(); sys.exit(2)")
+    supervisor = Supervisor([child("a", OBEDIENT), wrong], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        assert ended() == 2
+    assert told.count("stays down: all children share the configuration") == 1
+    assert told.count("started again") == 0
+
+
+def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
+    lines = Lines()
+    # the first to stop takes its time: it says so before it ends, and the later rank must not have ended by then
+    slow = OBEDIENT.replace('print("drained")', 'import time; time.sleep(0.3); print("drained")')
+    supervisor = Supervisor(
+        [child("driver", OBEDIENT, rank=1), child("agent", OBEDIENT, rank=2), child("receiver", slow, rank=0)],
+        logs=LogLines(stream=lines),
+    )
+    with running(supervisor) as ended:
+        lines.wait("ready", times=3)
+        supervisor.stop()
+        assert ended() == 0
+        lines.wait("drained", times=3)
+    drained = [line.split(" | ")[0] for line in lines.getvalue().splitlines() if line.endswith("drained")]
+    assert drained == ["receiver", "driver", "agent"]
+
+
+def test_a_second_request_to_stop_kills_what_is_left() -> None:
+    told, lines = Told(), Lines()
+    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=1000)], say=told, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        lines.wait("ready")
+        supervisor.stop()
+        told.wait("stopping")
+        supervisor.stop()
+        assert ended() == 0
+    assert told.count("killing what is left") == 1
+
+
+def test_a_child_that_does_not_stop_in_its_time_is_killed() -> None:
+    """INV-6."""
+    told, lines = Told(), Lines()
+    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=0.05)], say=told, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        lines.wait("ready")
+        supervisor.stop()
+        assert ended() == 0
+    assert told.count("a did not stop within 0.05 s: killing it") == 1
+
+
+def test_lines_go_to_a_file_for_each_child_where_a_folder_is_named(tmp_path: Path) -> None:
+    supervisor = Supervisor(
+        [child("a", "print('one')"), child("b", "import sys; print('two', file=sys.stderr)")],
+        logs=LogLines(tmp_path / "logs"),
+    )
+    assert supervisor.run() == 0
+    assert (tmp_path / "logs/a.log").read_text() == "one\n"
+    assert (tmp_path / "logs/b.log").read_text() == "two\n"
+
+
+def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None:
+    """A crashed driver's JVM would keep the ports that the next one needs."""
+    code = (
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        "print('grandchild', p.pid)\n"
+        "sys.exit(4)"
+    )
+    lines = Lines()
+    supervisor = Supervisor([child("a", code)], logs=LogLines(stream=lines))
+    assert supervisor.run() == 4
+    lines.wait("grandchild")
+    pid = int(lines.getvalue().split()[-1])
+    assert gone(pid)
+
+
+def test_children_die_with_a_supervisor_that_is_killed() -> None:
+    code = (
+        "import sys\n"
+        "from deploy.supervisor import *\n"
+        f"Supervisor([ChildSpec('a', (sys.executable, '-u', '-c', {STUBBORN!r}))]).run()"
+    )
+    script = code.replace("print('ready')", "import os; print(os.getpid())")
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    with process, process.stderr:
+        pid = int(process.stderr.readline().split(" | ")[1])
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert gone(pid)
+
+
+def gone(pid: int) -> bool:
+    """Waits until process ``pid`` has ended; it is not our child, so its end is asked for by a descriptor."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    import select
+
+    try:
+        return bool(select.select([descriptor], [], [], WAIT_SECONDS)[0])
+    finally:
+        os.close(descriptor)
