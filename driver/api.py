@@ -1,0 +1,97 @@
+"""The tracker's HTTP routes. Each hands its message to the deciding thread and answers when that has made it durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from litestar import Litestar, get, post
+
+from driver.tracker import Request
+from forebay import messages as m
+from forebay.errors import UnreachableError
+from forebay.http import application
+
+Submit = Callable[[Request], "Future[Any]"]
+
+
+def tracker_application(
+    submit: Submit, status: Callable[[], Future[Any]], ready: Callable[[], str | None], release: str
+) -> Litestar:
+    """``submit`` queues a request for the deciding thread; ``status`` asks it for a StatusAnswer; ``ready`` says why the
+    driver is not ready, or None."""
+
+    async def decided(request: Request) -> Any:
+        return await asyncio.wrap_future(submit(request))
+
+    @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
+    async def register(data: m.RegisterRequest) -> m.RegisterAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/receivers/heartbeat", status_code=200, summary="A receiver's state; commands for it", tags=["receivers"])
+    async def heartbeat(data: m.HeartbeatRequest) -> m.HeartbeatAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/partitions/look", status_code=200, summary="Newest token, life and position", tags=["receivers"])
+    async def look(data: m.LookRequest) -> m.LookAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/partitions/claim", status_code=200, summary="Claim partitions by compare-and-set", tags=["receivers"])
+    async def claim(data: m.ClaimRequest) -> m.ClaimAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/partitions/release", status_code=200, summary="End claims", tags=["receivers"])
+    async def release_claims(data: m.ReleaseRequest) -> m.Done:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/partitions/trouble", status_code=200, summary="Kafka does not go on at the position", tags=["receivers"])
+    async def trouble(data: m.Trouble) -> m.TroubleAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"])
+    async def report(data: m.ReportRequest) -> m.ReportAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/agents/heartbeat", status_code=200, summary="An agent's state; commands for it", tags=["agents"])
+    async def agent_heartbeat(data: m.AgentHeartbeatRequest) -> m.AgentHeartbeatAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/operator/accept-gap", status_code=200, summary="Accept a gap or a new life", tags=["people"])
+    async def accept_gap(data: m.AcceptGapRequest) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/operator/accept-loss", status_code=200, summary="Run a batch without ranges of it", tags=["people"])
+    async def accept_loss(data: m.AcceptLossRequest) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
+    async def get_status() -> m.StatusAnswer:
+        return await asyncio.wrap_future(status())  # type: ignore[no-any-return]
+
+    @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"])
+    async def health() -> m.Done:
+        why = ready()
+        if why is not None:
+            raise UnreachableError(why)
+        return m.Done()
+
+    return application(
+        "Forebay driver",
+        release,
+        [
+            register,
+            heartbeat,
+            look,
+            claim,
+            release_claims,
+            trouble,
+            report,
+            agent_heartbeat,
+            accept_gap,
+            accept_loss,
+            get_status,
+            health,
+        ],
+    )

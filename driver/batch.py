@@ -1,0 +1,164 @@
+"""A batch as the user's job sees it, and what an engine is given to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forebay.values import OffsetRange
+from wal.reading import BlockReference, TierCounts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWork:
+    """One batch as the journal holds it. A rerun has the same blocks in the same tasks and order (INV-3).
+
+    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; nobody
+    tries to read them. ``headers``: whether the stream takes record headers in.
+    """
+
+    batch_id: int
+    number: int
+    time_ms: int
+    rerun: bool
+    tasks: tuple[tuple[BlockReference, ...], ...]
+    lost: frozenset[str] = frozenset()
+    headers: bool = False
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """What the batch hands out, in the order of its rows: accepted losses are not among them."""
+        return tuple(
+            range_
+            for task in self.tasks
+            for reference in task
+            for range_ in reference.ranges
+            if range_.label not in self.lost
+        )
+
+
+class Rows(Protocol):
+    """How an engine hands out the rows of one batch."""
+
+    def df(self) -> Any: ...
+
+    def rdd(self) -> Any: ...
+
+    def arrow(self) -> Any: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]: ...
+
+
+class Batch:
+    """The records of one batch interval, given to your job: ``def process(batch): …``.
+
+    Jobs get batches one at a time, in order. When the job returns, the batch is completed and never given again. When it
+    raises, or the driver dies before the completion is durable, the **same batch comes again**: same ``id``, same rows,
+    same order, same partitions. So a job may run more than once for one batch; make its output replace what an earlier
+    run of the same ``id`` wrote (a file or a row named after ``batch.id``, a delete-then-insert by ``batch.id``).
+
+    The rows can be had in four ways; all have the columns of Spark's Kafka source: ``key``, ``value`` (binary),
+    ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in.
+    Each has one partition per task of the batch. Use them as often as you like: each use reads the blocks again, so
+    ``cache()`` or ``persist()`` a DataFrame that several actions need.
+
+    A block is read from the task's own host, else from that host's agent, else from the WAL. If none has it, the action
+    raises ``forebay.errors.UnreadableBlockError`` naming the offsets; it is never taken for an empty partition.
+    """
+
+    __slots__ = ("_rows", "_work")
+
+    def __init__(self, work: BatchWork, rows: Rows) -> None:
+        self._work = work
+        self._rows = rows
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.id} of {self.time.isoformat()}: {self.records} records, {len(self.ranges)} ranges>"
+
+    @property
+    def id(self) -> int:
+        """The batch's number: unique for the stream, ascending, the same on every rerun."""
+        return self._work.batch_id
+
+    @property
+    def time(self) -> datetime:
+        """When the batch was cut, UTC; the same on every rerun."""
+        return datetime.fromtimestamp(self._work.time_ms / 1000, timezone.utc)
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The Kafka offsets whose records the batch hands out, in the order of its rows.
+
+        A partition may appear several times, with ranges that touch. Ranges whose loss was accepted are left out.
+        """
+        return self._work.ranges
+
+    @property
+    def records(self) -> int:
+        """How many records the batch hands out."""
+        return sum(range_.records for range_ in self._work.ranges)
+
+    @property
+    def rerun(self) -> bool:
+        """Whether an earlier run of this batch may have begun: its output may already be there."""
+        return self._work.rerun
+
+    @property
+    def df(self) -> Any:
+        """A ``pyspark.sql.DataFrame`` with exactly the schema of Spark's Kafka source; ``timestamp`` is a TimestampType.
+
+        ``batch.df.selectExpr("CAST(value AS STRING)", "offset")`` works as it does with ``format("kafka")``.
+        """
+        return self._rows.df()
+
+    @property
+    def rdd(self) -> Any:
+        """An RDD of ``driver.spark_tasks.KafkaRecord``: named tuples, ``timestamp`` in milliseconds since 1970 UTC.
+
+        For code that needs each record as a Python object. ``batch.arrow`` is many times faster.
+        """
+        return self._rows.rdd()
+
+    @property
+    def arrow(self) -> Any:
+        """An RDD of ``pyarrow.RecordBatch``: columns read in the task, mapped into memory where the block is local.
+
+        The fastest way for Python code: ``batch.arrow.map(lambda rows: pc.sum(rows["offset"]).as_py()).sum()``. No record
+        batch holds records of two partitions of Kafka, and within one they are in offset order.
+        """
+        return self._rows.arrow()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The same record batches, one after another, read here in the driver's process without Spark.
+
+        Blocks are opened as the iteration reaches them, so memory holds one block at a time.
+        """
+        return self._rows.read()
+
+
+Job = Callable[[Batch], None]
+
+
+class Engine(Protocol):
+    """Runs jobs. Called from one thread, one batch at a time; ``start`` and ``stop`` may be repeated."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks can run at once, at least 1; known after ``start``."""
+
+    def start(self) -> None: ...
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        """Calls ``job`` with the batch and returns, when it has, how its ranges were read.
+
+        Raises what the job raises, and UnreadableBlockError if that is what made it fail. A failed job's tasks are
+        cancelled, and the next ``run`` begins only when none of them is left, so that no late task of an old attempt
+        writes over a new one's output.
+        """
+
+    def stop(self) -> None: ...

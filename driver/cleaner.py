@@ -1,0 +1,139 @@
+"""Clean-up's shell: looks into WAL segments, deletes what the tracker intended, moves finished batches to the history.
+
+What may go is decided by ``driver.tracker`` (INV-8); here is only the I/O around it, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from driver import history
+from driver.loop import DriverLoop
+from driver.state import State
+from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment
+from forebay import failpoints
+from forebay.clock import Clock
+from forebay.errors import ForebayError, OutOfSpaceError, StoreError, UnreachableError
+from forebay.values import OffsetRange
+from wal import blocks, layout
+from wal.frame import Frame, FrameKind
+from wal.scan import Damage, Newer, scan_segment
+from wal.storage import Storage
+
+log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable."""
+
+    def __init__(
+        self,
+        loop: DriverLoop,
+        wal_storage: Storage,
+        history_writer: history.HistoryWriter,
+        stream: str,
+        clock: Clock,
+        pause_seconds: float,
+        retention_ms: int,
+    ) -> None:
+        self._loop = loop
+        self._wal = wal_storage
+        self._history = history_writer
+        self._stream = stream
+        self._clock = clock
+        self._pause_seconds = pause_seconds
+        self._retention_ms = retention_ms
+        self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clean-up", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._actions.put(None)
+        self._thread.join()
+        self._history.close()
+
+    def perform(self, action: DeleteSegment) -> None:
+        """Takes an action whose intent is durable; called by the deciding thread, never blocks."""
+        self._actions.put(action)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._act()
+                self._archive()
+                self._loop.ask(CleanLocalCopies())
+                self._look_at_segments()
+            except UnreachableError:
+                return  # the deciding thread has ended, and says why itself
+            except OutOfSpaceError as error:
+                log.warning("clean-up waits for space: %s", error)
+            except StoreError as error:
+                log.error("clean-up could not go on, and tries again: %s", error)
+            except ForebayError as error:
+                log.error("clean-up found what it must not delete: %s", error)
+            self._act(self._pause_seconds)
+
+    def _act(self, wait_seconds: float = 0.0) -> None:
+        """Deletes what was intended; waits up to ``wait_seconds`` for the first such action."""
+        deadline = self._clock.monotonic() + wait_seconds
+        while not self._stopping.is_set():
+            try:
+                action = self._actions.get(timeout=max(0.001, deadline - self._clock.monotonic()))
+            except queue.Empty:
+                return
+            if action is None:
+                return
+            failpoints.hit("cleanup.after-intent")
+            self._wal.delete(action.path)
+            failpoints.hit("cleanup.after-delete")
+            self._loop.ask(CleanedUp(action.number))
+            failpoints.hit("cleanup.after-done")
+            log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
+
+    def _archive(self) -> None:
+        batches = self._loop.ask(Ask(history.finished))
+        if batches:
+            self._history.append(batches)
+            self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
+
+    def _look_at_segments(self) -> None:
+        now_ms = self._clock.wall_ms()
+        needed: set[str] = self._loop.ask(Ask(lambda state: _needed_paths(state, now_ms - self._retention_ms)))
+        segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for path in self._wal.list(f"{self._stream}/blocks"):
+            place = layout.parse_block(path)
+            if place is not None:
+                segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
+        for (receiver, epoch), files in segments.items():
+            files.sort()
+            for index, (_, path) in enumerate(files):
+                if self._stopping.is_set():
+                    return
+                if path in needed:
+                    continue
+                sealed = index < len(files) - 1
+                self._loop.ask(self._facts(path, receiver, epoch, sealed))
+
+    def _facts(self, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
+        frames: list[tuple[str, tuple[OffsetRange, ...]]] = []
+        for found in scan_segment(self._wal, path, payloads=False):
+            if isinstance(found, (Damage, Newer)):
+                raise ForebayError(f"segment {path} is kept: it can't be read at byte {found.offset}")
+            if isinstance(found, Frame) and found.header.kind == FrameKind.BLOCK:
+                meta = blocks.decode_meta(found.metadata, path, found.offset)
+                frames.append((meta.id, meta.ranges))
+        return CleanSegment(path, receiver, epoch, sealed, tuple(frames), self._clock.wall_ms())
+
+
+def _needed_paths(state: State, horizon_ms: int) -> set[str]:
+    """Segments with a block that no history holds yet, or that lies within the rewind horizon: not worth reading."""
+    return {
+        block.handle.path
+        for block in state.blocks.values()
+        if state.released.get(block.meta.id, horizon_ms + 1) > horizon_ms
+    }

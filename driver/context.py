@@ -1,0 +1,127 @@
+"""The intake from a program of one's own: the same driver as ``forebay driver``, under the caller's Spark session."""
+
+from __future__ import annotations
+
+import threading
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from driver.batch import Job
+from driver.main import find_job, make_engine
+from driver.service import Driver
+from forebay.clock import SystemClock
+from forebay.errors import UsageError
+from forebay.settings import Settings, load
+
+
+class IngestContext:
+    """Follows a stream's intake, batch by batch::
+
+        with IngestContext(spark, "forebay.toml") as intake:
+            intake.foreach_batch(process)
+            intake.await_termination()
+
+    ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering does nothing
+    yet; ``foreach_batch`` names the job and starts. ``start`` and ``stop`` may be repeated; ``stop`` may be called in the
+    job, whose batch then still completes. Leaving the ``with`` stops, and raises what failed in the background.
+    """
+
+    def __init__(self, spark: Any, settings: Settings | str | Path, *, take_over: bool = False) -> None:
+        self._spark = spark
+        self._settings = settings if isinstance(settings, Settings) else load(settings)
+        self._take_over = take_over
+        self._job: Job | None = None
+        self._lock = threading.Lock()
+        self._driver: Driver | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._ended.set()
+
+    def __enter__(self) -> IngestContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None:
+            self.await_termination()
+        else:
+            self._ended.wait()
+
+    @property
+    def url(self) -> str:
+        """Where receivers, agents and people reach the tracker; "" before ``start``."""
+        return self._driver.url if self._driver is not None else ""
+
+    def foreach_batch(self, job: Job) -> IngestContext:
+        """Names the job and starts. Raises UsageError while another one runs."""
+        with self._lock:
+            if not self._ended.is_set():
+                raise UsageError("the intake is running with its job: stop it first")
+            self._job = job
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Opens the journal and begins; nothing if it is running. The job is the one of ``foreach_batch``, else the one the
+        settings name. Raises as ``Driver.start`` does."""
+        with self._lock:
+            if not self._ended.is_set():
+                return
+            job = self._job or find_job(self._settings)
+            from forebay.kafka.admin import KafkaAdmin
+
+            driver: Driver
+            engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
+            driver = Driver(
+                self._settings,
+                KafkaAdmin(self._settings.kafka.options),
+                engine,
+                job,
+                SystemClock(),
+                version("forebay"),
+                self._take_over,
+            )
+            try:
+                driver.start()
+            except BaseException:
+                driver.close()
+                raise
+            self._failure = None
+            self._driver = driver
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._run, args=(driver,), name="batches", daemon=True)
+            self._thread.start()
+
+    def _run(self, driver: Driver) -> None:
+        try:
+            driver.run()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            try:
+                driver.close()
+            finally:
+                self._ended.set()
+
+    def stop(self) -> None:
+        """Lets the running job finish, then ends. Returns at once when called in the job, else when it has ended."""
+        driver = self._driver
+        if driver is not None:
+            driver.stop()
+        if threading.current_thread() is not self._thread:
+            self._ended.wait()
+
+    def await_termination(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until the intake has ended; False if it has not within ``timeout_seconds``. Raises what failed in the
+        background, once."""
+        if not self._ended.wait(timeout_seconds):
+            return False
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return True

@@ -1,0 +1,87 @@
+"""Which partitions the stream has, where they begin, and whether Kafka's committed offsets prove that a journal was lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from driver.events import LifeStart
+from driver.tracker import FoundPartitions
+from forebay.errors import ForebayError
+from forebay.settings import Settings
+from forebay.values import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Committed(Protocol):
+    offset: int
+    metadata: str
+
+
+class Admin(Protocol):
+    """What discovery asks of Kafka (``forebay.kafka.admin.KafkaAdmin``)."""
+
+    def partitions(self, topics: tuple[str, ...], pattern: str | None) -> set[TopicPartition]: ...
+
+    def starting_offsets(
+        self, policy: str | dict[str, int], partitions: set[TopicPartition], group: str
+    ) -> dict[TopicPartition, int]: ...
+
+    def topic_ids(self, topics: set[str]) -> dict[str, str]: ...
+
+    def committed(self, group: str, partitions: set[TopicPartition]) -> dict[TopicPartition, Committed]: ...
+
+
+class LostJournal(ForebayError):
+    """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
+
+
+def discover(admin: Admin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int) -> FoundPartitions | None:
+    """Resolves where partitions that are not ``known`` (as "topic/partition") begin; None if there is none.
+
+    The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
+    named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
+    one of a topic that a pattern finds later: nothing that was written before it was noticed is skipped.
+    """
+    kafka = settings.kafka
+    new = {tp for tp in admin.partitions(kafka.topics, kafka.pattern) if str(tp) not in known}
+    if not new:
+        return None
+    by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and kafka.pattern is None)}
+    offsets: dict[TopicPartition, int] = {}
+    if by_policy:
+        offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))
+    if new - by_policy:
+        offsets.update(admin.starting_offsets("earliest", new - by_policy, settings.group))
+    ids = admin.topic_ids({tp.topic for tp in new})
+    starts = tuple(
+        LifeStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
+        for tp in sorted(new)
+    )
+    cause = f"starting_offsets = {kafka.starting_offsets!r}" if by_policy else "appeared later: from its beginning"
+    return FoundPartitions(starts, now_ms, cause)
+
+
+def check_commits(
+    committed: Mapping[TopicPartition, Committed],
+    group: str,
+    lineage: int,
+    positions: Mapping[TopicPartition, tuple[int, int]],
+) -> None:
+    """Rule 5: a committed offset beyond the position, with metadata of our own (``forebay:<lineage>:<life>``), proves that
+    the journal lost events. ``positions``: partition → (life, position), read after ``committed``. Raises LostJournal. Any
+    other foreign value is pointed out and ignored."""
+    for tp, commit in committed.items():
+        life, position = positions[tp]
+        if commit.offset <= position:
+            continue
+        if not commit.metadata.startswith("forebay:"):
+            log.warning("group %s: %s was committed at %d by somebody else; ignored", group, tp, commit.offset)
+        elif commit.metadata == f"forebay:{lineage}:{life}":
+            raise LostJournal(
+                f"group {group} holds a commit of ours of {tp} at {commit.offset}, but the journal's position is "
+                f"{position}: the journal has lost events. Nothing was changed. Bring back the journal, or look with "
+                "`forebay recover`"
+            )

@@ -1,0 +1,141 @@
+"""The history: finished batches, compact, beside the journal. The audit reads it; the journal's state forgets them.
+
+A batch is appended here, durably, before the journal says that its state drops it (``BatchesArchived``). A kill between the
+two leaves the batch in both; readers take a batch id once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from driver.state import State
+from forebay import failpoints
+from forebay.errors import CorruptionError, NewerVersionError
+from forebay.values import OffsetRange, lineage_of
+from wal import layout
+from wal.frame import FrameKind
+from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.storage import Storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+
+class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+    """Offsets ``[from, until)`` of one life that one batch holds without a hole, and how many records."""
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+    records: int
+
+
+class FinishedBatch(msgspec.Struct, frozen=True):
+    """``tasks``: block ids in their packing, for a replay within the rewind horizon. ``lost``: accepted losses."""
+
+    batch_id: int
+    number: int
+    time_ms: int
+    completed_ms: int
+    attempts: int
+    records: int
+    ranges: tuple[FinishedRange, ...]
+    tasks: tuple[tuple[str, ...], ...]
+    lost: tuple[str, ...] = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
+
+
+def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
+    """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
+    merged: dict[tuple[str, int, int], list[FinishedRange]] = {}
+    for r in sorted(ranges, key=lambda r: (r.topic, r.partition, r.life, r.from_offset, r.until_offset)):
+        runs = merged.setdefault((r.topic, r.partition, r.life), [])
+        if runs and runs[-1].until_offset == r.from_offset:
+            last = runs.pop()
+            runs.append(
+                FinishedRange(
+                    r.topic, r.partition, r.life, last.from_offset, r.until_offset, last.records + r.records
+                )
+            )
+        else:
+            runs.append(FinishedRange(r.topic, r.partition, r.life, r.from_offset, r.until_offset, r.records))
+    return tuple(run for runs in merged.values() for run in runs)
+
+
+def finished(state: State, limit: int = 10_000) -> tuple[FinishedBatch, ...]:
+    """The batches that can leave the journal's state: those of the contiguous completed prefix, in order."""
+    found = []
+    for batch in sorted(state.batches.values(), key=lambda b: b.number):
+        if batch.number > state.completed_number or batch.completed_ms is None or len(found) == limit:
+            break
+        blocks = [state.blocks[block_id] for block_id in batch.block_ids]
+        found.append(
+            FinishedBatch(
+                batch_id=batch.batch_id,
+                number=batch.number,
+                time_ms=batch.time_ms,
+                completed_ms=batch.completed_ms,
+                attempts=batch.attempts,
+                records=sum(b.meta.records for b in blocks),
+                ranges=merge(r for b in blocks for r in b.meta.ranges),
+                tasks=batch.tasks,
+                lost=batch.lost,
+            )
+        )
+    return tuple(found)
+
+
+class HistoryWriter:
+    """Appends finished batches; a new segment for every driver epoch."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        stream: str,
+        epoch: int,
+        segment_bytes: int,
+        now: Callable[[], float],
+        new_uid: Callable[[], int],
+    ) -> None:
+        self._writer = LogWriter(
+            storage,
+            lambda sequence: layout.history_segment(stream, epoch, sequence),
+            SegmentIdentity(stream=stream, writer="driver", epoch=epoch, lineage=lineage_of(epoch)),
+            SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf")),
+            now,
+            new_uid,
+        )
+
+    def append(self, batches: tuple[FinishedBatch, ...]) -> None:
+        """Durable on return. Raises OutOfSpaceError (call again later with the same batches) or StoreError."""
+        if not self._writer.unsynced():
+            self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
+        self._writer.sync()
+        failpoints.hit("history.after-append")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
+    """Every finished batch, in the order written; one may come twice (same id, same content)."""
+    for path in storage.list(f"{stream}/history"):
+        if layout.parse_history(path) is None:
+            continue
+        for found in scan_segment(storage, path):
+            if isinstance(found, TornTail):
+                break
+            if isinstance(found, Damage):
+                raise CorruptionError(path, found.offset, found.reason)
+            if isinstance(found, Newer):
+                raise NewerVersionError(path, found.offset, found.version, found.newest)
+            if found.header.kind == FrameKind.HISTORY:
+                try:
+                    yield from _decoder.decode(found.payload)
+                except msgspec.MsgspecError as error:
+                    raise CorruptionError(path, found.offset, f"history can't be decoded: {error}") from None

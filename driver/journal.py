@@ -1,0 +1,352 @@
+"""The journal: the driver's durable decisions, and the fence between drivers.
+
+Files, below the journal's root::
+
+    <stream>/epochs/<16 hex>              an epoch's claim: created only if absent, never deleted
+    <stream>/epoch-<16 hex>/<8 digits>.seg   its segments; the first record of a segment may be a full snapshot
+
+Leading begins with the claim of the next epoch, which fences every older driver: after each durable write a driver asks
+whether the next epoch's claim exists, **before** it answers or acts. Only then the older epochs are read, and what was read
+is written as a full snapshot, the first record of the own epoch. So nothing relies on bytes that an older process may have
+left in a page cache only, and of two that open at once only the newer one ever acts.
+
+A segment whose first record is a snapshot makes everything before it unnecessary. The base of recovery is the newest such
+segment. Events carry dense numbers: a group written a second time into a new segment is applied once, and a missing one is
+noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from driver import events as ev
+from driver.state import State, apply
+from forebay import failpoints
+from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, StoreError
+from forebay.values import count_of, lineage_of, numbered
+from wal import layout
+from wal.frame import Frame, FrameKind
+from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.storage import Storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+#: a new snapshot is written when this many events follow the last one, and they outweigh it
+SNAPSHOT_EVENTS = 20_000
+
+_encoder = msgspec.msgpack.Encoder()
+_events_decoder = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
+_state_decoder = msgspec.msgpack.Decoder(State)
+
+
+class EventsMeta(msgspec.Struct, frozen=True):
+    """Metadata of an EVENTS frame: the number of its first event, how many, and the journal epoch."""
+
+    first: int
+    count: int
+    epoch: int
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True):
+    """Metadata of a SNAPSHOT frame: the number of the next event, and the journal epoch."""
+
+    next: int
+    epoch: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Content of an epoch's claim, for people."""
+
+    epoch: int
+    owner: str
+    time_ms: int
+
+
+_events_meta = msgspec.msgpack.Decoder(EventsMeta)
+_snapshot_meta = msgspec.msgpack.Decoder(SnapshotMeta)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a read of the journal found. ``epoch``: whose snapshot it begins with; 0 if there is no journal."""
+
+    state: State | None
+    epoch: int
+    segments: int
+    events_after_snapshot: int
+
+
+class Journal:
+    """A journal that this process leads. Made by :func:`lead`; one thread uses it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        stream: str,
+        epoch: int,
+        state: State,
+        segment_bytes: int,
+        now: Callable[[], float],
+        new_uid: Callable[[], int],
+    ) -> None:
+        self.epoch = epoch
+        self._storage = storage
+        self._stream = stream
+        self._state = state
+        self._segment_bytes = segment_bytes
+        self._now = now
+        self._new_uid = new_uid
+        self._sequence = 0
+        self._since_snapshot = 0
+        self._next = state.events
+        self._writer: LogWriter | None = None
+        self._bases: list[str] = []
+
+    def append(self, events: Sequence[ev.Event]) -> None:
+        """Writes ``events``, decided and applied in this order, as one frame; not durable yet."""
+        assert self._writer is not None
+        failpoints.hit("journal.before-write")
+        meta = EventsMeta(first=self._next, count=len(events), epoch=self.epoch)
+        self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), _encoder.encode(events))
+        self._next += len(events)
+        self._since_snapshot += len(events)
+        failpoints.hit("journal.before-sync")
+
+    def sync(self) -> None:
+        """Makes all that was appended durable. Raises OutOfSpaceError (nothing is lost: call again) or StoreError: the
+        process must end, its state is ahead of the journal."""
+        assert self._writer is not None
+        self._writer.sync()
+        failpoints.hit("journal.after-sync")
+
+    def check(self) -> None:
+        """Raises FencedError if a newer epoch was claimed. To be called after each durable write, before any answer or
+        action (INV-4)."""
+        following = numbered(lineage_of(self.epoch), count_of(self.epoch) + 1)
+        if self._storage.exists(claim_path(self._stream, following)):
+            raise FencedError(f"another driver leads stream {self._stream!r} since epoch {following}; this was {self.epoch}")
+
+    def snapshot_due(self) -> bool:
+        return self._since_snapshot >= max(SNAPSHOT_EVENTS, 2 * (len(self._state.blocks) + len(self._state.batches)))
+
+    def snapshot(self) -> None:
+        """Writes a full snapshot as the first record of a new segment; durable on return. Everything appended before must
+        be synced. On OutOfSpaceError the snapshot stays unsynced ahead of what is appended later, and goes with it."""
+        if self._writer is not None:
+            if self._writer.unsynced():
+                raise AssertionError("a snapshot before its events are durable")
+            self._writer.close()
+        writer = self._new_writer()
+        meta = SnapshotMeta(next=self._state.events, epoch=self.epoch)
+        writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), _encoder.encode(self._state))
+        self._writer = writer
+        writer.sync()
+        self._since_snapshot = 0
+        self._bases.append(writer.current_path)
+
+    def drop_superseded(self) -> None:
+        """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous
+        one. Call only after :meth:`check` passed: a fenced driver deletes nothing (INV-4)."""
+        keep_from = self._bases[-2] if len(self._bases) > 1 else None
+        previous = count_of(self.epoch) - 1
+        for path in self._storage.list(f"{self._stream}"):
+            place = layout.parse_journal(path)
+            if place is None:
+                continue
+            _, epoch, _ = place
+            older = epoch != self.epoch and count_of(epoch) < previous
+            if older or (keep_from is not None and (epoch < self.epoch or (epoch == self.epoch and path < keep_from))):
+                self._storage.delete(path)
+        self._bases = self._bases[-2:]
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _new_writer(self) -> LogWriter:
+        first = self._sequence if self._writer is None else self._writer.next_sequence
+        identity = SegmentIdentity(
+            stream=self._stream, writer="driver", epoch=self.epoch, lineage=lineage_of(self.epoch)
+        )
+        return LogWriter(
+            self._storage,
+            lambda sequence: layout.journal_segment(self._stream, self.epoch, sequence),
+            identity,
+            SegmentLimits(size_bytes=self._segment_bytes, age_seconds=float("inf")),
+            self._now,
+            self._new_uid,
+            rewrite=False,
+            first_sequence=first,
+        )
+
+
+def claim_path(stream: str, epoch: int) -> str:
+    return f"{stream}/epochs/{epoch:016x}"
+
+
+def lead(
+    storage: Storage,
+    stream: str,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    segment_bytes: int = 64_000_000,
+    check_empty: Callable[[], None] = lambda: None,
+) -> tuple[Journal, State]:
+    """Claims the next epoch, reads what older ones decided, and writes it as the first record of the own epoch.
+
+    ``check_empty`` is called before the first epoch of an empty journal is claimed, and raises if the WAL shows that a
+    journal was lost. ``owner`` is written into the claim. Raises FencedError if another one claimed a newer epoch while
+    this one was opening; CorruptionError, NewerVersionError, StoreError.
+    """
+    steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, check_empty)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: tuple[Journal, State] = end.value
+            return result
+
+
+def opening(
+    storage: Storage,
+    stream: str,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    segment_bytes: int = 64_000_000,
+    check_empty: Callable[[], None] = lambda: None,
+) -> Iterator[str]:
+    """:func:`lead`, step by step: yields the name of each step done, returns (journal, state). The simulation crashes and
+    interleaves drivers between steps."""
+    newest = newest_claim(storage, stream)
+    if newest == 0:
+        check_empty()
+    epoch = newest + 1 if newest else numbered(1, 1)
+    while True:
+        claim = Claim(epoch=epoch, owner=owner, time_ms=wall_ms)
+        try:
+            storage.put_new(claim_path(stream, epoch), msgspec.json.encode(claim))
+            break
+        except FileExistsError:
+            epoch += 1
+    yield "claimed"
+    failpoints.hit("journal.opening")
+    reading = read(storage, stream)
+    state = reading.state if reading.state is not None else State(stream=stream, lineage=lineage_of(epoch))
+    yield "read"
+    journal = Journal(storage, stream, epoch, state, segment_bytes, now, new_uid)
+    journal.snapshot()
+    yield "snapshot"
+    failpoints.hit("journal.after-snapshot")
+    journal.check()
+    journal.drop_superseded()
+    return journal, state
+
+
+def newest_claim(storage: Storage, stream: str) -> int:
+    """The newest epoch ever claimed; 0 if none."""
+    names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
+    return max((int(name, 16) for name in names), default=0)
+
+
+def read(storage: Storage, stream: str) -> Reading:
+    """Reads the journal and changes nothing (fences nobody). Raises CorruptionError, NewerVersionError, StoreError."""
+    segments = sorted(
+        (place[1], place[2], path)
+        for path in storage.list(stream)
+        if (place := layout.parse_journal(path)) is not None
+    )
+    base = None
+    for index in range(len(segments) - 1, -1, -1):
+        path = segments[index][2]
+        state = _snapshot(storage, path)
+        if state is not None:
+            base = index
+            break
+    else:
+        return Reading(None, 0, len(segments), 0)
+    epoch = segments[base][0]
+    expected = state.events
+    after = 0
+    for _, _, path in (s for s in segments[base:] if s[0] == epoch):
+        for frame in _frames(storage, path):
+            if frame.header.kind != FrameKind.EVENTS:
+                continue
+            meta = _meta(_events_meta, frame, path)
+            if meta.first > expected:
+                raise CorruptionError(path, frame.offset, f"events {expected} to {meta.first - 1} are missing")
+            if meta.first + meta.count <= expected:
+                continue
+            for event in _decode_events(frame, path)[expected - meta.first :]:
+                apply(state, event)
+                after += 1
+            expected = meta.first + meta.count
+    return Reading(state, epoch, len(segments), after)
+
+
+def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> Reading:
+    """:func:`read` while a driver is at work: it may delete a superseded segment under the reader, which then begins again."""
+    for _ in range(attempts - 1):
+        try:
+            return read(storage, stream)
+        except FileNotFoundError:
+            continue
+    return read(storage, stream)
+
+
+def _snapshot(storage: Storage, path: str) -> State | None:
+    """The state if the segment's first record is a snapshot. A torn first record is an opener that died before it acted: it
+    does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5)."""
+    for found in scan_segment(storage, path):
+        if isinstance(found, TornTail):
+            return None
+        if isinstance(found, Damage):
+            raise CorruptionError(path, found.offset, found.reason)
+        if isinstance(found, Newer):
+            raise NewerVersionError(path, found.offset, found.version, found.newest)
+        if found.header.kind == FrameKind.SEGMENT:
+            continue
+        if found.header.kind != FrameKind.SNAPSHOT:
+            return None
+        try:
+            return _state_decoder.decode(found.payload)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(path, found.offset, f"the snapshot can't be decoded: {error}") from None
+    return None
+
+
+def _frames(storage: Storage, path: str) -> Iterator[Frame]:
+    for found in scan_segment(storage, path):
+        if isinstance(found, TornTail):
+            return  # written and never answered, or written again in the next segment: numbers tell
+        if isinstance(found, Damage):
+            raise CorruptionError(path, found.offset, found.reason)
+        if isinstance(found, Newer):
+            raise NewerVersionError(path, found.offset, found.version, found.newest)
+        yield found
+
+
+def _meta(decoder: msgspec.msgpack.Decoder[EventsMeta], frame: Frame, path: str) -> EventsMeta:
+    try:
+        return decoder.decode(frame.metadata)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(path, frame.offset, f"metadata of an events frame: {error}") from None
+
+
+def _decode_events(frame: Frame, path: str) -> tuple[ev.Event, ...]:
+    try:
+        return _events_decoder.decode(frame.payload)
+    except msgspec.ValidationError as error:
+        raise ForebayError(
+            f"{path} at byte {frame.offset}: an event of a newer release: {error}; use the release that wrote it"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise CorruptionError(path, frame.offset, f"events can't be decoded: {error}") from None
+
+
+__all__ = ["Journal", "Reading", "StoreError", "claim_path", "lead", "newest_claim", "opening", "read"]

@@ -1,0 +1,186 @@
+"""The one thread that decides, writes, syncs, checks its epoch, and only then lets answers and actions leave.
+
+What waits during a sync is the next group: that is the group commit. A refusal leaves as late as an answer does, and a read
+passes through the same queue, so nobody sees what is not durable (design: *the journal*).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from driver.events import Event
+from driver.journal import Journal
+from driver.tracker import Action, Request, Tracker
+from forebay import failpoints
+from forebay.clock import Clock
+from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
+
+log = logging.getLogger(__name__)
+
+#: requests that may wait for a decision; more are told to come again (INV-6)
+QUEUE_LIMIT = 10_000
+#: requests decided before one sync
+GROUP_LIMIT = 1_000
+
+
+class DriverLoop:
+    """``perform`` gets each action, from the deciding thread, once its events are durable; it must not block.
+    ``failed`` gets what ended the loop; ``durable`` hears of events when they are."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        journal: Journal,
+        clock: Clock,
+        perform: Callable[[Action], None],
+        failed: Callable[[BaseException], None],
+        durable: Callable[[Sequence[Event]], None] = lambda _: None,
+    ) -> None:
+        self._tracker = tracker
+        self._journal = journal
+        self._clock = clock
+        self._perform = perform
+        self._failed = failed
+        self._durable = durable
+        self._queue: queue.Queue[tuple[Request, Future[Any]] | None] = queue.Queue(QUEUE_LIMIT)
+        self._ended: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="decide", daemon=True)
+        self.waiting_for_space = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: Request) -> Future[Any]:
+        """Queues ``request``. The future ends, once durable, with the answer or with the refusal (FencedError,
+        RefusedError, UsageError); with UnreachableError if the loop is full or has ended."""
+        future: Future[Any] = Future()
+        if self._ended is not None or self._stopping.is_set():
+            future.set_exception(UnreachableError(f"the driver is stopping: {self._ended or 'it was told to'}"))
+            return future
+        try:
+            self._queue.put_nowait((request, future))
+        except queue.Full:
+            future.set_exception(UnreachableError("the driver has too many requests waiting: try again"))
+        return future
+
+    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any:
+        """:meth:`submit`, and waits. Not to be called from the deciding thread."""
+        return self.submit(request).result(timeout_seconds)
+
+    def stop(self) -> None:
+        """Decides what is queued, then ends. Returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._refuse_queued(UnreachableError("the driver has stopped"))
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            self._ended = error
+            self._refuse_queued(UnreachableError(f"the driver is stopping: {error}"))
+            self._failed(error)
+
+    def _step(self) -> bool:
+        group: list[tuple[Request, Future[Any]]] = []
+        item = self._queue.get()
+        going_on = True
+        while True:
+            if item is None:
+                going_on = False
+                break
+            group.append(item)
+            if len(group) == GROUP_LIMIT:
+                break
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+        try:
+            self._commit(group)
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(UnreachableError(f"the driver is stopping: {error}"))
+            raise
+        return going_on
+
+    def _commit(self, group: list[tuple[Request, Future[Any]]]) -> None:
+        events: list[Event] = []
+        actions: list[Action] = []
+        outcomes: list[tuple[Future[Any], Any, Exception | None]] = []
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        for request, future in group:
+            try:
+                decision = self._tracker.decide(request, now, now_ms)
+            except (FencedError, RefusedError, UsageError) as refusal:
+                outcomes.append((future, None, refusal))
+                continue
+            events += decision.events
+            actions += decision.actions
+            outcomes.append((future, decision.answer, None))
+        if events:
+            self._make_durable(events)
+            self._durable(events)
+            if failpoints.hit("driver.answer"):
+                return
+        for future, answer, error in outcomes:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+        for action in actions:
+            self._perform(action)
+
+    def _make_durable(self, events: list[Event]) -> None:
+        delay = 0.1
+        appended = False
+        while True:
+            try:
+                if not appended:
+                    appended = True
+                    self._journal.append(events)
+                self._journal.sync()
+                break
+            except OutOfSpaceError as error:
+                if not self.waiting_for_space:
+                    log.error("the journal waits for space, nothing is answered until there is: %s", error)
+                self.waiting_for_space = True
+                if self._stopping.wait(delay):
+                    raise
+                delay = min(delay * 2, 5.0)
+        if self.waiting_for_space:
+            log.warning("the journal has space again")
+            self.waiting_for_space = False
+        self._journal.check()
+        if self._journal.snapshot_due():
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        try:
+            self._journal.snapshot()
+        except OutOfSpaceError as error:
+            log.error("no space for a snapshot of the journal; going on without a new one: %s", error)
+            return
+        self._journal.check()
+        self._journal.drop_superseded()
+
+    def _refuse_queued(self, error: ForebayError) -> None:
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None:
+                item[1].set_exception(error)

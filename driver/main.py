@@ -1,0 +1,90 @@
+"""``forebay driver``: one driver process, from settings to exit code."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from types import FrameType
+from typing import Any
+
+from driver.batch import Engine, Job
+from driver.service import Driver
+from forebay.clock import SystemClock
+from forebay.errors import FencedError, ForebayError, SettingsError
+from forebay.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: Settings, *, take_over: bool = False) -> int:
+    """Runs the driver until SIGTERM or SIGINT (the running job may finish), a failure, or a newer driver.
+
+    Returns the exit code: 0 stopped as told, 1 failed (reason logged), 2 wrong settings, 4 fenced.
+    """
+    job = find_job(settings)
+    try:
+        with_engine(settings, job, take_over)
+    except ForebayError as error:
+        log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+def with_engine(settings: Settings, job: Job, take_over: bool) -> None:
+    from forebay.kafka.admin import KafkaAdmin
+
+    driver: Driver
+    engine = make_engine(settings, lambda: driver.agent_urls())
+    driver = Driver(
+        settings, KafkaAdmin(settings.kafka.options), engine, job, SystemClock(), version("forebay"), take_over
+    )
+
+    def told_to_stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
+        print("forebay driver: stopping when the running job has finished", file=sys.stderr, flush=True)
+        driver.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told_to_stop)
+    try:
+        driver.start()
+        print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
+        driver.run()
+    except FencedError as error:
+        # nothing of this process may count any more, and nothing it still does is worth waiting for
+        log.error("%s", error)
+        raise
+    finally:
+        driver.close()
+
+
+def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], session: Any = None) -> Engine:
+    """The engine that ``[driver].engine`` names; ``session``: a SparkSession to use instead of making one."""
+    if settings.driver.engine == "local":
+        from driver.local_engine import LocalEngine
+
+        return LocalEngine(settings, agent_urls)
+    from driver.spark_engine import SparkEngine
+
+    return SparkEngine(settings, agent_urls, session)
+
+
+def find_job(settings: Settings) -> Job:
+    """Imports ``[driver].job``. Raises SettingsError that says what is wrong with it."""
+    name = settings.driver.job
+    if name is None:
+        raise SettingsError('driver.job is missing: name your function, as in job = "jobs:process"')
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise SettingsError(f"driver.job: {name!r}: module {module!r} can't be imported: {error}") from None
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise SettingsError(f"driver.job: {name!r}: module {module!r} has no function {attribute!r}")
+    return found  # type: ignore[no-any-return]

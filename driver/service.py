@@ -1,0 +1,301 @@
+"""The driver's parts, put together in one place: journal, deciding thread, HTTP, discovery, lease, clean-up, batches."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from driver import history, journal
+from driver.api import tracker_application
+from driver.batch import Engine, Job
+from driver.cleaner import Cleaner
+from driver.discovery import Admin, check_commits, discover
+from driver.lease import LeaseKeeper, wait_until_stale
+from driver.loop import DriverLoop
+from driver.scheduler import Scheduler
+from driver.state import State
+from driver.tracker import Ask, Tracker, status
+from forebay.clock import Clock
+from forebay.errors import FencedError, ForebayError, UnreachableError
+from forebay.http import Server
+from forebay.settings import Settings
+from forebay.values import TopicPartition, lineage_of
+from wal import layout
+from wal.storage import Storage, open_storage
+
+log = logging.getLogger(__name__)
+
+#: between two rounds of clean-up, and of publishing completed positions
+ROUND_SECONDS = 2.0
+
+
+class LineageFound(ForebayError):
+    """The journal is empty, the WAL is not: a journal was lost."""
+
+
+class Driver:
+    """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from anywhere; then ``close``.
+
+    ``admin`` reads Kafka's metadata; ``make_engine`` makes the engine once agents and stores are known.
+    """
+
+    def __init__(
+        self, settings: Settings, admin: Any, engine: Engine, job: Job, clock: Clock, release: str, take_over: bool = False
+    ) -> None:
+        self._settings = settings
+        self._admin: Any = admin
+        self._engine = engine
+        self._job = job
+        self._clock = clock
+        self._release = release
+        self._take_over = take_over
+        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._stopping = threading.Event()
+        self._detail = "opening the journal"
+        self._state = "waiting"
+        self._failure: BaseException | None = None
+        self._closing = contextlib.ExitStack()
+        self._tracker: Tracker | None = None
+        self._loop: DriverLoop | None = None
+        self._scheduler: Scheduler | None = None
+        self.url = ""
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Opens the journal (which fences older drivers), serves HTTP, begins discovery. Raises LeaseHeld, FencedError,
+        CorruptionError, StoreError, UsageError."""
+        settings = self._settings
+        journal_storage = open_storage(settings.driver.journal)
+        wal_storage = open_storage(settings.wal.url)
+        if not self._take_over:
+            wait_until_stale(journal_storage, settings.stream, self._stopping)
+        opened, state = journal.lead(
+            journal_storage,
+            settings.stream,
+            self._owner,
+            self._clock.wall_ms(),
+            self._clock.monotonic,
+            lambda: secrets.randbits(64),
+            settings.driver.journal_segment_size,
+            lambda: _refuse_lost_journal(wal_storage, settings),
+        )
+        self._closing.callback(opened.close)
+        _mark_lineage(wal_storage, settings.stream, lineage_of(opened.epoch), state)
+        log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
+        tracker = Tracker(
+            state,
+            opened.epoch,
+            settings.kafka.on_gap,
+            settings.driver.max_queued_batches,
+            round(settings.wal.retention * 1000),
+        )
+        self._tracker = tracker
+        again = tracker.pending_actions()
+        writer = history.HistoryWriter(
+            journal_storage,
+            settings.stream,
+            opened.epoch,
+            settings.driver.journal_segment_size,
+            self._clock.monotonic,
+            lambda: secrets.randbits(64),
+        )
+        loop = DriverLoop(
+            tracker, opened, self._clock, lambda a: cleaner.perform(a), self._fail, lambda e: scheduler.note(e)
+        )
+        cleaner = Cleaner(
+            loop, wal_storage, writer, settings.stream, self._clock, ROUND_SECONDS, round(settings.wal.retention * 1000)
+        )
+        scheduler = Scheduler(
+            loop,
+            self._engine,
+            self._job,
+            self._clock,
+            settings.driver.batch_interval,
+            lambda: settings.driver.tasks_per_batch or self._engine.parallelism,
+            settings.driver.job_max_failures,
+            settings.driver.job_retry_delay,
+            settings.kafka.headers,
+        )
+        self._loop, self._scheduler = loop, scheduler
+        loop.start()
+        self._closing.callback(loop.stop)
+        for action in again:
+            cleaner.perform(action)
+        cleaner.start()
+        self._closing.callback(cleaner.stop)
+        self._serve(loop)
+        lease = LeaseKeeper(
+            journal_storage,
+            settings.stream,
+            opened.epoch,
+            self._owner,
+            self.url,
+            settings.driver.lease_duration,
+            self._clock,
+        )
+        lease.start()
+        self._closing.callback(lambda: lease.abandon() if isinstance(self._failure, FencedError) else lease.stop())
+        housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        housekeeping.start()
+        self._closing.callback(housekeeping.join)
+
+    def _serve(self, loop: DriverLoop) -> None:
+        app = tracker_application(loop.submit, self._status, self._not_ready, self._release)
+        server = self._closing.enter_context(Server(app, self._settings.driver.url))
+        self.url = server.url
+        log.info("serves receivers, agents and people at %s", self.url)
+
+    def run(self) -> None:
+        """Runs batches until :meth:`stop`, or raises what ended the driver."""
+        assert self._scheduler is not None
+        self._detail = "starting the engine"
+        try:
+            self._engine.start()
+            self._closing.callback(self._engine.stop)
+            self._detail = ""
+            self._scheduler.start()
+            if not self._stopping.is_set():
+                self._state = "running"
+            self._scheduler.run()
+        except BaseException as error:
+            self._fail(error)
+        self._stopping.set()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Lets the running job finish and ends. May be called from any thread, also from the job."""
+        self._stopping.set()
+        if self._state != "failed":
+            self._state = "stopping"
+        if self._scheduler is not None:
+            self._scheduler.stop()
+
+    def close(self) -> None:
+        """Frees everything, in reverse order. After :meth:`run` has returned."""
+        self.stop()
+        if self._scheduler is not None:
+            self._scheduler.join()
+        self._closing.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None and not (self._stopping.is_set() and isinstance(error, UnreachableError)):
+            self._failure = error
+            self._state, self._detail = "failed", str(error)
+        self.stop()
+
+    # ---- what people see -----------------------------------------------------------------------------------------
+
+    def _not_ready(self) -> str | None:
+        return None if self._state == "running" and not self._detail else f"{self._state}: {self._detail}"
+
+    def _status(self) -> Future[Any]:
+        assert self._loop is not None
+        return self._loop.submit(Ask(self._read_status))
+
+    def _read_status(self, _: State) -> Any:
+        assert self._tracker is not None and self._scheduler is not None and self._loop is not None
+        detail = "the journal waits for space" if self._loop.waiting_for_space else self._detail
+        soft = {
+            "state": self._state,
+            "detail": detail,
+            "tiers": self._scheduler.tiers,
+            "running": dict(self._scheduler.running),
+            "recent": tuple(self._scheduler.recent),
+        }
+        return status(
+            self._tracker, self._clock.monotonic(), self._release, self._settings.driver.receiver_timeout, soft
+        )
+
+    def agent_urls(self) -> dict[str, str]:
+        """The agents that have registered, by host: tasks ask no other."""
+        tracker = self._tracker
+        return {a.heartbeat.host: a.heartbeat.url for a in list(tracker.agent_news.values())} if tracker else {}
+
+    # ---- housekeeping --------------------------------------------------------------------------------------------
+
+    def _keep_house(self) -> None:
+        """Finds partitions, checks commits against the journal once, publishes completed positions."""
+        try:
+            next_discovery = 0.0
+            checked = False
+            published: dict[TopicPartition, int] = {}
+            while True:
+                now = self._clock.monotonic()
+                try:
+                    if now >= next_discovery:
+                        created = self._discover()
+                        next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
+                        if created and not checked:
+                            self._check_commits()
+                            checked = True
+                    published = self._publish(published)
+                    self._say("")
+                except UnreachableError as error:
+                    self._say(f"Kafka: {error}")
+                if self._stopping.wait(ROUND_SECONDS if next_discovery > now + 1 else 0.5):
+                    return
+        except BaseException as error:
+            self._fail(error)
+
+    def _say(self, detail: str) -> None:
+        """Shows on status what is waited for, and logs it when it changes."""
+        if self._state == "failed" or detail == self._detail or (not detail and not self._detail.startswith("Kafka")):
+            return
+        self._detail = detail
+        if detail:
+            log.warning("waiting: %s", detail)
+
+    def _ask(self, read: Callable[[State], Any]) -> Any:
+        assert self._loop is not None
+        return self._loop.ask(Ask(read))
+
+    def _discover(self) -> bool:
+        assert self._loop is not None
+        admin: Admin = self._admin
+        known, topics, created = self._ask(lambda s: (set(s.partitions), set(s.topics), s.created))
+        found = discover(admin, self._settings, known, topics, created, self._clock.wall_ms())
+        if found is not None:
+            self._loop.ask(found)
+            log.info("partitions begun: %s", ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in found.starts))
+        missing = set(self._settings.kafka.topics) - topics - ({s.topic for s in found.starts} if found else set())
+        if missing:
+            raise UnreachableError(f"no such topic yet: {', '.join(sorted(missing))}; create it, it is found then")
+        return created or found is not None
+
+    def _check_commits(self) -> None:
+        """Commits first, positions after: a commit follows its position, so a commit read before can't be ahead of it."""
+        committed = self._admin.committed(self._settings.group, self._ask(lambda s: {p.tp for p in s.partitions.values()}))
+        positions = self._ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
+        check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
+
+    def _publish(self, published: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        completed: dict[TopicPartition, int] = self._ask(lambda s: {p.tp: p.completed for p in s.partitions.values()})
+        changed = {tp: offset for tp, offset in completed.items() if published.get(tp) != offset}
+        if changed:
+            self._admin.publish(self._settings.completed_group, changed)
+        return completed
+
+
+def _refuse_lost_journal(wal_storage: Storage, settings: Settings) -> None:
+    markers = [p for p in wal_storage.list(settings.stream) if layout.parse_lineage(p) is not None]
+    if markers:
+        raise LineageFound(
+            f"the journal at {settings.driver.journal} is empty, but the WAL at {settings.wal.url} holds stream "
+            f"{settings.stream!r} ({markers[-1]}): the journal was lost or [driver].journal points elsewhere. Nothing was "
+            "changed. Bring the journal back, or look with `forebay recover`"
+        )
+
+
+def _mark_lineage(wal_storage: Storage, stream: str, lineage: int, state: State) -> None:
+    if not state.created:
+        with contextlib.suppress(FileExistsError):  # a start before this one got as far as here
+            wal_storage.put_new(layout.lineage_marker(stream, lineage), b"")
