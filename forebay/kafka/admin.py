@@ -1,0 +1,278 @@
+"""Questions to Kafka outside a consumer group's membership, and the few changes that tools and tests need."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as WirePartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from forebay.errors import ForebayError, SettingsError, UnreachableError, UsageError
+from forebay.kafka.options import client_options
+from forebay.kafka.positions import Point, commit_list
+from forebay.values import TopicPartition
+
+_log = logging.getLogger("forebay.kafka")
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+_UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+
+class Committed(NamedTuple):
+    """What a group committed for a partition. ``leader_epoch`` -1 and ``metadata`` "" where it did not say."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class KafkaAdmin:
+    """One admin client. Every method may be called from any thread, waits at most ``timeout_seconds``, and raises
+
+    UnreachableError (no broker answered in time; names the address), UsageError (no such topic or partition), or
+    ForebayError (the broker answered no).
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], *, timeout_seconds: float = 10.0, client_id: str = "forebay-admin"
+    ) -> None:
+        """``options`` are the pass-through keys of ``[kafka]``. Raises SettingsError for one that librdkafka refuses."""
+        self._address = options.get("bootstrap.servers", "")
+        self._timeout = timeout_seconds
+        self._isolation = (
+            IsolationLevel.READ_UNCOMMITTED
+            if options.get("isolation.level", "read_committed") == "read_uncommitted"
+            else IsolationLevel.READ_COMMITTED
+        )
+        self._tells_topic_ids: bool | None = None
+        try:
+            # kept for the life of this object: a client that is collected while its futures run answers _DESTROY
+            self._client: AdminClient | None = AdminClient(client_options(options, client_id), logger=_log)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+
+    def close(self) -> None:
+        self._client = None
+
+    def __enter__(self) -> KafkaAdmin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    def check(self, timeout_seconds: float) -> None:
+        """Returns if a broker answers within the time; raises UnreachableError otherwise."""
+        self._metadata(timeout_seconds)
+
+    def addresses(self) -> str:
+        """The brokers' own addresses, as ``host:port,host:port``."""
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self._metadata().brokers.values())
+
+    def topics(self) -> dict[str, int]:
+        """Every topic but Kafka's internal ones → number of partitions."""
+        return {
+            name: len(topic.partitions)
+            for name, topic in self._metadata().topics.items()
+            if topic.error is None and not name.startswith("__")
+        }
+
+    def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
+        """The partitions of ``topics``, or of the topics whose whole name matches ``pattern``; a missing topic has none."""
+        wanted = set(topics)
+        expression = re.compile(pattern) if pattern is not None else None
+        return {
+            TopicPartition(name, number)
+            for name, count in self.topics().items()
+            if name in wanted or (expression is not None and expression.fullmatch(name))
+            for number in range(count)
+        }
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """topic → id; "" where the broker can't tell, or the topic is not there."""
+        names = list(topics)
+        if not names or not self._can_tell_topic_ids():
+            return dict.fromkeys(names, "")
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        ids: dict[str, str] = {}
+        for name, future in futures.items():
+            try:
+                ids[name] = str(future.result().topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in _UNKNOWN_TOPIC:
+                    raise self._explained(error, f"topic id of {name}") from None
+                ids[name] = ""
+        return ids
+
+    def _can_tell_topic_ids(self) -> bool:
+        """A cluster without a controller (librdkafka's mock) never answers, so it is not asked."""
+        if self._tells_topic_ids is None:
+            self._tells_topic_ids = self._metadata().controller_id >= 0
+        return self._tells_topic_ids
+
+    def watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """(first offset held, next offset to be written) of each partition; an open transaction's records count."""
+        wanted = list(partitions)
+        low = self._offsets(dict.fromkeys(wanted, OffsetSpec.earliest()), IsolationLevel.READ_UNCOMMITTED)
+        high = self._offsets(dict.fromkeys(wanted, OffsetSpec.latest()), IsolationLevel.READ_UNCOMMITTED)
+        return {tp: (low[tp], high[tp]) for tp in wanted}
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """What ``group`` committed, for those of ``partitions`` that it committed anything for."""
+        wanted = [WirePartition(tp.topic, tp.partition) for tp in partitions]
+        if not wanted:
+            return {}
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        futures = self._admin.list_consumer_group_offsets(request, request_timeout=self._timeout)
+        answer = self._result(futures[group], f"offsets of group {group}")
+        found: dict[TopicPartition, Committed] = {}
+        for partition in answer.topic_partitions:
+            if partition.error is not None:
+                raise self._explained(KafkaException(partition.error), f"offsets of group {group}")
+            if partition.offset >= 0:
+                epoch = partition.leader_epoch
+                tp = TopicPartition(partition.topic, partition.partition)
+                found[tp] = Committed(partition.offset, -1 if epoch is None else epoch, partition.metadata or "")
+        return found
+
+    def starting_offsets(
+        self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str
+    ) -> dict[TopicPartition, int]:
+        """Where each partition begins by ``kafka.starting_offsets``.
+
+        ``"earliest"``, ``"latest"``; ``"committed"`` by ``group``, at the beginning where it committed nothing;
+        ``{"timestamp": ms}``: the first record at or after, at the end where there is none; ``{"topic/partition": offset}``:
+        as given, at the beginning where none is. Raises UsageError for an explicit offset that Kafka does not hold.
+        """
+        wanted = list(partitions)
+        earliest = dict.fromkeys(wanted, OffsetSpec.earliest())
+        if policy == "latest":
+            return self._offsets(dict.fromkeys(wanted, OffsetSpec.latest()), self._isolation)
+        if policy == "committed":
+            committed = self.committed(group, wanted)
+            beginnings = self._offsets(
+                {tp: spec for tp, spec in earliest.items() if tp not in committed}, self._isolation
+            )
+            return {tp: committed[tp].offset if tp in committed else beginnings[tp] for tp in wanted}
+        if policy == "earliest":
+            return self._offsets(earliest, self._isolation)
+        if isinstance(policy, str):
+            raise UsageError(f'starting offsets {policy!r}: allowed are "earliest", "latest", "committed" or a table')
+        if "timestamp" in policy:
+            at = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(policy["timestamp"])), self._isolation)
+            none = [tp for tp, offset in at.items() if offset < 0]
+            return {**at, **self._offsets(dict.fromkeys(none, OffsetSpec.latest()), self._isolation)}
+        held = self.watermarks(wanted)
+        for tp, (low, high) in held.items():
+            if not low <= policy.get(str(tp), low) <= high:
+                raise UsageError(f"starting offset {policy[str(tp)]} of {tp}: Kafka holds {low} to {high}")
+        return {tp: policy.get(str(tp), held[tp][0]) for tp in wanted}
+
+    def _offsets(
+        self, asked: Mapping[TopicPartition, OffsetSpec], isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        if not asked:
+            return {}
+        futures = self._admin.list_offsets(
+            {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()},
+            isolation_level=isolation,
+            request_timeout=self._timeout,
+        )
+        return {
+            TopicPartition(wire.topic, wire.partition): self._result(
+                future, f"offsets of {wire.topic}/{wire.partition}"
+            ).offset
+            for wire, future in futures.items()
+        }
+
+    # ---- changing ---------------------------------------------------------------------------------------------------
+
+    def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
+        """Commits ``positions`` for a group without members, as lag tools see it; returns partition → error, {} if all went.
+
+        Raises ForebayError if the group has members.
+        """
+        if not positions:
+            return {}
+        request = [ConsumerGroupTopicPartitions(group, commit_list(positions))]
+        futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._timeout)
+        answer = self._result(futures[group], f"publishing offsets of group {group}")
+        return {
+            TopicPartition(partition.topic, partition.partition): partition.error.str()
+            for partition in answer.topic_partitions
+            if partition.error is not None
+        }
+
+    def create_topic(
+        self, topic: str, partitions: int, config: Mapping[str, str] | None = None, replication: int = 1
+    ) -> None:
+        """Returns when every partition has a leader. Raises UsageError if the topic exists."""
+        new = NewTopic(topic, partitions, replication, config=dict(config or {}))
+        futures = self._admin.create_topics([new], request_timeout=self._timeout, operation_timeout=self._timeout)
+        try:
+            futures[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                raise UsageError(f"topic {topic} exists already") from None
+            raise self._explained(error, f"creating topic {topic}") from None
+
+    def delete_topic(self, topic: str) -> None:
+        futures = self._admin.delete_topics([topic], request_timeout=self._timeout, operation_timeout=self._timeout)
+        self._result(futures[topic], f"deleting topic {topic}")
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Drops every record below the offset given; the first offset held moves there at once."""
+        asked = [WirePartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
+        futures = self._admin.delete_records(asked, request_timeout=self._timeout, operation_timeout=self._timeout)
+        for wire, future in futures.items():
+            self._result(future, f"deleting records of {wire.topic}/{wire.partition}")
+
+    # ---- asking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            raise ForebayError("this Kafka admin client is closed")
+        return self._client
+
+    def _metadata(self, timeout_seconds: float | None = None) -> Any:
+        timeout = self._timeout if timeout_seconds is None else timeout_seconds
+        try:
+            return self._admin.list_topics(timeout=timeout)
+        except KafkaException as error:
+            raise self._explained(error, "reading the cluster's topics") from None
+
+    def _result(self, future: Any, what: str) -> Any:
+        try:
+            return future.result()  # bounded by the request's own time-out
+        except KafkaException as error:
+            raise self._explained(error, what) from None
+
+    def _explained(self, error: KafkaException, what: str) -> ForebayError:
+        cause: KafkaError = error.args[0]
+        if cause.code() in _UNREACHABLE:
+            return UnreachableError(f"Kafka at {self._address} did not answer: {what}: {cause.str()}")
+        if cause.code() in _UNKNOWN_TOPIC:
+            return UsageError(f"{what}: {cause.str()}")
+        return ForebayError(f"Kafka at {self._address}: {what}: {cause.str()}")

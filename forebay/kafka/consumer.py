@@ -1,0 +1,620 @@
+"""The source of a receiver: librdkafka's consumer group, given as columns per topic-partition.
+
+Kafka's group only says which partitions are ours. A partition is read only between :meth:`KafkaSource.start` and the next
+revocation, loss, trouble or start, and everything polled carries the generation of that start. So no record of an older
+assignment can pass for one of a newer one (rule 3 of *Who owns an offset*), whatever is still queued inside librdkafka.
+
+How the assignment is kept apart from reading: in the assignment callback librdkafka is given an **empty** assignment, which
+keeps the membership (the group's own list is kept separately in librdkafka) and asks the broker for nothing. ``start`` then
+adds exactly the partitions named. Cooperative groups change the assignment by adding and removing; eager groups refuse that
+outside a callback, so there the whole list is assigned again, every other partition at its own position.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.errors import ForebayError, SettingsError, UnreachableError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.options import consumer_options, is_cooperative
+from forebay.kafka.positions import Point, commit_list
+from forebay.records import SOURCE_SCHEMA
+from forebay.settings import Settings
+from forebay.values import TopicPartition
+
+Polled = Columns | EndOfPartition | PartitionTrouble
+_log = logging.getLogger("forebay.kafka")
+_Numbers = npt.NDArray[np.int64]
+
+#: once a record is there, how long a poll gathers more; bounds both the latency it adds and, times the network's rate, its memory
+GATHER_SECONDS = 0.01
+#: how often a hole right at a start may change between reads before the partition is given up
+CONFIRMATIONS_MAX = 8
+
+#: confluent-kafka's timestamp types by number → Spark's (0 create time, 1 log append time, -1 none)
+_TIMESTAMP_TYPES = np.full(3, -1, np.int32)
+_TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
+_TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
+
+#: error of a message → kind of trouble (``messages.Trouble``); tests/kafka/test_trouble.py goes over the rows
+TROUBLES: dict[int, str] = {
+    KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
+    KafkaError._AUTO_OFFSET_RESET: "out-of-range",
+    KafkaError._NO_OFFSET: "out-of-range",
+    KafkaError._LOG_TRUNCATION: "truncated",
+    KafkaError._BAD_MSG: "corrupt",
+    KafkaError._BAD_COMPRESSION: "corrupt",
+    KafkaError.INVALID_MSG: "corrupt",
+    KafkaError.INVALID_MSG_SIZE: "corrupt",
+    KafkaError.INVALID_RECORD: "corrupt",
+    KafkaError._UNKNOWN_TOPIC: "recreated",
+    KafkaError._UNKNOWN_PARTITION: "recreated",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "recreated",
+    KafkaError.UNKNOWN_TOPIC_ID: "recreated",
+    KafkaError.INCONSISTENT_TOPIC_ID: "recreated",
+}
+
+
+class Listener(Protocol):
+    """What a rebalance tells; called within :meth:`KafkaSource.poll`, on its thread."""
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A started partition. ``position``: the next offset to give out; ``unconfirmed``: nothing was given out yet."""
+
+    start: Start
+    position: int
+    leader_epoch: int
+    paused: bool = False
+    unconfirmed: bool = True
+    first_seen: int = -1
+    reads: int = 0
+
+
+class KafkaSource:
+    """Implements ``receiver.source.Source``. Every method is called from the polling thread only."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        group: str,
+        topics: Sequence[str] = (),
+        pattern: str | None = None,
+        headers: bool = False,
+        memory_bytes: int = 64_000_000,
+        client_id: str = "forebay-receiver",
+        metadata_refresh_seconds: float | None = None,
+    ) -> None:
+        """``options`` are the pass-through keys of ``[kafka]``; ``memory_bytes`` bounds librdkafka's prefetch queue.
+
+        Raises SettingsError if an option that Forebay needs is set otherwise. No I/O before :meth:`subscribe`.
+        """
+        self._given_options = dict(options)
+        self._options = consumer_options(
+            options, group=group, memory_bytes=memory_bytes, client_id=client_id,
+            metadata_refresh_seconds=metadata_refresh_seconds,
+        )  # fmt: skip
+        self._cooperative = is_cooperative(self._options)
+        self._subscription = [pattern] if pattern is not None else list(topics)
+        self._headers = headers
+        self._client_id = client_id
+        self._consumer: Consumer | None = None
+        self._admin: KafkaAdmin | None = None
+        self._listener: Listener | None = None
+        self._owned: set[TopicPartition] = set()
+        self._reading: dict[TopicPartition, _Reading] = {}
+        self._stopped_in_poll: set[TopicPartition] = set()
+        self._unbelieved: set[TopicPartition] = set()
+        self._starts_in_poll: list[Start] = []
+        self._polling = False
+        self._closing = False
+        self._callback_error: BaseException | None = None
+        self._commit_errors: dict[TopicPartition, str] = {}
+        self._commits_waiting = 0
+        self._sync_commit: _SyncCommit | None = None
+        self._fatal: KafkaError | None = None
+        #: the newest transport error as text, "" after something was read again; for status, never raised
+        self.last_error = ""
+
+    @classmethod
+    def of(cls, settings: Settings, client_id: str) -> KafkaSource:
+        """The source of one receiver of ``settings``."""
+        return cls(
+            settings.kafka.options, group=settings.group, topics=settings.kafka.topics, pattern=settings.kafka.pattern,
+            headers=settings.kafka.headers, memory_bytes=settings.receiver.memory, client_id=client_id,
+            metadata_refresh_seconds=settings.kafka.discovery_interval,
+        )  # fmt: skip
+
+    # ---- the group --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: Listener) -> None:
+        """Joins the group; partitions come by ``listener`` within later polls. Raises SettingsError for refused options."""
+        self._listener = listener
+        callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
+        try:
+            self._consumer = Consumer({**self._options, **callbacks}, logger=_log)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        self._consumer.subscribe(
+            self._subscription, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that the group has given to this member."""
+        return frozenset(self._owned)
+
+    def _on_assign(self, consumer: Consumer, wire: list[WirePartition]) -> None:
+        partitions = _ours(wire)
+        # nothing is read before start(): the assignment proper stays as it is, or empty (see the module's docstring)
+        try:
+            if self._cooperative:
+                consumer.incremental_assign([])
+            else:
+                self._reading.clear()
+                consumer.assign([])
+        except KafkaException as error:
+            self._callback_error = self._callback_error or _raisable(error)
+        self._owned.update(partitions)
+        self._stopped_in_poll.update(partitions)
+        self._tell("assigned", partitions)
+
+    def _on_revoke(self, consumer: Consumer, wire: list[WirePartition]) -> None:
+        self._withdraw(consumer, _ours(wire), "revoked")
+
+    def _on_lost(self, consumer: Consumer, wire: list[WirePartition]) -> None:
+        self._withdraw(consumer, _ours(wire), "lost")
+
+    def _withdraw(self, consumer: Consumer, wire: list[TopicPartition], word: str) -> None:
+        """The partitions leave, after the listener has sealed, stored and reported what it holds of them (rule 6)."""
+        # the list may name partitions that were never assigned (confluent-kafka-python#1551)
+        partitions = [tp for tp in wire if tp in self._owned]
+        self._stopped_in_poll.update(partitions)
+        try:
+            self._tell(word, partitions)
+        finally:
+            self._owned.difference_update(partitions)
+            gone = [tp for tp in partitions if self._reading.pop(tp, None) is not None]
+            try:
+                if self._cooperative:
+                    consumer.incremental_unassign([_wire(tp) for tp in gone])
+                else:
+                    consumer.unassign()
+            except KafkaException as error:
+                self._callback_error = self._callback_error or _raisable(error)
+
+    def _tell(self, word: str, partitions: list[TopicPartition]) -> None:
+        """Calls the listener; what it raises is kept and raised by poll, since librdkafka's frames lie between."""
+        if self._closing or self._listener is None or not partitions:
+            return
+        try:
+            getattr(self._listener, word)(partitions)
+        except BaseException as error:  # raised again by poll
+            self._callback_error = self._callback_error or error
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
+        else:
+            self.last_error = error.str()
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def start(self, starts: Sequence[Start]) -> None:
+        """Unassigns, then assigns exactly these partitions at their offset and leader epoch, resumed.
+
+        What is polled of them from now on carries the new generation. Other partitions are undisturbed: they go on at their
+        positions, and stay paused if they were. A partition that the group has taken away meanwhile is left out.
+        Called from within a callback it takes effect when the poll returns.
+        """
+        if self._polling:
+            self._starts_in_poll.extend(starts)
+            return
+        starts = [start for start in starts if start.tp in self._owned]
+        self._assign(starts)
+
+    def _assign(self, starts: Sequence[Start]) -> None:
+        again = [_wire(start.tp) for start in starts if start.tp in self._reading]
+        for start in starts:
+            self._reading[start.tp] = _Reading(start, start.offset, start.leader_epoch)
+        self._put([start.tp for start in starts], again)
+
+    def _put(self, partitions: Sequence[TopicPartition], again: list[WirePartition]) -> None:
+        if not partitions:
+            return
+        if self._cooperative:
+            if again:
+                self._kafka.incremental_unassign(again)
+            self._kafka.incremental_assign([self._wire_at(tp) for tp in partitions])
+        else:
+            self._kafka.assign([self._wire_at(tp) for tp in self._reading])
+            paused = [_wire(tp) for tp, reading in self._reading.items() if reading.paused]
+            if paused:
+                self._kafka.pause(paused)
+
+    def _wire_at(self, tp: TopicPartition) -> WirePartition:
+        reading = self._reading[tp]
+        if reading.leader_epoch >= 0:
+            return WirePartition(tp.topic, tp.partition, reading.position, leader_epoch=reading.leader_epoch)
+        return WirePartition(tp.topic, tp.partition, reading.position)
+
+    def _stop(self, tp: TopicPartition) -> None:
+        """Takes ``tp`` out of reading until the next start; the group still counts it as ours."""
+        del self._reading[tp]
+        if self._cooperative:
+            self._kafka.incremental_unassign([_wire(tp)])
+        else:
+            self._put(list(self._reading), [])
+            if not self._reading:
+                self._kafka.assign([])
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """No more records of these until resumed; membership is kept by polling on. Not started ones are ignored."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Sequence[TopicPartition], paused: bool) -> None:
+        changed = [tp for tp in partitions if tp in self._reading and self._reading[tp].paused != paused]
+        for tp in changed:
+            self._reading[tp].paused = paused
+        if changed:
+            wire = [_wire(tp) for tp in changed]
+            (self._kafka.pause if paused else self._kafka.resume)(wire)
+
+    def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
+        """What arrived: returns soon after the first record or event, else after ``timeout_seconds``.
+
+        At most one Columns per partition, followed by its EndOfPartition or PartitionTrouble. After a PartitionTrouble
+        nothing comes of that partition until it is started again. Raises ForebayError for a fatal error of librdkafka, and
+        whatever the listener raised.
+        """
+        collecting = gc.isenabled()
+        # thousands of messages would be walked by every collection, and none of them can be part of a cycle
+        gc.disable()
+        try:
+            self._polling = True
+            try:
+                messages = self._consume(max_records, timeout_seconds)
+            finally:
+                self._polling = False
+            polled = self._take(messages) if messages else []
+            del messages
+        finally:
+            if collecting:
+                gc.enable()
+        starts, self._starts_in_poll = self._starts_in_poll, []
+        self._stopped_in_poll.clear()
+        if self._callback_error is not None:
+            error, self._callback_error = self._callback_error, None
+            raise error
+        if self._fatal is not None:
+            raise ForebayError(f"Kafka client: fatal error: {self._fatal.str()}")
+        if starts:
+            self.start(starts)
+        return polled
+
+    def _consume(self, max_records: int, timeout_seconds: float) -> list[Message]:
+        messages = self._kafka.consume(max_records, min(GATHER_SECONDS, timeout_seconds))
+        if not messages and timeout_seconds > GATHER_SECONDS:
+            messages = self._kafka.consume(1, timeout_seconds - GATHER_SECONDS)
+            if messages and max_records > 1:
+                messages += self._kafka.consume(max_records - 1, GATHER_SECONDS)
+        return messages
+
+    def _take(self, messages: list[Message]) -> list[Polled]:
+        ends: dict[TopicPartition, int] = {}
+        troubles: dict[TopicPartition, tuple[str, str]] = {}
+        if any(map(Message.error, messages)):
+            messages = self._take_events(messages, ends, troubles)
+        polled: list[Polled] = list(self._columns(messages)) if messages else []
+        # an event's partition may have been stopped by a rebalance later in the same poll, or by a lower leader epoch just now
+        stopped = {item.tp for item in polled if isinstance(item, PartitionTrouble)}
+        stopped |= self._stopped_in_poll
+        for tp, end in ends.items():
+            reading = self._reading.get(tp)
+            if reading is None or tp in stopped or tp in troubles or tp in self._unbelieved or end < reading.position:
+                continue  # also: records were given that lie beyond this end
+            if self._confirms(reading, end):
+                reading.position = end
+                self.last_error = ""
+                polled.append(EndOfPartition(tp, reading.start.generation, end))
+        for tp, (kind, detail) in troubles.items():
+            if tp in self._reading and tp not in stopped:
+                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, kind, detail))
+        for tp in self._unbelieved:
+            if self._reading[tp].reads > CONFIRMATIONS_MAX and tp not in troubles:
+                detail = f"reads from offset {self._reading[tp].start.offset} begin at a different record each time"
+                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, "out-of-range", detail))
+        for item in polled:
+            if isinstance(item, PartitionTrouble):
+                self._stop(item.tp)
+        self._read_again()
+        return polled
+
+    def _read_again(self) -> None:
+        """Reads a second time where a start began with a hole: it could also be records of an older position."""
+        again = [tp for tp in self._unbelieved if tp in self._reading]
+        self._unbelieved.clear()
+        self._put(again, [_wire(tp) for tp in again])
+
+    def _confirms(self, reading: _Reading, offset: int) -> bool:
+        """Whether the first thing read after a start, at ``offset``, may be believed: no hole, or the same one twice."""
+        if not reading.unconfirmed:
+            return True
+        if offset in (reading.start.offset, reading.first_seen):
+            reading.unconfirmed = False
+            return True
+        reading.first_seen = offset
+        reading.reads += 1
+        self._unbelieved.add(reading.start.tp)
+        return False
+
+    def _take_events(
+        self, messages: list[Message], ends: dict[TopicPartition, int], troubles: dict[TopicPartition, tuple[str, str]]
+    ) -> list[Message]:
+        """Sorts events out of ``messages``; returns the records, without those that follow a trouble of their partition."""
+        records: list[Message] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                if not troubles or TopicPartition(message.topic(), message.partition()) not in troubles:
+                    records.append(message)
+                continue
+            code = error.code()
+            partition = message.partition()
+            tp = TopicPartition(message.topic() or "", -1 if partition is None else partition)
+            if error.fatal():
+                self._fatal = error
+            elif code == KafkaError._PARTITION_EOF:
+                ends[tp] = message.offset()
+            elif code in TROUBLES and tp in self._reading:
+                text = error.str()
+                kind = "truncated" if "truncat" in text.lower() else TROUBLES[code]
+                troubles.setdefault(tp, (kind, text))
+            else:
+                self.last_error = error.str()
+        return records
+
+    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionTrouble]:
+        messages, bounds = _by_partition(messages)
+        count = len(messages)
+        offsets: _Numbers = np.fromiter(map(Message.offset, messages), np.int64, count)
+        stamps = np.fromiter(chain.from_iterable(map(Message.timestamp, messages)), np.int64, 2 * count).reshape(
+            count, 2
+        )
+        kinds = _TIMESTAMP_TYPES[stamps[:, 0]]
+        times = np.where(kinds < 0, -1, stamps[:, 1])
+        keys = pa.array(list(map(Message.key, messages)), pa.binary())
+        values = pa.array(list(map(Message.value, messages)), pa.binary())
+        arrays: list[Any] = [keys, values, pa.array(offsets), pa.array(times), pa.array(kinds)]
+        if self._headers:
+            arrays.append(_headers([message.headers() for message in messages]))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(self._headers))
+        key_ends, value_ends = _ends(keys), _ends(values)
+        for begin, end in bounds:
+            last = messages[end - 1]
+            tp = TopicPartition(last.topic(), last.partition())
+            reading = self._reading.get(tp)
+            if reading is None or tp in self._stopped_in_poll:
+                continue  # of an assignment that is over
+            if end - begin > 1 and not (np.diff(offsets[begin:end]) > 0).all():
+                raise ForebayError(f"Kafka client: offsets of {tp} out of order after {reading.position}")
+            begin += int(np.searchsorted(offsets[begin:end], reading.position))
+            if begin == end or not self._confirms(reading, int(offsets[begin])):
+                continue
+            leader_epoch = last.leader_epoch()
+            leader_epoch = -1 if leader_epoch is None else leader_epoch
+            if 0 <= leader_epoch < reading.leader_epoch:
+                detail = f"leader epoch {leader_epoch} at offset {offsets[end - 1]} after {reading.leader_epoch}"
+                yield PartitionTrouble(tp, reading.start.generation, "truncated", detail)
+                continue
+            reading.position = int(offsets[end - 1]) + 1
+            reading.leader_epoch = max(leader_epoch, reading.leader_epoch)
+            self.last_error = ""
+            yield Columns(
+                tp=tp, generation=reading.start.generation, first_offset=int(offsets[begin]), last_offset=int(offsets[end - 1]),
+                rows=end - begin, bytes=int(key_ends[end] - key_ends[begin] + value_ends[end] - value_ends[begin]),
+                max_timestamp_ms=int(times[begin:end].max()), leader_epoch=leader_epoch,
+                batch=batch.slice(begin, end - begin),
+            )  # fmt: skip
+
+    # ---- commits ----------------------------------------------------------------------------------------------------
+
+    def commit(self, positions: Mapping[TopicPartition, Point]) -> None:
+        """Commits without waiting; what fails is told by :meth:`poll_commit_errors` after a later poll."""
+        if not positions:
+            return
+        try:
+            self._kafka.commit(offsets=commit_list(positions), asynchronous=True)
+            self._commits_waiting += 1
+        except KafkaException as error:
+            self._commit_errors.update(dict.fromkeys(positions, error.args[0].str()))
+
+    def _on_commit(self, error: KafkaError | None, wire: list[WirePartition]) -> None:
+        self._commits_waiting -= 1
+        for partition in wire:
+            reason = partition.error or error
+            tp = TopicPartition(partition.topic, partition.partition)
+            if reason is None:
+                self._commit_errors.pop(tp, None)
+            else:
+                self._commit_errors[tp] = reason.str()
+
+    def poll_commit_errors(self) -> dict[TopicPartition, str]:
+        """Errors of asynchronous commits since the last call, per partition; each is told once."""
+        errors, self._commit_errors = self._commit_errors, {}
+        return errors
+
+    def commit_sync(
+        self, positions: Mapping[TopicPartition, Point], timeout_seconds: float
+    ) -> dict[TopicPartition, str]:
+        """Commits and waits: partition → error, {} if all succeeded. After the time-out the outcome is unknown.
+
+        Only a member of the group's current generation can: who is no member (or does not own a partition) is refused
+        here, since a broker takes a commit without a member for an empty group.
+        """
+        if not positions:
+            return {}
+        member = self._kafka.memberid()
+        refused = {
+            tp: "not assigned to this member" if member else "not a member of the group"
+            for tp in positions if tp not in self._owned or not member
+        }  # fmt: skip
+        asked = {tp: point for tp, point in positions.items() if tp not in refused}
+        if not asked:
+            return refused
+        earlier = self._sync_commit
+        if earlier is not None and not earlier.done.wait(timeout_seconds):
+            return {**refused, **dict.fromkeys(asked, "an earlier commit has not been answered yet")}
+        self._sync_commit = commit = _SyncCommit(self._kafka, commit_list(asked))
+        commit.begin()
+        if not commit.done.wait(timeout_seconds):
+            return {**refused, **dict.fromkeys(asked, f"no answer within {timeout_seconds:g} s")}
+        self._sync_commit = None
+        if commit.error is not None:
+            return {**refused, **dict.fromkeys(asked, commit.error)}
+        return {**refused, **commit.errors}
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
+        """(first offset held, next offset to be written), asked from the broker. Raises UnreachableError."""
+        try:
+            answer = self._kafka.get_watermark_offsets(_wire(tp), timeout=timeout_seconds, cached=False)
+        except KafkaException as error:
+            raise UnreachableError(f"watermarks of {tp}: {error.args[0].str()}") from None
+        if answer is None:
+            raise UnreachableError(f"watermarks of {tp}: no answer within {timeout_seconds:g} s")
+        return answer
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """The next offset to be written, as the last fetch told it; -1 if unknown. Never waits."""
+        answer = self._kafka.get_watermark_offsets(_wire(tp), cached=True)
+        return answer[1] if answer is not None and answer[1] >= 0 else -1
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """topic → id; "" where the broker can't tell (or the topic is not there). Raises UnreachableError."""
+        if self._admin is None:
+            self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
+        return self._admin.topic_ids(topics)
+
+    def close(self) -> None:
+        """Leaves the group. The listener is not called: drain first."""
+        self._closing = True
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    @property
+    def _kafka(self) -> Consumer:
+        if self._consumer is None:
+            raise ForebayError("the Kafka source is not subscribed, or closed")
+        return self._consumer
+
+
+class _SyncCommit:
+    """One synchronous commit on a thread of its own: librdkafka's has no time-out."""
+
+    def __init__(self, consumer: Consumer, points: list[WirePartition]) -> None:
+        self.done = threading.Event()
+        self.error: str | None = None
+        self.errors: dict[TopicPartition, str] = {}
+        self._consumer = consumer
+        self._points = points
+
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name="kafka-commit", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            for partition in self._consumer.commit(offsets=self._points, asynchronous=False) or []:
+                if partition.error is not None:
+                    self.errors[TopicPartition(partition.topic, partition.partition)] = partition.error.str()
+        except KafkaException as error:
+            self.error = error.args[0].str()
+        except RuntimeError as error:  # closed meanwhile
+            self.error = str(error)
+        finally:
+            self.done.set()
+
+
+def _by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int, int]]]:
+    """The messages grouped by topic-partition, order kept within each, and the bounds of the groups."""
+    count = len(messages)
+    numbers = np.fromiter(map(Message.partition, messages), np.int64, count)
+    topics = list(map(Message.topic, messages))
+    names = set(topics)
+    if len(names) > 1:
+        index = {name: place << 32 for place, name in enumerate(sorted(names))}
+        numbers += np.fromiter(map(index.__getitem__, topics), np.int64, count)
+    cuts = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+    runs = sorted(zip([0, *cuts], [*cuts, count], numbers[[0, *cuts]].tolist(), strict=True), key=itemgetter(2))
+    if len(runs) == 1:
+        return messages, [(0, count)]
+    grouped: list[Message] = []
+    bounds: list[tuple[int, int]] = []
+    previous = None
+    for begin, end, number in runs:
+        place = len(grouped)
+        grouped += messages[begin:end]
+        if number == previous:
+            bounds[-1] = (bounds[-1][0], len(grouped))
+        else:
+            bounds.append((place, len(grouped)))
+        previous = number
+    return grouped, bounds
+
+
+def _ends(array: Any) -> npt.NDArray[np.int32]:
+    """The offsets buffer of a binary array that is no slice: n + 1 numbers."""
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
+
+
+def _headers(headers: list[list[tuple[str, bytes | None]] | None]) -> Any:
+    return pa.array(headers, SOURCE_SCHEMA(True).field("headers").type)
+
+
+def _raisable(error: KafkaException) -> ForebayError:
+    return ForebayError(f"Kafka client: {error.args[0].str()}")
+
+
+def _ours(wire: Sequence[WirePartition]) -> list[TopicPartition]:
+    return [TopicPartition(partition.topic, partition.partition) for partition in wire]
+
+
+def _wire(tp: TopicPartition) -> WirePartition:
+    return WirePartition(tp.topic, tp.partition)
