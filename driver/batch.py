@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class BatchWork:
     """One batch as the journal holds it. A rerun has the same blocks in the same tasks and order (INV-3).
 
-    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; nobody
-    tries to read them. ``headers``: whether the stream takes record headers in.
+    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
+    nobody tries to read them. ``headers``: whether the stream takes record headers in.
     """
 
     batch_id: int
@@ -57,10 +57,10 @@ class Rows(Protocol):
 class Batch:
     """The records of one batch interval, given to your job: ``def process(batch): …``.
 
-    Jobs get batches one at a time, in order. When the job returns, the batch is completed and never given again. When it
-    raises, or the driver dies before the completion is durable, the **same batch comes again**: same ``id``, same rows,
-    same order, same partitions. So a job may run more than once for one batch; make its output replace what an earlier
-    run of the same ``id`` wrote (a file or a row named after ``batch.id``, a delete-then-insert by ``batch.id``).
+    Jobs get batches one at a time, in order. When the job returns, the batch is completed and never given again. When
+    it raises, or the driver dies before the completion is durable, the **same batch comes again**: same ``id``, same
+    rows, same order, same partitions. So a job may run more than once for one batch; make its output replace what an
+    earlier run of the same ``id`` wrote (a file or a row named after ``batch.id``, or delete and insert by that id).
 
     The rows can be had in four ways; all have the columns of Spark's Kafka source: ``key``, ``value`` (binary),
     ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in.
@@ -110,7 +110,7 @@ class Batch:
 
     @property
     def df(self) -> Any:
-        """A ``pyspark.sql.DataFrame`` with exactly the schema of Spark's Kafka source; ``timestamp`` is a TimestampType.
+        """A ``pyspark.sql.DataFrame`` with exactly the schema of Spark's Kafka source (``timestamp`` is TimestampType).
 
         ``batch.df.selectExpr("CAST(value AS STRING)", "offset")`` works as it does with ``format("kafka")``.
         """
@@ -128,8 +128,8 @@ class Batch:
     def arrow(self) -> Any:
         """An RDD of ``pyarrow.RecordBatch``: columns read in the task, mapped into memory where the block is local.
 
-        The fastest way for Python code: ``batch.arrow.map(lambda rows: pc.sum(rows["offset"]).as_py()).sum()``. No record
-        batch holds records of two partitions of Kafka, and within one they are in offset order.
+        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. No record batch holds
+        records of two partitions of Kafka, and within one they are in offset order.
         """
         return self._rows.arrow()
 

@@ -1,0 +1,274 @@
+"""Reading the blocks of a batch, as it happens inside a Spark task: local file, else that host's agent, else the WAL.
+
+The first tier that answers with bytes that pass is taken: the frame's checksums, the checksum that the journal's handle
+names, the block's id and its ranges. Reading never lists, locks, recovers or creates anything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import urllib3
+
+from forebay.errors import CorruptionError, ForebayError, NewerVersionError, UnreadableBlockError
+from forebay.records import decode_block, to_dataframe
+from forebay.values import Block, Handle, OffsetRange
+from wal.blocks import StoredBlock, block_of_frame, local_path, read_local, read_stored
+from wal.frame import aligned, decode_frame
+from wal.storage import Storage, open_storage
+
+Tier = Literal["local", "agent", "wal"]
+TIERS: tuple[Tier, ...] = ("local", "agent", "wal")
+
+#: requests for one block to its agent; each after the first goes on where the one before broke off
+AGENT_REQUESTS_MAX = 3
+
+
+class BlockReference(msgspec.Struct, frozen=True):
+    """A block as a task needs to know it: small, and can be pickled. ``host`` keeps a copy of it if ``local``."""
+
+    id: str
+    stream: str
+    ranges: tuple[OffsetRange, ...]
+    handle: Handle
+    host: str
+    local: bool
+    headers: bool = False
+
+    @classmethod
+    def of(cls, block: Block) -> BlockReference:
+        meta = block.meta
+        return cls(meta.id, meta.stream, meta.ranges, block.handle, meta.host, block.local, meta.headers)
+
+
+class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks of a batch may read. Can be pickled.
+
+    ``blocks_directory``: where a host keeps its copies, the same path on every host. ``agent_urls``: host → url of its
+    agent. ``lost``: labels of ranges whose loss an operator has accepted: they are skipped.
+    """
+
+    wal_url: str
+    blocks_directory: str | None = None
+    agent_urls: Mapping[str, str] = {}
+    tiers: tuple[Tier, ...] = TIERS
+    lost: frozenset[str] = frozenset()
+    verify_digests: bool = False
+    agent_timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TierFailure:
+    """Why a tier was passed over. ``kind``: missing | damaged | newer | unreachable | failed."""
+
+    tier: Tier
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRead:
+    """A block's records: batches of ``DATAFRAME_SCHEMA`` in the order of its ranges, the tier that gave them (None if
+    all its ranges were accepted as lost), how many ranges that were, and the tiers that failed before."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    tier: Tier | None
+    ranges: int
+    failures: tuple[TierFailure, ...] = ()
+
+
+class TierCounts(msgspec.Struct, frozen=True):
+    """Ranges read by tier, and tiers that failed by ``"<tier>: <kind>"``. Counted for each read: a batch that its job
+    uses twice counts twice."""
+
+    ranges: dict[str, int] = {}
+    failures: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, read: BlockRead) -> TierCounts:
+        failures: dict[str, int] = {}
+        for failure in read.failures:
+            name = f"{failure.tier}: {failure.kind}"
+            failures[name] = failures.get(name, 0) + 1
+        return cls({read.tier: read.ranges} if read.tier else {}, failures)
+
+    def __add__(self, other: TierCounts) -> TierCounts:
+        return TierCounts(_sum(self.ranges, other.ranges), _sum(self.failures, other.failures))
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+# ---- one block -------------------------------------------------------------------------------------------------------
+
+
+def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
+    """The records of one block, from the first tier that has them.
+
+    Raises UnreadableBlockError, which names the block, each of its ranges and each tier's reason, if none has (INV-5).
+    """
+    wanted = [range_ for range_ in reference.ranges if range_.label not in plan.lost]
+    if not wanted:
+        return BlockRead((), None, 0)
+    failures: list[TierFailure] = []
+    for tier in plan.tiers:
+        try:
+            stored = _READERS[tier](reference, plan)
+            if stored is None:
+                continue
+            batches = _records(reference, plan, stored, tier)
+        except FileNotFoundError:
+            failures.append(TierFailure(tier, "missing", "it is not there"))
+        except CorruptionError as error:
+            failures.append(TierFailure(tier, "damaged", str(error)))
+        except NewerVersionError as error:
+            failures.append(TierFailure(tier, "newer", str(error)))
+        except (urllib3.exceptions.HTTPError, ConnectionError) as error:
+            failures.append(TierFailure(tier, "unreachable", str(error)))
+        except (ForebayError, OSError) as error:
+            failures.append(TierFailure(tier, "failed", str(error)))
+        else:
+            return BlockRead(batches, tier, len(wanted), tuple(failures))
+    raise UnreadableBlockError(
+        f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
+        + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
+    )
+
+
+def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tier: Tier) -> tuple[pa.RecordBatch, ...]:
+    """The rows of ``stored`` that the plan wants, if it is the very block that the journal names."""
+    where = f"{tier} copy of block {reference.id}"
+    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
+        raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
+    if stored.checksum != reference.handle.checksum:
+        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
+    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
+        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+    decoded = decode_block(stored.payload, stored.meta, verify_digests=plan.verify_digests, path=where)
+    return tuple(
+        to_dataframe(batch, range_.topic)
+        for range_, batches in decoded
+        if range_.label not in plan.lost
+        for batch in batches
+    )
+
+
+# ---- the tiers: each gives a verified block, None where it does not apply, or raises ---------------------------------
+
+
+def _from_local(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    if plan.blocks_directory is None or not reference.local:
+        return None
+    try:
+        return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
+    except FileNotFoundError:
+        if reference.host != this_host():
+            return None  # it lies on another host: no failure
+        raise
+
+
+def this_host() -> str:
+    """The name that services on this machine take if none is configured."""
+    return socket.gethostname()
+
+
+def _from_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    url = plan.agent_urls.get(reference.host)
+    if url is None or not reference.local:
+        return None
+    target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
+    download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds)
+    return read_stored(download.fetch(), target)
+
+
+class _Download:
+    """The whole body of ``url``. A connection that breaks is tried again from the byte where it broke."""
+
+    def __init__(self, url: str, length_max: int, timeout_seconds: float) -> None:
+        self._url = url
+        self._length_max = length_max
+        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
+        self._body: Any = None
+        self._received = 0
+
+    def fetch(self) -> Any:
+        """A ``pa.Buffer``. Raises FileNotFoundError, CorruptionError, urllib3's HTTPError."""
+        pool: urllib3.PoolManager = _per_process("agents", lambda: urllib3.PoolManager(maxsize=4, retries=False))
+        for requests_left in reversed(range(AGENT_REQUESTS_MAX)):
+            try:
+                self._request(pool)
+            except urllib3.exceptions.HTTPError:
+                if not requests_left:
+                    raise
+            else:
+                if self._received == self._body.size:
+                    return self._body
+        raise self._damaged("the answers ended early")
+
+    def _request(self, pool: urllib3.PoolManager) -> None:
+        with pool.request(
+            "GET",
+            self._url,
+            headers={"range": f"bytes={self._received}-"},
+            timeout=self._timeout,
+            preload_content=False,
+        ) as response:
+            if response.status == 404:
+                raise FileNotFoundError(self._url)
+            length = self._whole_length(response)
+            if self._body is None:
+                self._body = pa.allocate_buffer(length)
+            target = memoryview(self._body).cast("B")
+            for chunk in response.stream(1 << 20):
+                if self._received + len(chunk) > len(target):
+                    raise self._damaged("the agent sent more than the block's length")
+                target[self._received : self._received + len(chunk)] = chunk
+                self._received += len(chunk)
+
+    def _whole_length(self, response: urllib3.BaseHTTPResponse) -> int:
+        """The length of the whole block, from an answer that must begin where the last one ended."""
+        unit, _, rest = response.headers.get("content-range", "").partition(" ")
+        span, _, total = rest.partition("/")
+        start = span.partition("-")[0]
+        if response.status != 206 or unit != "bytes" or not total.isdigit() or start != str(self._received):
+            raise self._damaged(f"the agent answered with HTTP {response.status}, not with the bytes asked for")
+        length = int(total)
+        if length > self._length_max or (self._body is not None and length != self._body.size):
+            raise self._damaged(f"{length} bytes are not the length of the block")
+        return length
+
+    def _damaged(self, reason: str) -> CorruptionError:
+        return CorruptionError(self._url, self._received, reason)
+
+
+def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock:
+    storage: Storage = _per_process(plan.wal_url, lambda: open_storage(plan.wal_url))
+    handle = reference.handle
+    data = storage.read(handle.path, handle.offset, handle.length)
+    frame = decode_frame(data, handle.path, handle.offset, expected_offset=handle.offset)
+    return block_of_frame(frame, handle.path)
+
+
+_READERS: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = {
+    "local": _from_local,
+    "agent": _from_agent,
+    "wal": _from_wal,
+}
+
+_opened: dict[tuple[int, str], Any] = {}
+
+
+def _per_process(name: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` makes, once per process: Spark's workers fork, and no connection or client survives that."""
+    key = (os.getpid(), name)
+    if key not in _opened:
+        _opened[key] = make()
+    return _opened[key]
