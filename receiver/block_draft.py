@@ -1,7 +1,7 @@
 """Cutting blocks: what is polled becomes ranges that touch, ranges become blocks of bounded size. Pure.
 
-The batches inside :class:`Columns` are never looked at here: a piece says from which offset on its rows count, and whoever
-stores the block takes those rows.
+The batches inside :class:`Columns` are never looked at here: a piece says from which offset on its rows count, and
+whoever stores the block takes those rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from forebay.columns import Columns
-from forebay.values import TopicPartition
+from forebay.values import Gap, TopicPartition
 
 #: memory that a record takes beside its key and value: offset, timestamp, timestamp type, two slots of Arrow offsets
 RECORD_OVERHEAD_BYTES = 32
@@ -35,6 +35,7 @@ class DraftRange:
 
     ``pieces`` are in offset order and may be none: a tail of transaction markers moves the position too.
     ``leader_epoch``: of the last record at or before the end, -1 if unknown. ``topic_id``: of the claim.
+    ``preceding_gap``: as the driver answered the claim, on the first range after it.
     """
 
     tp: TopicPartition
@@ -44,6 +45,7 @@ class DraftRange:
     until_offset: int
     leader_epoch: int
     topic_id: str
+    preceding_gap: Gap | None
     pieces: tuple[Piece, ...]
 
 

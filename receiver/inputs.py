@@ -49,6 +49,13 @@ class Polled:
     items: Sequence[Columns | EndOfPartition | PartitionTrouble]
 
 
+@dataclass(frozen=True, slots=True)
+class HighWatermarks:
+    """The next offsets to be written, as the last fetches told them. For status only."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
 # ---- from the broker -------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +196,7 @@ Input: TypeAlias = (
     | Revoked
     | Lost
     | Polled
+    | HighWatermarks
     | CommitSynced
     | CommitFailed
     | TopicIdsRead

@@ -1,7 +1,8 @@
 """Kafka as the receiver sees it: columns of records per partition, and the events of the consumer group.
 
-Implemented by ``forebay.kafka.consumer`` over a real broker; tests and the simulation bring their own. All methods are
-called from one thread, the polling thread; listener methods are called within :meth:`Source.poll`, on that thread.
+Implemented by ``forebay.kafka.consumer`` over a real broker; tests bring their own. All methods are called from one thread,
+the polling thread, except ``watermarks`` and ``topic_ids``, which one other thread calls: they wait for the broker, and
+polling must not. Listener methods are called within :meth:`Source.poll`, on the polling thread.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class Listener(Protocol):
 
 
 class Source(Protocol):
-    """A member of the consumer group. Errors that end the consumer are raised as ``UnreachableError``; those that concern
-    one partition come as :class:`PartitionTrouble`, never as silence and never as a reset position."""
+    """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern one
+    partition come as :class:`PartitionTrouble`, never as silence and never as a reset position."""
 
     def subscribe(self, listener: Listener) -> None:
         """Joins the group. Called once, before the first poll."""
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
         """Up to ``max_records`` records, waiting no longer than ``timeout_seconds``; each :class:`Columns` holds one
-        partition's consecutive records in offset order, tagged with the generation of the start they were read under."""
+        partition's consecutive records in offset order, tagged with the generation of the start they came under."""
 
     def start(self, starts: Sequence[Start]) -> None:
         """Unassigns each partition, then assigns it at the position with the leader epoch under the new generation, not
@@ -76,8 +77,11 @@ class Source(Protocol):
     def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
         """The broker's (low, high) now. Raises UnreachableError."""
 
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """The next offset to be written, as the last fetch told it; -1 if unknown. Never waits."""
+
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Topic → id, "" where the broker can't tell; a topic that does not exist is left out. Raises UnreachableError."""
+        """Topic → id, "" where the broker can't tell. Raises UnreachableError."""
 
     def close(self) -> None:
         """Leaves the group."""
