@@ -1,6 +1,6 @@
 """A block as a frame: its metadata as bytes, and a host's local copy of it.
 
-A local copy is the frame of the block once more (uid 0, offset 0, index 0) as a file of its own, so it checks itself. It
+A local copy is the frame of the block once more (uid 0, offset 0, index 0) as a file of its own: it checks itself. It
 is never synced: the WAL is the promise, a copy that a power cut tore fails its check and the next tier answers.
 """
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 import urllib3
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from forebay.errors import CorruptionError, ForebayError, NewerVersionError, UnreadableBlockError
 from forebay.records import decode_block, to_dataframe
@@ -202,16 +203,11 @@ class _Download:
     def fetch(self) -> Any:
         """A ``pa.Buffer``. Raises FileNotFoundError, CorruptionError, urllib3's HTTPError."""
         pool: urllib3.PoolManager = _per_process("agents", lambda: urllib3.PoolManager(maxsize=4, retries=False))
-        for requests_left in reversed(range(AGENT_REQUESTS_MAX)):
-            try:
-                self._request(pool)
-            except urllib3.exceptions.HTTPError:
-                if not requests_left:
-                    raise
-            else:
-                if self._received == self._body.size:
-                    return self._body
-        raise self._damaged("the answers ended early")
+        broken = retry_if_exception_type(urllib3.exceptions.HTTPError)
+        Retrying(retry=broken, stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(self._request, pool)
+        if self._received != self._body.size:
+            raise self._damaged("the answer ended early")
+        return self._body
 
     def _request(self, pool: urllib3.PoolManager) -> None:
         with pool.request(

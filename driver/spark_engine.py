@@ -1,0 +1,213 @@
+"""Runs the job with Spark: one Spark partition for each task of the batch's journalled packing (INV-3)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import AccumulatorParam, SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from driver.batch import Batch, BatchWork, Job
+from driver.local_engine import LocalRows
+from driver.spark_tasks import KafkaRecord, read_in_task, records, unreadable
+from forebay.errors import JobError, UsageError
+from wal.reading import BlockReference, ReadPlan, TierCounts
+
+#: defaults that ``[spark]`` in the configuration overrides
+DEFAULTS = {
+    "spark.app.name": "forebay",
+    "spark.ui.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+#: how long a retry waits for the tasks of the attempt before it, which were told to stop
+OLD_TASKS_SECONDS_MAX = 120.0
+_LOOK_SECONDS = 0.05
+
+
+def dataframe_schema(headers: bool) -> StructType:
+    """The schema of Spark's Kafka source."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if headers:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        fields.append(StructField("headers", ArrayType(header)))
+    return StructType(fields)
+
+
+class SparkEngine:
+    """Makes a Spark session of ``configuration`` (``[spark]``), or takes ``session``, which it then never stops.
+
+    ``plan`` is asked at the beginning of each run, since agents come and go.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[], ReadPlan],
+        configuration: Mapping[str, str] | None = None,
+        session: SparkSession | None = None,
+    ) -> None:
+        self._plan = plan
+        self._configuration = dict(configuration or {})
+        self._given = session
+        self._session = session
+        self._attempts = 0
+        self._failed_group: str | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def parallelism(self) -> int:
+        return max(1, int(self.session.sparkContext.defaultParallelism))
+
+    @property
+    def session(self) -> SparkSession:
+        """Raises UsageError before ``start``."""
+        if self._session is None:
+            raise UsageError("the Spark engine is not started")
+        return self._session
+
+    def start(self) -> None:
+        """Starts Spark if no session was given. Raises UsageError if it can't start, for want of Java above all."""
+        self._stopping.clear()
+        if self._session is not None:
+            return
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        builder = SparkSession.builder
+        for key, value in {**DEFAULTS, **self._configuration}.items():
+            builder = builder.config(key, value)
+        try:
+            self._session = builder.getOrCreate()
+        except Exception as error:
+            raise UsageError(f"Spark can't start (it needs Java 17 or 21): {error}") from error
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        """As ``driver.batch.Engine.run``. Raises JobError if the old attempt's tasks don't end in time."""
+        context = self.session.sparkContext
+        self._await_old_tasks(context)
+        self._attempts += 1
+        group = f"forebay-batch-{work.batch_id}-{self._attempts}"
+        plan = msgspec.structs.replace(self._plan(), lost=work.lost)
+        counts = context.accumulator(TierCounts(), _Counts())
+        batch = Batch(work, _SparkRows(self.session, work, plan, counts))
+        context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
+        self._failed_group = group
+        try:
+            job(batch)
+        except Exception as error:
+            context.cancelJobGroup(group)
+            cause = unreadable(error)
+            if cause is None or cause is error:
+                raise
+            raise cause from error
+        else:
+            self._failed_group = None
+        finally:
+            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+        return counts.value
+
+    def stop(self) -> None:
+        """Stops Spark, unless the session was given."""
+        self._stopping.set()
+        if self._given is None and self._session is not None:
+            self._session.stop()
+            self._session = None
+            self._failed_group = None
+
+    def _await_old_tasks(self, context: SparkContext) -> None:
+        """Returns when no task of the failed attempt runs any more: a late one could write over the retry's output."""
+        group = self._failed_group
+        if group is None:
+            return
+        waited = 0.0
+        while (running := _running_tasks(context, group)) and not self._stopping.is_set():
+            if waited >= OLD_TASKS_SECONDS_MAX:
+                raise JobError(
+                    f"{running} tasks of an earlier attempt still run {waited:.0f} s after they were cancelled"
+                )
+            context.cancelJobGroup(group)
+            self._stopping.wait(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS
+        self._failed_group = None
+
+
+def _running_tasks(context: SparkContext, group: str) -> int:
+    """Tasks of all jobs of ``group`` that run now. Spark's own listeners are drained first: they count late."""
+    java: Any = context._jsc.sc()  # type: ignore[union-attr]
+    java.listenerBus().waitUntilEmpty()
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
+    return sum(info.numActiveTasks for info in stages.values() if info is not None)
+
+
+class _Counts(AccumulatorParam[TierCounts]):
+    def zero(self, value: TierCounts) -> TierCounts:
+        return TierCounts()
+
+    def addInPlace(self, value1: TierCounts, value2: TierCounts) -> TierCounts:  # noqa: N802 - Spark's name
+        return value1 + value2
+
+
+class _SparkRows:
+    """The rows of one batch, read in Spark's tasks."""
+
+    def __init__(self, session: SparkSession, work: BatchWork, plan: ReadPlan, counts: Any) -> None:
+        self._session = session
+        self._work = work
+        self._plan = plan
+        self._counts = counts
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return LocalRows(self._work, self._plan, self._counts.add).read()
+
+    def arrow(self) -> Any:
+        plan, counts = self._plan, self._counts
+
+        def read(tasks: Iterator[tuple[BlockReference, ...]]) -> Iterator[pa.RecordBatch]:
+            for task in tasks:
+                yield from read_in_task(task, plan, counts.add)
+
+        tasks = self._work.tasks
+        return self._session.sparkContext.parallelize(tasks, max(1, len(tasks))).mapPartitions(read)
+
+    def rdd(self) -> Any:
+        def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[KafkaRecord]:
+            return records(batches)
+
+        return self.arrow().mapPartitions(convert)
+
+    def df(self) -> Any:
+        tasks, plan, counts = self._work.tasks, self._plan, self._counts
+
+        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from read_in_task(tasks[number], plan, counts.add)
+
+        numbers = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
+        return numbers.mapInArrow(read, dataframe_schema(self._work.headers))

@@ -1,0 +1,80 @@
+"""What runs inside Spark tasks: reading the blocks of one task. Imports neither the driver's decisions nor its journal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from forebay.errors import UnreadableBlockError
+from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
+
+#: around the message of an UnreadableBlockError on its way through the JVM, where an exception is only text
+_MARKER = re.compile(r"<forebay-unreadable>(.*?)</forebay-unreadable>", re.DOTALL)
+
+Count = Callable[[TierCounts], None]
+
+
+class KafkaRecord(NamedTuple):
+    """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
+
+    ``timestamp``: milliseconds since 1970 UTC as Kafka has it (-1: none), exact for any value. ``headers``: (key, value)
+    pairs; None for a record without, and for a stream that does not take headers in.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestampType: int  # noqa: N815 - the name in Spark's Kafka source
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
+    """The record batches of one task, in order, one block in memory at a time; ``count`` is told of each block read.
+
+    Raises UnreadableBlockError.
+    """
+    for reference in references:
+        read = read_block(reference, plan)
+        count(TierCounts.of(read))
+        yield from read.batches
+
+
+def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
+    """:func:`read_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    try:
+        yield from read_task(references, plan, count)
+    except UnreadableBlockError as error:
+        raise UnreadableBlockError(f"<forebay-unreadable>{error}</forebay-unreadable>") from None
+
+
+def unreadable(error: BaseException) -> UnreadableBlockError | None:
+    """The UnreadableBlockError that made a Spark action fail with ``error``, or that an exception of the job came from."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, UnreadableBlockError) and not _MARKER.search(str(cause)):
+            return cause
+        found = _MARKER.search(str(cause))
+        if found:
+            return UnreadableBlockError(found[1])
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def records(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
+    """The rows of ``batches`` as Python objects, converted column by column."""
+    for batch in batches:
+        key, value, topic, partition, offset, timestamp, timestamp_type, *headers = batch.columns
+        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC")).view(pa.int64())
+        columns = [key, value, topic, partition, offset, milliseconds, timestamp_type]
+        lists = [column.to_pylist() for column in columns]
+        if headers:
+            lists.append([pairs and [(h["key"], h["value"]) for h in pairs] for pairs in headers[0].to_pylist()])
+        yield from map(KafkaRecord, *lists)
