@@ -1,0 +1,415 @@
+"""The tracker's decisions, rule by rule of "Who owns an offset" (docs/ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from driver.state import State, apply
+from driver.tracker import Allocate, CleanedUp, CleanLocalCopies, CleanSegment, Complete, FoundPartitions
+from driver import events as ev
+from forebay import messages as m
+from forebay.errors import FencedError, RefusedError, UsageError
+from forebay.values import BlockMeta, numbered
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+
+
+def trouble(epoch: int, token: int, **changes: object) -> m.Trouble:
+    values: dict[str, object] = dict(
+        receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="out-of-range", position=0, low=40, high=90
+    )
+    return m.Trouble(**{**values, **changes})  # type: ignore[arg-type]
+
+
+# ---- rule 1: register ------------------------------------------------------------------------------------------------
+
+
+def test_the_same_instance_gets_the_same_epoch_again() -> None:
+    t = Tracked()
+    assert t.register() == t.register()
+
+
+def test_a_new_instance_gets_a_new_epoch_and_ends_the_claims_of_the_older_one() -> None:
+    """INV-4: the older process learns that it is superseded by whatever it does next."""
+    t = Tracked()
+    old = t.register()
+    grant = t.claim(old)
+    new = t.register(instance="i2")
+    assert new > old
+    with pytest.raises(FencedError, match="registered again"):
+        t.report(old, t.block(old, [offsets(0, 5, grant.view.token)]))
+    (result,) = t.report(new, t.block(new, [offsets(0, 5, grant.view.token)]))
+    assert [s.reason for s in result.stale] == ["token"]
+    assert t.state.partitions["t/0"].position == 0
+
+
+def test_a_receiver_of_another_stream_is_refused() -> None:
+    with pytest.raises(UsageError, match="leads stream 'flights'"):
+        Tracked().say(m.RegisterRequest(stream="x", receiver_id="r1", host="h", instance_id="i", release="1"))
+
+
+# ---- rule 2: claim ---------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_names_an_older_token_changes_nothing() -> None:
+    """Compare-and-set: a claim sent before another receiver's claim comes too late, however late it is (INV-4)."""
+    t = Tracked()
+    first, second = t.register("r1"), t.register("r2", "i2")
+    seen_by_first = t.look(first).token
+    granted = t.claim(second, receiver="r2")
+    late = t.claim(first, known=seen_by_first)
+    assert granted.granted
+    assert not late.granted
+    assert late.view.token == granted.view.token
+    assert t.state.partitions["t/0"].owner == "r2"
+
+
+def test_a_repeated_claim_is_refused_by_its_own_token_and_can_be_looked_up_again() -> None:
+    t = Tracked()
+    epoch = t.register()
+    first = t.claim(epoch, known=0)
+    again = t.claim(epoch, known=0)
+    assert first.granted
+    assert not again.granted
+    assert t.claim(epoch).granted
+
+
+def test_a_partition_without_a_life_can_be_looked_at_but_not_claimed() -> None:
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    assert not t.look(epoch, 9).known
+    assert not t.claim(epoch, 9, known=0).granted
+    assert "t/9" not in t.state.partitions
+
+
+def test_a_release_of_an_older_token_changes_nothing() -> None:
+    t = Tracked()
+    epoch = t.register()
+    old = t.claim(epoch).view.token
+    new = t.claim(epoch).view.token
+    t.say(m.ReleaseRequest(receiver_id="r1", epoch=epoch, releases=(m.Release(topic=TOPIC, partition=0, token=old),)))
+    assert t.state.partitions["t/0"].owner == "r1"
+    t.say(m.ReleaseRequest(receiver_id="r1", epoch=epoch, releases=(m.Release(topic=TOPIC, partition=0, token=new),)))
+    assert t.state.partitions["t/0"].owner == ""
+
+
+# ---- rule 4: report --------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_continues_the_position_is_accepted_and_moves_it() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    t.take_in(epoch, token, 25)
+    assert t.state.partitions["t/0"].position == 25
+    assert len(t.state.waiting) == 2
+
+
+def test_a_repeated_block_id_gets_the_same_answer_and_is_taken_once() -> None:
+    """INV-2: the answer was lost, the report comes again."""
+    t = Tracked()
+    epoch = t.register()
+    block = t.take_in(epoch, t.claim(epoch).view.token, 10)
+    before = len(t.events)
+    assert t.report(epoch, block)[0].accepted
+    assert len(t.events) == before
+
+
+@pytest.mark.parametrize(("start", "until"), [(5, 15), (11, 20), (0, 10)])
+def test_a_range_that_overlaps_or_leaves_a_hole_is_refused_with_the_position(start: int, until: int) -> None:
+    """INV-2."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    (result,) = t.report(epoch, t.block(epoch, [offsets(start, until, token)]))
+    assert not result.accepted
+    assert [(s.reason, s.position) for s in result.stale] == [("position", 10)]
+    assert t.state.partitions["t/0"].position == 10
+
+
+def test_one_stale_range_refuses_the_whole_block_and_names_only_that_range() -> None:
+    t = Tracked()
+    epoch = t.register()
+    first, second = t.claim(epoch, 0).view.token, t.claim(epoch, 1).view.token
+    t.claim(epoch, 1)
+    (result,) = t.report(epoch, t.block(epoch, [offsets(0, 5, first, 0), offsets(0, 5, second, 1)]))
+    assert [(s.partition, s.reason) for s in result.stale] == [(1, "token")]
+    assert t.state.partitions["t/0"].position == 0
+
+
+def test_blocks_after_a_refused_one_are_refused_where_they_need_it_and_accepted_where_not() -> None:
+    t = Tracked()
+    epoch = t.register()
+    first, second = t.claim(epoch, 0).view.token, t.claim(epoch, 1).view.token
+    refused = t.block(epoch, [offsets(3, 5, first, 0)])
+    follows = t.block(epoch, [offsets(5, 8, first, 0)])
+    apart = t.block(epoch, [offsets(0, 4, second, 1)])
+    assert [r.accepted for r in t.report(epoch, refused, follows, apart)] == [False, False, True]
+
+
+def test_a_block_of_somebody_else_is_bad_input() -> None:
+    t = Tracked()
+    epoch = t.register()
+    other = t.block(epoch, [offsets(0, 5, 1)], receiver="r2")
+    with pytest.raises(UsageError):
+        t.report(epoch, other)
+
+
+def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() -> None:
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    (result,) = t.report(epoch, t.block(epoch, [offsets(0, 5, token)]))
+    assert [s.reason for s in result.stale] == ["life"]
+
+
+# ---- rule 8: gaps and lives ------------------------------------------------------------------------------------------
+
+
+def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    answer = t.say(trouble(epoch, token))
+    assert not answer.proceed
+    assert "forebay offsets accept-gap t/0 0 40" in answer.message
+    assert t.state.partitions["t/0"].position == 0
+    with pytest.raises(RefusedError, match="exactly what"):
+        t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=41))
+    t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
+    assert t.state.partitions["t/0"].position == 40
+    assert t.say(trouble(epoch, token)).proceed
+    view = t.claim(epoch).view
+    assert view.preceding_gap is not None
+    assert (view.preceding_gap.from_offset, view.preceding_gap.until_offset) == (0, 40)
+
+
+def test_accepting_orders_the_owner_to_claim_again_until_it_has() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.say(trouble(epoch, token))
+    t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
+
+    def heartbeat(acknowledged: int) -> tuple[m.Command, ...]:
+        beat = m.HeartbeatRequest(
+            receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=acknowledged, buffered_bytes=0, records=0
+        )
+        return t.say(beat).commands  # type: ignore[no-any-return]
+
+    (command,) = heartbeat(0)
+    assert (command.kind, command.partitions, command.driver_epoch) == ("reclaim", (tp(),), numbered(1, 1))
+    assert heartbeat(0) == (command,)
+    assert heartbeat(command.version) == ()
+
+
+def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token() -> None:
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    assert t.say(trouble(epoch, token, position=10)).proceed
+    assert [e.gap for e in t.events if isinstance(e, ev.GapRecorded)][0].from_offset == 10
+    assert t.state.partitions["t/0"].owner == ""
+    assert t.state.partitions["t/0"].position == 40
+
+
+def test_a_position_above_the_log_begins_a_new_life_at_its_end() -> None:
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 100)
+    t.say(trouble(epoch, token, position=100, low=0, high=60))
+    partition = t.state.partitions["t/0"]
+    assert (partition.life.life, partition.position, partition.lives[0].end) == (2, 60, 100)
+
+
+def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
+    """INV-5: whatever the policy."""
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    assert not t.say(trouble(epoch, token, kind="corrupt", low=0)).proceed
+    assert t.state.partitions["t/0"].position == 0
+
+
+def test_trouble_without_anything_missing_is_bad_input() -> None:
+    t = Tracked()
+    epoch = t.register()
+    with pytest.raises(UsageError, match="nothing is missing"):
+        t.say(trouble(epoch, t.claim(epoch).view.token, low=0))
+
+
+def test_trouble_of_an_outdated_token_changes_nothing() -> None:
+    """INV-4."""
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    old = t.claim(epoch).view.token
+    t.claim(epoch)
+    before = len(t.events)
+    assert t.say(trouble(epoch, old)).proceed
+    assert len(t.events) == before
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_waiting_blocks_make_one_batch_and_none_is_in_two() -> None:
+    """INV-3."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    blocks = [t.take_in(epoch, token, until).id for until in (5, 9, 12)]
+    first = t.batch()
+    assert t.say(Allocate(2_000, 2)) is None
+    later = t.take_in(epoch, token, 20).id
+    second = t.batch()
+    assert t.state.batches[first].block_ids == blocks
+    assert t.state.batches[second].block_ids == [later]
+    assert second == first + 1
+
+
+def test_intervals_coalesce_while_enough_batches_are_queued() -> None:
+    t = Tracked(max_queued_batches=1)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    first = t.batch()
+    for until in (6, 7, 8):
+        t.take_in(epoch, token, until)
+        assert t.say(Allocate(2_000, 2)) is None
+    t.complete(first)
+    assert len(t.state.batches[t.batch()].block_ids) == 3
+
+
+def test_a_batch_is_completed_once() -> None:
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    batch = t.batch()
+    t.complete(batch)
+    with pytest.raises(RefusedError, match="completed already"):
+        t.say(Complete(batch, 5, 1))
+
+
+def test_a_loss_is_accepted_for_ranges_that_the_unfinished_batch_has() -> None:
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    batch = t.batch()
+    with pytest.raises(UsageError, match=r"holds t/0\[0, 5\)"):
+        t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 6)",)))
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 5)",)))
+    assert t.state.batches[batch].lost == ("t/0[0, 5)",)
+
+
+# ---- clean-up (INV-8) ------------------------------------------------------------------------------------------------
+
+
+def segment(t: Tracked, epoch: int, *metas: BlockMeta, sealed: bool = True, now_ms: int = 10_000) -> CleanSegment:
+    path = f"{STREAM}/blocks/r1/{epoch:016x}/00000000.seg"
+    return CleanSegment(path, "r1", epoch, sealed, tuple((m.id, m.ranges) for m in metas), now_ms)
+
+
+def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_past_the_horizon() -> None:
+    t = Tracked(retention_ms=5_000)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    block = t.take_in(epoch, token, 5)
+    assert "waits" in t.say(segment(t, epoch, block.meta))
+    batch = t.batch()
+    assert "unfinished" in t.say(segment(t, epoch, block.meta))
+    t.complete(batch)
+    assert "not yet in the history" in t.say(segment(t, epoch, block.meta))
+    t.archive(batch)
+    assert "rewind horizon" in t.say(segment(t, epoch, block.meta, now_ms=5_999))
+    decision = t.decide(segment(t, epoch, block.meta, now_ms=6_000))
+    (action,) = decision.actions
+    assert isinstance(decision.events[0], ev.CleanupIntended)
+    assert block.id in t.state.blocks
+    assert "under way" in t.say(segment(t, epoch, block.meta))
+    t.say(CleanedUp(action.number))
+    assert block.id not in t.state.blocks
+    assert not t.state.cleanups
+
+
+def test_an_open_segment_of_a_living_writer_is_kept_and_a_fenced_one_is_not() -> None:
+    t = Tracked()
+    epoch = t.register()
+    block = t.take_in(epoch, t.claim(epoch).view.token, 5)
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert "may still append" in t.say(segment(t, epoch, block.meta, sealed=False))
+    t.register(instance="i2")
+    assert t.decide(segment(t, epoch, block.meta, sealed=False)).actions
+
+
+def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
+    """The rule behind it: deleted earlier, a late report would be accepted for bytes that are gone."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    orphan = t.block(epoch, [offsets(0, 5, token)])
+    assert "may still be reported" in t.say(segment(t, epoch, orphan.meta))
+    t.take_in(epoch, token, 4)
+    assert "orphan" in t.say(segment(t, epoch, orphan.meta))
+    t.take_in(epoch, token, 5)
+    assert t.decide(segment(t, epoch, orphan.meta)).actions
+
+
+def test_an_orphan_of_an_ended_life_goes() -> None:
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    orphan = t.block(epoch, [offsets(0, 5, token)])
+    t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    assert t.decide(segment(t, epoch, orphan.meta)).actions
+
+
+def test_local_copies_go_when_their_batch_is_completed_and_the_agent_has_said_so() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    block = t.take_in(epoch, token, 5, local=True)
+    t.say(CleanLocalCopies())
+    assert not t.state.cleanups
+    batch = t.batch()
+    t.complete(batch)
+    t.say(CleanLocalCopies())
+
+    def beat(acknowledged: int) -> tuple[m.Command, ...]:
+        heartbeat = m.AgentHeartbeatRequest(
+            host="h1", url="http://h1", instance_id="a", acknowledged=acknowledged, blocks=1, used_bytes=1, free_bytes=1
+        )
+        return t.say(heartbeat).commands  # type: ignore[no-any-return]
+
+    (command,) = beat(0)
+    assert command.blocks == (f"{STREAM}/{block.id}",)
+    assert beat(0) == (command,)
+    assert t.state.blocks[block.id].local
+    assert beat(command.version) == ()
+    assert not t.state.blocks[block.id].local
+
+
+# ---- INV-7 -----------------------------------------------------------------------------------------------------------
+
+
+def test_replaying_the_events_gives_the_same_state() -> None:
+    t = Tracked(on_gap="record")
+    first, second = t.register("r1"), t.register("r2", "i2")
+    token = t.claim(first).view.token
+    t.take_in(first, token, 10, local=True)
+    t.batch()
+    t.say(trouble(first, token, position=10))
+    token = t.claim(second, receiver="r2").view.token
+    t.take_in(second, token, 50, receiver="r2")
+    t.complete(t.state.unfinished()[0].batch_id)
+    t.archive(t.state.unfinished()[0].batch_id - 1 if t.state.unfinished() else numbered(1, 1))
+    t.say(FoundPartitions((ev.LifeStart(TOPIC, 7, 3),), 5, "later"))
+    replayed = State(stream=STREAM, lineage=1)
+    for event in t.events:
+        apply(replayed, event)
+    assert replayed == t.state

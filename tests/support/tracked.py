@@ -1,0 +1,115 @@
+"""A tracker with made-up receivers and blocks, for tests of the driver's decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from driver import events as ev
+from driver.state import State
+from driver.tracker import Allocate, Archived, Complete, Decision, FoundPartitions, Request, Tracker
+from forebay import messages as m
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+
+STREAM = "flights"
+TOPIC = "t"
+
+
+def tp(partition: int = 0) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+@dataclass
+class Tracked:
+    """``say`` decides a request and keeps its events; helpers below play a receiver that does all right."""
+
+    partitions: int = 2
+    on_gap: str = "stop"
+    max_queued_batches: int = 4
+    retention_ms: int = 0
+    events: list[ev.Event] = field(default_factory=list)
+    now_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        self.state = State(stream=STREAM, lineage=1)
+        self.tracker = Tracker(self.state, numbered(1, 1), self.on_gap, self.max_queued_batches, self.retention_ms)
+        self.sequence: dict[str, int] = {}
+        starts = tuple(ev.LifeStart(TOPIC, p, 0, "id-1") for p in range(self.partitions))
+        self.say(FoundPartitions(starts, self.now_ms, "earliest"))
+
+    def decide(self, request: Request) -> Decision:
+        decision = self.tracker.decide(request, self.now_ms / 1000, self.now_ms)
+        self.events += decision.events
+        return decision
+
+    def say(self, request: Request) -> Any:
+        return self.decide(request).answer
+
+    def register(self, receiver: str = "r1", instance: str = "i1", host: str = "h1") -> int:
+        request = m.RegisterRequest(
+            stream=STREAM, receiver_id=receiver, host=host, instance_id=instance, release="test"
+        )
+        return int(self.say(request).epoch)
+
+    def look(self, epoch: int, partition: int = 0, receiver: str = "r1") -> m.PartitionView:
+        answer = self.say(m.LookRequest(receiver_id=receiver, epoch=epoch, partitions=(tp(partition),)))
+        return answer.partitions[0]  # type: ignore[no-any-return]
+
+    def claim(self, epoch: int, partition: int = 0, receiver: str = "r1", known: int | None = None) -> m.ClaimGrant:
+        known = self.look(epoch, partition, receiver).token if known is None else known
+        ask = m.ClaimAsk(topic=TOPIC, partition=partition, known_token=known)
+        return self.say(m.ClaimRequest(receiver_id=receiver, epoch=epoch, claims=(ask,))).claims[0]  # type: ignore[no-any-return]
+
+    def block(
+        self, epoch: int, ranges: list[OffsetRange], receiver: str = "r1", local: bool = False, path: str = ""
+    ) -> Block:
+        number = self.sequence[receiver] = self.sequence.get(receiver, 0) + 1
+        meta = BlockMeta(
+            id=block_id(receiver, epoch, number),
+            stream=STREAM,
+            receiver_id=receiver,
+            epoch=epoch,
+            sequence=number,
+            ranges=tuple(ranges),
+            records=sum(r.records for r in ranges),
+            created_ms=self.now_ms,
+            host="h1",
+        )
+        return Block(meta, Handle(path or f"{STREAM}/blocks/{receiver}/{epoch:016x}/00000000.seg", number * 1000, 1000, 7), local)
+
+    def report(self, epoch: int, *blocks: Block, receiver: str = "r1") -> tuple[m.BlockResult, ...]:
+        answer = self.say(m.ReportRequest(receiver_id=receiver, epoch=epoch, blocks=blocks))
+        return answer.results  # type: ignore[no-any-return]
+
+    def take_in(self, epoch: int, token: int, until: int, partition: int = 0, **block: Any) -> Block:
+        """Reports offsets from the position to ``until`` in one block, which must be accepted."""
+        start = self.state.partitions[f"{TOPIC}/{partition}"].position
+        made = self.block(epoch, [offsets(start, until, token, partition)], **block)
+        (result,) = self.report(epoch, made, receiver=made.meta.receiver_id)
+        assert result.accepted, result
+        return made
+
+    def batch(self) -> int:
+        batch_id = self.say(Allocate(self.now_ms, 2))
+        assert batch_id is not None
+        return int(batch_id)
+
+    def complete(self, batch_id: int) -> None:
+        self.say(Complete(batch_id, self.now_ms, 1))
+
+    def archive(self, *batch_ids: int) -> None:
+        self.say(Archived(batch_ids))
+
+
+def offsets(start: int, until: int, token: int, partition: int = 0, life: int = 1, records: int | None = None) -> OffsetRange:
+    return OffsetRange(
+        topic=TOPIC,
+        partition=partition,
+        life=life,
+        from_offset=start,
+        until_offset=until,
+        records=until - start if records is None else records,
+        leader_epoch=0,
+        digest="0" * 16,
+        token=token,
+    )
