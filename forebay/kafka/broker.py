@@ -1,0 +1,390 @@
+"""Embedded brokers, for the demo, for trying things out and for tests: librdkafka's mock cluster and a real Apache Kafka."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import pyspark
+from confluent_kafka.admin import AdminClient
+
+from forebay.errors import ForebayError, UnreachableError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+
+KAFKA_VERSION = "4.1.0"
+#: the mock cluster makes every topic on first use, with this many partitions; it can't be told otherwise
+MOCK_PARTITIONS = 4
+#: what the mock keeps of a partition, in stored (compressed) bytes; older batches are dropped
+MOCK_PARTITION_BYTES = 5 * 1024 * 1024
+
+_JAVA_RELEASES = (17, 21)
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_FETCH_SECONDS = 600.0
+
+
+class MockBroker:
+    """librdkafka's mock cluster: real TCP and consumer groups, inside this process; gone when it is closed.
+
+    It keeps about ``MOCK_PARTITION_BYTES`` of each partition and answers neither topic ids nor ``delete_records``.
+    """
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._brokers = brokers
+        self._client: AdminClient | None = None
+        self.address = ""
+
+    def open(self) -> MockBroker:
+        self._client = AdminClient({"test.mock.num.brokers": self._brokers, "log_level": 4})
+        brokers = self._client.list_topics(timeout=10).brokers.values()
+        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        return self
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client needs to reach it."""
+        return {"bootstrap.servers": self.address}
+
+    def create_topic(self, topic: str, partitions: int = MOCK_PARTITIONS) -> None:
+        """Makes the topic by asking for it. Raises UsageError for another number of partitions than it can make."""
+        if partitions != MOCK_PARTITIONS:
+            raise UsageError(f"the mock broker makes topics of {MOCK_PARTITIONS} partitions, not {partitions}: use a real one")
+        if self._client is None:
+            raise ForebayError("the mock broker is not open")
+        self._client.list_topics(topic, timeout=10)
+
+    def close(self) -> None:
+        self._client = None
+
+    def __enter__(self) -> MockBroker:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class KafkaBroker:
+    """Apache Kafka as one KRaft node on loopback, in a process of its own; its data stays in ``directory``.
+
+    ``start`` waits until it answers. Stopped or killed, it starts again on the same ports with the same data.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        cache: str | Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        heap_mib: int = 512,
+    ) -> None:
+        """``properties`` go into server.properties over the ones made here; ``cache`` is where the jars are kept."""
+        self.directory = Path(directory).resolve()
+        self.log_file = self.directory / "kafka.log"
+        self._cache = cache
+        self._properties = dict(properties or {})
+        self._heap_mib = heap_mib
+        self._ports: tuple[int, int] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        if self._ports is None:
+            raise ForebayError("the broker has no address before its first start")
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client needs to reach it."""
+        return {"bootstrap.servers": self.address}
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def create_topic(self, topic: str, partitions: int = 4) -> None:
+        with KafkaAdmin(self.options) as admin:
+            admin.create_topic(topic, partitions)
+
+    def start(self) -> KafkaBroker:
+        """Raises UsageError if Java or the jars are missing (says what to run), UnreachableError if it does not come up."""
+        if self._process is not None:
+            raise ForebayError("the broker runs already")
+        java = find_java()
+        classpath = str(fetch_jars(self._cache) / "*")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        if self._ports is None:
+            self._ports = _free_ports()
+        if not properties.exists():
+            properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
+            (self.directory / "log4j2.properties").write_text(_LOG4J)
+            self._run_tool(java, classpath, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties))
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java(java, classpath), "kafka.Kafka", str(properties)],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory, start_new_session=True,
+            )  # fmt: skip
+        self._await_ready()
+        return self
+
+    def _java(self, java: str, classpath: str) -> list[str]:
+        heap = f"-Xmx{self._heap_mib}m"
+        log4j = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
+        return [java, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
+
+    def _server_properties(self) -> dict[str, str]:
+        assert self._ports is not None
+        broker, controller = self._ports
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+            "log.retention.check.interval.ms": "500",
+            "log.segment.delete.delay.ms": "500",
+            "log.initial.task.delay.ms": "100",
+            "log.cleaner.backoff.ms": "200",
+            "log.cleaner.dedupe.buffer.size": "8388608",
+            "num.network.threads": "2",
+            "num.io.threads": "2",
+            "controlled.shutdown.enable": "false",
+            # after a kill it waits for the end of its own earlier session before it may register again
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            **self._properties,
+        }
+
+    def _run_tool(self, java: str, classpath: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*self._java(java, classpath), *arguments], capture_output=True, text=True, timeout=_READY_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            raise ForebayError(f"{arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+    def _await_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                code, self._process = self._process.returncode, None
+                raise UnreachableError(f"Kafka ended with code {code} before it was ready; {self._log_tail()}")
+            if _answers(self.address):
+                with KafkaAdmin(self.options) as admin:
+                    admin.check(max(1.0, deadline - time.monotonic()))
+                return
+            try:  # waits for its end, which would be the failure above
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        self.kill9()
+        raise UnreachableError(f"Kafka did not answer within {_READY_SECONDS:g} s; {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return f"its log is {self.log_file}, which ends with:\n" + "\n".join(text.splitlines()[-15:])
+
+    def stop(self) -> None:
+        """Ends it in order; kills it if that takes too long. No error if it does not run."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill9(self) -> None:
+        """Kills it as a crash would: nothing is flushed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stops and starts it: same ports, same data."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> KafkaBroker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+_LOG4J = """\
+appender.console.type=Console
+appender.console.name=CONSOLE
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=WARN
+rootLogger.appenderRef.console.ref=CONSOLE
+"""
+
+
+def _cluster_id() -> str:
+    """A random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two free loopback ports below the range of outgoing connections, so that no client takes one during a restart."""
+    found: list[int] = []
+    low, high = 20_000, _first_ephemeral_port()
+    start = os.getpid() * 7919
+    for step in range(high - low):
+        port = low + (start + step) % (high - low)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == 2:
+            return found[0], found[1]
+    raise ForebayError("no free port on loopback")
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32_768
+    return first if first > 21_000 else 32_768
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, int(port))) == 0
+
+
+# ---- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def find_java() -> str:
+    """The path of a Java 17 or 21, by JAVA_HOME or PATH. Raises UsageError that says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    on_path = shutil.which("java")
+    candidates += [on_path] if on_path else []
+    seen: list[str] = []
+    for java in candidates:
+        try:
+            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        except OSError:
+            continue
+        match = re.search(r'version "(\d+)', done.stderr)
+        if match and int(match[1]) in _JAVA_RELEASES:
+            return java
+        seen.append(f"{java} is Java {match[1] if match else 'of an unknown release'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise UsageError(
+        f"Java 17 or 21 is needed and was not found{found}: install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
+    )
+
+
+def cache_directory(cache: str | Path | None = None) -> Path:
+    """Where fetched files are kept: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
+    given = cache or os.environ.get("FOREBAY_CACHE")
+    return Path(given).resolve() if given else Path(__file__).resolve().parents[2] / ".cache"
+
+
+def jars_present(cache: str | Path | None = None) -> bool:
+    return (cache_directory(cache) / f"kafka-{KAFKA_VERSION}" / "complete").exists()
+
+
+def fetch_jars(cache: str | Path | None = None) -> Path:
+    """The directory of Kafka's jars, fetched once by the Ivy that comes with pyspark.
+
+    Raises UsageError that says what to run if that fails. Two processes may fetch at once: the first to finish counts.
+    """
+    target = cache_directory(cache) / f"kafka-{KAFKA_VERSION}"
+    libraries = target / "libs"
+    if jars_present(cache):
+        return libraries
+    ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    if not ivy:
+        raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
+    work = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    module = work / "ivy.xml"
+    module.write_text(_IVY)
+    command = [
+        find_java(), "-jar", str(ivy[-1]), "-cache", str(work / "ivy"), "-confs", "default", "-warn",
+        "-ivy", str(module), "-retrieve", str(work / "libs" / "[artifact]-[revision].[ext]"),
+    ]  # fmt: skip
+    try:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
+            words = done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            words = f"no end within {_FETCH_SECONDS:g} s"
+        if not list(work.glob("libs/kafka-server-[0-9]*.jar")) or not list(work.glob("libs/kafka_2.13-*.jar")):
+            raise UsageError(
+                f"the jars of Apache Kafka {KAFKA_VERSION} could not be fetched: {words.strip()[-1500:]}\n"
+                f"try again with a way out to Maven Central, or put the jars into {libraries} and create {target / 'complete'}; "
+                f"what was run: {' '.join(command)}"
+            )
+        shutil.rmtree(work / "ivy")
+        (work / "complete").touch()
+        try:
+            work.rename(target)
+        except OSError:
+            if not jars_present(cache):  # an earlier, incomplete one lies there
+                shutil.rmtree(target)
+                work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return libraries
+
+
+#: Kafka, and the binding that lets what it logs through SLF4J reach its own log
+_IVY = f"""\
+<ivy-module version="2.0">
+  <info organisation="forebay" module="embedded-kafka"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.24.3" conf="default"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def main() -> None:
+    """``python -m forebay.kafka.broker``: fetches the jars and says where they are (make setup, make test)."""
+    print(fetch_jars())
+
+
+if __name__ == "__main__":
+    main()
