@@ -78,16 +78,18 @@ class CorruptionError(ForebayError):
 
 
 class NewerVersionError(ForebayError):
-    """Bytes at ``path`` from ``offset`` on carry format ``version``, which this release does not know."""
+    """Bytes at ``path`` from ``offset`` on carry format ``version``, or within a known one ``feature`` (in words), which
+    this release does not know; it reads up to format ``newest``."""
 
-    def __init__(self, path: str, offset: int, version: int, newest: int) -> None:
+    def __init__(self, path: str, offset: int, version: int, newest: int, feature: str | None = None) -> None:
         super().__init__(
-            f"{path} at byte {offset} was written in format {version}; this release reads up to {newest}: "
-            "use the release that wrote it, or a newer one"
+            f"{path} at byte {offset} was written with {feature or f'format {version}'}; "
+            f"this release reads up to format {newest}: use the release that wrote it, or a newer one"
         )
         self.path = path
         self.offset = offset
         self.version = version
+        self.feature = feature
 
 
 class GapError(ForebayError):

@@ -71,6 +71,9 @@ class _Failpoints:
             action, _, at = action.partition("@")
             self._armed[name] = _Armed(action, int(at or 1))
 
+    def armed(self, name: str) -> bool:
+        return name in self._armed
+
     def hit(self, name: str) -> bool:
         armed = self._armed.get(name)
         if armed is None:
@@ -113,6 +116,11 @@ _active = _Failpoints(os.environ.get("FOREBAY_FAILPOINTS", ""), os.environ.get("
 def hit(name: str) -> bool:
     """Passes the failpoint ``name``. True only if it is armed with ``drop``: the caller then loses what it holds."""
     return _active.hit(name)
+
+
+def armed(name: str) -> bool:
+    """Whether ``name`` will act at some arrival: for places that cost something to pass."""
+    return _active.armed(name)
 
 
 def arm(spec: str, directory: str | None = None) -> None:

@@ -1,0 +1,280 @@
+"""The bytes of one frame (docs/FORMAT.md specifies each of them).
+
+A frame is a header of 64 bytes, metadata, and a payload. Frames and payloads begin at multiples of 64 within the
+file, so that an Arrow payload can be mapped into memory as it is. Three checksums (CRC-32C) stand over header,
+metadata and payload. A frame counts only where it says that it lies: it carries its segment's number (``uid``) and
+its own offset, so a whole frame inside a record's value is never taken for one of the log's.
+
+Everything here is pure. Limits on lengths are checked before anything is allocated (INV-6).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from forebay.errors import CorruptionError, NewerVersionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAGIC = b"\x89FBY\r\n\x1a\n"
+FORMAT_VERSION = 1
+HEADER_LENGTH = 64
+ALIGNMENT = 64
+MAX_METADATA = 16 << 20
+MAX_PAYLOAD = 2 << 30
+#: the longest frame there can be; nothing reads more at once
+MAX_FRAME = HEADER_LENGTH + MAX_METADATA + MAX_PAYLOAD
+
+CODEC_NONE = 0  # 1 (lz4) and 2 (zstd) are reserved
+FLAG_ENCRYPTED = 1  # reserved
+#: a reader must understand these bits, or can't read the frame; the upper 16 it may ignore
+CRITICAL_FLAGS = 0xFFFF
+
+_HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
+_CHECKSUM = struct.Struct("<I")
+_PAYLOAD_CHECKSUM_AT = 52
+_ZEROS = bytes(ALIGNMENT)
+
+
+class FrameKind(IntEnum):
+    SEGMENT = 1
+    BLOCK = 2
+    EVENTS = 3
+    SNAPSHOT = 4
+    HISTORY = 5
+
+
+_KINDS = frozenset(FrameKind)
+
+
+class SegmentHeader(msgspec.Struct, frozen=True):
+    """Metadata of a segment's first frame: who wrote it, and where it belongs. ``created_ms``: since 1970, for
+    people.
+    """
+
+    path: str
+    stream: str
+    writer: str
+    epoch: int
+    sequence: int
+    lineage: int
+    uid: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """``offset`` and ``uid`` are what the frame says of itself. ``kind`` is a FrameKind, unless ``unsupported`` says
+    why this release can't read the frame (its place and lengths hold all the same).
+    """
+
+    version: int
+    kind: int
+    codec: int
+    flags: int
+    uid: int
+    offset: int
+    index: int
+    metadata_length: int
+    payload_length: int
+    metadata_checksum: int
+    payload_checksum: int
+
+    @property
+    def payload_start(self) -> int:
+        """Bytes from the frame's first one to the payload."""
+        return HEADER_LENGTH + aligned(self.metadata_length)
+
+    @property
+    def length(self) -> int:
+        """Bytes from the header's first to the payload's last."""
+        return self.payload_start + self.payload_length
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why a newer release is needed to read this frame; None if this one can."""
+        if self.version > FORMAT_VERSION:
+            return f"format {self.version}"
+        if self.flags & FLAG_ENCRYPTED:
+            return "an encrypted payload"
+        if self.flags & CRITICAL_FLAGS:
+            return f"flags {self.flags & CRITICAL_FLAGS:#06x}"
+        if self.kind not in _KINDS:
+            return f"frame kind {self.kind}"
+        if self.codec != CODEC_NONE:
+            return f"payload codec {self.codec}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame whose checksums hold. ``payload`` shares memory with what it was decoded from; it is empty where a scan
+    was asked for no payloads. ``offset``: where the frame lies in its file. ``length``: header to end of payload, in
+    bytes.
+    """
+
+    header: FrameHeader
+    metadata: bytes
+    payload: pa.Buffer
+    offset: int
+    length: int
+
+
+def aligned(length: int) -> int:
+    """``length`` rounded up to a multiple of 64."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def checksum(parts: Buffer | Sequence[Buffer]) -> int:
+    """CRC-32C over the parts, one after the other, without copying them."""
+    value = 0
+    for part in _parts(parts):
+        value = google_crc32c.extend(value, part if isinstance(part, bytes) else pa.py_buffer(part))
+    return value
+
+
+def encode_frame(
+    kind: FrameKind,
+    *,
+    uid: int,
+    offset: int,
+    index: int,
+    metadata: bytes,
+    payload: Buffer | Sequence[Buffer],
+    codec: int = CODEC_NONE,
+) -> list[Buffer]:
+    """The frame as buffers to be written one after the other at ``offset``; their lengths add up to a multiple of 64.
+
+    The payload's own buffers are passed on, not copied. Raises ValueError for an offset that is not a multiple of 64,
+    and for metadata or a payload above MAX_METADATA or MAX_PAYLOAD.
+    """
+    if offset % ALIGNMENT:
+        raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
+    parts = _parts(payload)
+    payload_length = sum(_length(part) for part in parts)
+    check_lengths(len(metadata), payload_length)
+    header = _HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        kind,
+        codec,
+        0,
+        uid,
+        offset,
+        index,
+        len(metadata),
+        payload_length,
+        checksum(metadata),
+        checksum(parts),
+        0,
+    )
+    head = b"".join(
+        (header, _CHECKSUM.pack(checksum(header)), metadata, _ZEROS[: aligned(len(metadata)) - len(metadata)])
+    )
+    frame: list[Buffer] = [head, *(part for part in parts if _length(part))]
+    if payload_length % ALIGNMENT:
+        frame.append(_ZEROS[: aligned(payload_length) - payload_length])
+    return frame
+
+
+def payload_checksum(head: Buffer) -> int:
+    """The payload's checksum in the first buffer of an encoded frame."""
+    value: int = _CHECKSUM.unpack_from(head, _PAYLOAD_CHECKSUM_AT)[0]
+    return value
+
+
+def check_lengths(metadata_length: int, payload_length: int) -> None:
+    """Raises ValueError for lengths that no frame may have (INV-6)."""
+    if metadata_length > MAX_METADATA:
+        raise ValueError(f"metadata of {metadata_length} bytes: a frame takes at most {MAX_METADATA}")
+    if payload_length > MAX_PAYLOAD:
+        raise ValueError(f"a payload of {payload_length} bytes: a frame takes at most {MAX_PAYLOAD}")
+
+
+def parse_header(data: Buffer) -> FrameHeader | str:
+    """The header in the first 64 bytes of ``data``, of whatever version; or, in words, why there is none.
+
+    The header's layout is fixed for all time, and its checksum is looked at before anything in it is believed: so
+    damage is never taken for a newer version, nor the other way round.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < HEADER_LENGTH:
+        return f"{len(view)} bytes are too few for a frame header"
+    if view[: len(MAGIC)] != MAGIC:
+        return "there is no frame header"
+    if checksum(bytes(view[: _HEADER.size])) != _CHECKSUM.unpack_from(view, _HEADER.size)[0]:
+        return "the frame header's checksum does not match"
+    (_, version, kind, codec, flags, uid, offset, index, metadata, payload, metadata_crc, payload_crc, _) = (
+        _HEADER.unpack_from(view)
+    )
+    if metadata > MAX_METADATA or payload > MAX_PAYLOAD:
+        return f"lengths of {metadata} and {payload} bytes are above what a frame may have"
+    return FrameHeader(version, kind, codec, flags, uid, offset, index, metadata, payload, metadata_crc, payload_crc)
+
+
+def decode_header(data: Buffer, path: str, offset: int) -> FrameHeader:
+    """The header at the beginning of ``data``, which was read at ``offset`` of ``path``. Raises CorruptionError, or
+    NewerVersionError for a frame that only a newer release can read."""
+    header = parse_header(data)
+    if isinstance(header, str):
+        raise CorruptionError(path, offset, header)
+    if header.unsupported is not None:
+        raise NewerVersionError(path, offset, header.version, FORMAT_VERSION, header.unsupported)
+    return header
+
+
+def decode_frame(
+    data: Buffer, path: str, offset: int, *, uid: int | None = None, expected_offset: int | None = None
+) -> Frame:
+    """The frame at the beginning of ``data``, which was read at ``offset`` of ``path``; all checksums are verified.
+
+    The frame must carry ``uid`` and ``expected_offset`` where they are given: a reader of a segment gives both, a
+    reader of a copy that lies elsewhere neither. What follows the frame in ``data`` is ignored. Raises
+    CorruptionError, NewerVersionError.
+    """
+    header = decode_header(data, path, offset)
+    reason = misplaced(header, uid, expected_offset)
+    if reason is not None:
+        raise CorruptionError(path, offset, reason)
+    buffer = pa.py_buffer(data)
+    if buffer.size < header.length:
+        raise CorruptionError(path, offset, f"the frame has {header.length} bytes, only {buffer.size} are there")
+    metadata = decode_metadata(header, buffer.slice(HEADER_LENGTH, header.metadata_length), path, offset)
+    payload = buffer.slice(header.payload_start, header.payload_length)
+    if google_crc32c.value(payload) != header.payload_checksum:
+        raise CorruptionError(path, offset, "the payload's checksum does not match")
+    return Frame(header, metadata, payload, offset, header.length)
+
+
+def decode_metadata(header: FrameHeader, data: Buffer, path: str, offset: int) -> bytes:
+    """The metadata in ``data``. Raises CorruptionError if its checksum does not match."""
+    metadata = bytes(memoryview(data))
+    if google_crc32c.value(metadata) != header.metadata_checksum:
+        raise CorruptionError(path, offset, "the metadata's checksum does not match")
+    return metadata
+
+
+def misplaced(header: FrameHeader, uid: int | None, offset: int | None) -> str | None:
+    """In words, why the frame does not belong where it was found; None if it does."""
+    if uid is not None and header.uid != uid:
+        return f"the frame belongs to segment {header.uid:016x}, not {uid:016x}"
+    if offset is not None and header.offset != offset:
+        return f"the frame belongs at byte {header.offset}"
+    return None
+
+
+def _parts(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+    return payload if isinstance(payload, (list, tuple)) else [payload]  # type: ignore[list-item]
+
+
+def _length(part: Buffer) -> int:
+    return len(part) if isinstance(part, bytes) else memoryview(part).nbytes

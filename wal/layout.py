@@ -1,0 +1,104 @@
+"""Names of the log's files, relative to the root of their storage (docs/FORMAT.md).
+
+::
+
+    <stream>/blocks/<receiver>/<epoch>/<sequence>.seg     block segments, in the WAL
+    <stream>/lineage-<8 digits>                           which journals wrote here, in the WAL
+    <stream>/epoch-<epoch>/<sequence>.seg                 the journal
+    <stream>/history/<epoch>/<sequence>.seg               finished batches, beside the journal
+
+``<epoch>`` is 16 lower-case hex digits, ``<sequence>`` 8 digits, dense within its folder. Parse functions answer None
+for every other path.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from forebay.values import check_name
+
+_STREAM = r"(?P<stream>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
+_PLACE = r"(?P<epoch>[0-9a-f]{16})/(?P<sequence>[0-9]{8})\.seg"
+_BLOCKS = re.compile(rf"{_STREAM}/blocks/(?P<receiver>[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})/{_PLACE}")
+_JOURNAL = re.compile(rf"{_STREAM}/epoch-{_PLACE}")
+_HISTORY = re.compile(rf"{_STREAM}/history/{_PLACE}")
+_LINEAGE = re.compile(rf"{_STREAM}/lineage-(?P<lineage>[0-9]{{8}})")
+
+
+class BlockPlace(NamedTuple):
+    stream: str
+    receiver: str
+    epoch: int
+    sequence: int
+
+
+class LogPlace(NamedTuple):
+    """Where a segment of the journal or of the history belongs."""
+
+    stream: str
+    epoch: int
+    sequence: int
+
+
+class LineagePlace(NamedTuple):
+    stream: str
+    lineage: int
+
+
+def block_folder(stream: str, receiver: str | None = None, epoch: int | None = None) -> str:
+    """The folder of a stream's block segments, or of one receiver's, or of one epoch's."""
+    path = f"{check_name('stream', stream)}/blocks"
+    if receiver is not None:
+        path += f"/{check_name('receiver id', receiver)}"
+        if epoch is not None:
+            path += f"/{_epoch(epoch)}"
+    return path
+
+
+def block_segment(stream: str, receiver: str, epoch: int, sequence: int) -> str:
+    return f"{block_folder(stream, receiver, epoch)}/{_sequence(sequence)}.seg"
+
+
+def journal_segment(stream: str, epoch: int, sequence: int) -> str:
+    return f"{check_name('stream', stream)}/epoch-{_epoch(epoch)}/{_sequence(sequence)}.seg"
+
+
+def history_segment(stream: str, epoch: int, sequence: int) -> str:
+    return f"{check_name('stream', stream)}/history/{_epoch(epoch)}/{_sequence(sequence)}.seg"
+
+
+def lineage_marker(stream: str, lineage: int) -> str:
+    return f"{check_name('stream', stream)}/lineage-{_sequence(lineage)}"
+
+
+def parse_block(path: str) -> BlockPlace | None:
+    found = _BLOCKS.fullmatch(path)
+    return found and BlockPlace(found["stream"], found["receiver"], int(found["epoch"], 16), int(found["sequence"]))
+
+
+def parse_journal(path: str) -> LogPlace | None:
+    found = _JOURNAL.fullmatch(path)
+    return found and LogPlace(found["stream"], int(found["epoch"], 16), int(found["sequence"]))
+
+
+def parse_history(path: str) -> LogPlace | None:
+    found = _HISTORY.fullmatch(path)
+    return found and LogPlace(found["stream"], int(found["epoch"], 16), int(found["sequence"]))
+
+
+def parse_lineage(path: str) -> LineagePlace | None:
+    found = _LINEAGE.fullmatch(path)
+    return found and LineagePlace(found["stream"], int(found["lineage"]))
+
+
+def _epoch(epoch: int) -> str:
+    if not 0 <= epoch < 1 << 64:
+        raise ValueError(f"epoch {epoch}: must fit in 64 bits")
+    return f"{epoch:016x}"
+
+
+def _sequence(sequence: int) -> str:
+    if not 0 <= sequence < 10**8:
+        raise ValueError(f"sequence {sequence}: must have at most 8 digits")
+    return f"{sequence:08d}"

@@ -1,0 +1,257 @@
+"""What a segment holds: its frames, and every place where it does not hold one.
+
+A scan reads in bounded pieces and never stops at damage: it looks for the next frame by magic, header checksum, segment
+number and own offset. What it says of the places between frames is enough to decide on (``wal.recovery``); it decides
+nothing itself, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from forebay.errors import CorruptionError
+from forebay.values import Handle
+from wal.frame import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    HEADER_LENGTH,
+    MAGIC,
+    MAX_FRAME,
+    Frame,
+    FrameHeader,
+    FrameKind,
+    SegmentHeader,
+    aligned,
+    checksum,
+    decode_frame,
+    decode_metadata,
+    misplaced,
+    parse_header,
+)
+from wal.storage import Storage
+
+_CHUNK_BYTES = 4 << 20
+_HEADERS_CHUNK_BYTES = 64 << 10
+_header_decoder = msgspec.msgpack.Decoder(SegmentHeader)
+_EMPTY = pa.py_buffer(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes ``[offset, until)`` are not what was written. ``metadata``: of the frame there, if header and metadata
+    are intact and the payload is not: so what it held can be named and read again.
+    """
+
+    offset: int
+    until: int
+    reason: str
+    metadata: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """From ``offset`` to the end, ``length`` bytes, there are only zeros or the beginning of a frame: a write that
+    was cut off. Whether anything may be dropped is the journal's to say: an accepted tail is never torn
+    (``wal.recovery``).
+    """
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """The frame at ``[offset, until)`` is intact, and only a newer release can read it: it uses ``feature``.
+    ``newest`` is the format that this release reads up to.
+    """
+
+    offset: int
+    until: int
+    version: int
+    newest: int
+    feature: str
+
+
+Scanned = Frame | Damage | TornTail | Newer
+
+
+def scan_segment(storage: Storage, path: str, *, payloads: bool = True) -> Iterator[Scanned]:
+    """Everything in the segment, in order of offsets; its first frame is the SEGMENT frame. An empty file yields
+    nothing.
+
+    Sees the file as long as it is when the scan begins, so a writer may append meanwhile: what it is writing is a
+    torn tail. ``payloads=False`` reads and checks headers and metadata only, and yields frames with an empty payload.
+    A segment whose header names another path is damaged as a whole, and none of its frames is given. Raises
+    FileNotFoundError, StoreError.
+    """
+    size = storage.size(path)
+    window = _Window(storage, path, size, _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
+    uid = _segment_uid(window)
+    if uid is None:
+        if size:
+            yield _rest(window, 0)
+        return
+    offset = 0
+    while offset < size:
+        header = _header_at(window, offset, uid)
+        if isinstance(header, str):
+            following = _resynchronise(window, offset + ALIGNMENT, uid)
+            if following is None:
+                yield _rest(window, offset, header)
+                return
+            reason = "zeros" if window.zeros(offset, following) else header
+            yield Damage(offset, following, reason)
+            offset = following
+            continue
+        end = offset + header.length
+        if end > size:
+            yield TornTail(offset, size - offset)
+            return
+        until = min(aligned(end), size)
+        found = _frame_at(window, offset, header, until, payloads)
+        if offset == 0 and isinstance(found, Frame):
+            reason_swapped = _swapped(path, found)
+            if reason_swapped is not None:
+                yield Damage(0, size, reason_swapped)
+                return
+        yield found
+        offset = aligned(end)
+
+
+def read_frame(storage: Storage, handle: Handle) -> Frame:
+    """The frame that ``handle`` points at, by one ranged read, with every checksum verified, the handle's too.
+
+    Raises CorruptionError, NewerVersionError, FileNotFoundError, StoreError.
+    """
+    if not HEADER_LENGTH <= handle.length <= MAX_FRAME:
+        raise CorruptionError(handle.path, handle.offset, f"no frame has {handle.length} bytes")
+    data = storage.read(handle.path, handle.offset, handle.length)
+    if len(data) < handle.length:
+        raise CorruptionError(handle.path, handle.offset, f"{handle.length} bytes are wanted, the file has {len(data)}")
+    frame = decode_frame(data, handle.path, handle.offset, expected_offset=handle.offset)
+    if frame.length != handle.length or frame.header.payload_checksum != handle.checksum:
+        raise CorruptionError(handle.path, handle.offset, "another frame lies where the handle points")
+    return frame
+
+
+def segment_header(frame: Frame) -> SegmentHeader | None:
+    """What a SEGMENT frame says; None for other frames and for metadata that can't be decoded."""
+    if frame.header.kind != FrameKind.SEGMENT:
+        return None
+    try:
+        return _header_decoder.decode(frame.metadata)
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Window:
+    """Ranged reads of one file through a piece of it held in memory."""
+
+    def __init__(self, storage: Storage, path: str, size: int, chunk_bytes: int) -> None:
+        self.path = path
+        self.size = size
+        self._storage = storage
+        self._chunk_bytes = chunk_bytes
+        self._start = 0
+        self._data = _EMPTY
+
+    def get(self, offset: int, length: int) -> pa.Buffer:
+        """Bytes ``[offset, offset + length)``, fewer at the end of the file."""
+        length = max(0, min(length, self.size - offset))
+        if not (self._start <= offset and offset + length <= self._start + self._data.size):
+            wanted = min(max(length, self._chunk_bytes), self.size - offset)
+            self._start, self._data = offset, pa.py_buffer(self._storage.read(self.path, offset, wanted))
+        within = offset - self._start
+        return self._data.slice(within, min(length, max(0, self._data.size - within)))
+
+    def pieces(self, offset: int, until: int) -> Iterator[tuple[int, pa.Buffer]]:
+        """``[offset, until)`` in pieces that begin at multiples of 64 from ``offset``."""
+        while offset < until:
+            piece = self.get(offset, min(self._chunk_bytes, until - offset))
+            if not piece.size:
+                return
+            yield offset, piece
+            offset += piece.size
+
+    def zeros(self, offset: int, until: int) -> bool:
+        return all(not piece.to_pybytes().strip(b"\0") for _, piece in self.pieces(offset, until))
+
+
+def _header_at(window: _Window, offset: int, uid: int | None) -> FrameHeader | str:
+    header = parse_header(window.get(offset, HEADER_LENGTH))
+    if isinstance(header, str):
+        return header
+    return misplaced(header, uid, offset) or header
+
+
+def _frame_at(window: _Window, offset: int, header: FrameHeader, until: int, payloads: bool) -> Frame | Damage | Newer:
+    if header.unsupported is not None:
+        return Newer(offset, until, header.version, FORMAT_VERSION, header.unsupported)
+    if payloads:
+        data = window.get(offset, header.length)
+        metadata_bytes = data.slice(HEADER_LENGTH, header.metadata_length)
+    else:
+        metadata_bytes = window.get(offset + HEADER_LENGTH, header.metadata_length)
+    try:
+        metadata = decode_metadata(header, metadata_bytes, window.path, offset)
+    except CorruptionError as error:
+        return Damage(offset, until, error.reason)
+    if not payloads:
+        return Frame(header, metadata, _EMPTY, offset, header.length)
+    payload = data.slice(header.payload_start, header.payload_length)
+    if checksum(payload) != header.payload_checksum:
+        return Damage(offset, until, "the payload's checksum does not match", metadata)
+    return Frame(header, metadata, payload, offset, header.length)
+
+
+def _resynchronise(window: _Window, offset: int, uid: int | None) -> int | None:
+    """The offset of the next frame of this segment at or after ``offset``; None if there is none."""
+    for start, piece in window.pieces(offset, window.size):
+        data = piece.to_pybytes()
+        at = data.find(MAGIC)
+        while at >= 0:
+            if at % ALIGNMENT == 0 and not isinstance(_header_at(window, start + at, uid), str):
+                return start + at
+            at = data.find(MAGIC, at + 1)
+    return None
+
+
+def _segment_uid(window: _Window) -> int | None:
+    """The number that the segment's frames carry: its header's, or, where that is damaged, what most frames found
+    say.
+    """
+    first = _header_at(window, 0, None)
+    if not isinstance(first, str):
+        return first.uid
+    votes: Counter[int] = Counter()
+    offset = _resynchronise(window, ALIGNMENT, None)
+    while offset is not None:
+        header = _header_at(window, offset, None)
+        assert not isinstance(header, str)
+        votes[header.uid] += 1
+        offset = _resynchronise(window, offset + aligned(header.length), None)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def _rest(window: _Window, offset: int, reason: str | None = None) -> Damage | TornTail:
+    """What to call the end of a file in which no further frame begins. A header lies within one 64-byte line, which is
+    written whole or not at all unless the file ends there: so a line that is neither short nor zeros is damage."""
+    if window.size - offset < HEADER_LENGTH or window.zeros(offset, window.size):
+        return TornTail(offset, window.size - offset)
+    return Damage(offset, window.size, reason or str(_header_at(window, offset, None)))
+
+
+def _swapped(path: str, first: Frame) -> str | None:
+    header = segment_header(first)
+    if header is None:
+        return "the segment's first frame is not a segment header"
+    if header.path != path:
+        return f"the segment's header says that it is {header.path}"
+    if header.uid != first.header.uid:
+        return "the segment's header and its frame carry different numbers"
+    return None

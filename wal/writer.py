@@ -1,0 +1,320 @@
+"""The log's writer: append, group sync, roll by size and age; poison a failed segment and rewrite from memory.
+
+A plain object that one thread drives step by step. It keeps every frame in memory until the frame is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forebay import failpoints
+from forebay.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.values import Handle
+from wal.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned, check_lengths, encode_frame, payload_checksum
+from wal.storage import AppendFile, Storage, store_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: frames up to this many bytes are joined and written in one call; larger ones buffer by buffer, without a copy
+_JOIN_BYTES_MAX = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIdentity:
+    """Who writes: goes into each segment's header. ``writer`` is the receiver's id, or the name of another log's
+    writer.
+    """
+
+    stream: str
+    writer: str
+    epoch: int
+    lineage: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """A new segment begins with the first group of frames after the open one reached ``size_bytes`` or ``age_seconds``.
+
+    All frames of a group (what is appended between two syncs) lie in one segment, so a segment may exceed
+    ``size_bytes`` by one group.
+    """
+
+    size_bytes: int
+    age_seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An appended frame. ``handle`` is set by the sync that makes it durable, once and for all. ``tag`` is the
+    caller's.
+    """
+
+    kind: FrameKind
+    handle: Handle | None = None
+    tag: object = None
+    _metadata: bytes = b""
+    _payload: Sequence[Buffer] = ()
+    _place: Handle | None = None  # where it was written last, durable or not
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    path: str
+    sequence: int
+    uid: int
+    file: AppendFile
+    opened_at: float
+    size: int = 0
+    frames: int = 0
+
+
+class LogWriter:
+    """Writes one log: segments ``name(first_sequence)``, ``name(first_sequence + 1)``, … without a hole.
+
+    ``now``: seconds, for ages, and as milliseconds since 1970 in segment headers. ``new_uid``: a random number of 64
+    bits for each segment. ``failpoints``: whether the ``wal.*`` failpoints are passed (block segments).
+
+    If a write or a sync fails, the segment is poisoned: its descriptor is never synced again. What becomes of the
+    frames that were not durable yet:
+
+    * for lack of space, :meth:`sync` raises OutOfSpaceError and keeps them; calling it again tries again, in a new
+      segment;
+    * after another error, with ``rewrite``, :meth:`sync` writes them into one new segment and raises StoreError if that
+      fails too; they are kept, and calling it again tries again;
+    * without ``rewrite``, StoreError is raised at once, and every call after it raises StoreError.
+
+    FencedError says that a segment's name is taken: another process writes under this epoch.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: Callable[[int], str],
+        identity: SegmentIdentity,
+        limits: SegmentLimits,
+        now: Callable[[], float],
+        new_uid: Callable[[], int],
+        rewrite: bool = True,
+        failpoints: bool = False,
+        first_sequence: int = 1,
+    ) -> None:
+        self._storage = storage
+        self._name = name
+        self._identity = identity
+        self._limits = limits
+        self._now = now
+        self._new_uid = new_uid
+        self._rewrite = rewrite
+        self._failpoints = failpoints
+        self._next_sequence = first_sequence
+        self._maybe_created = False  # an attempt to create the next segment failed and may have left its name
+        self._segment: _Segment | None = None
+        self._pending: list[Pending] = []
+        self._dead: StoreError | FencedError | None = None
+        #: paths of the segments that this writer will never write to again, oldest first; the caller may clear it
+        self.sealed: list[str] = []
+
+    @property
+    def current_path(self) -> str | None:
+        """The open segment; None before the first frame and after a segment was poisoned."""
+        return None if self._segment is None else self._segment.path
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the segment that would be created next."""
+        return self._next_sequence
+
+    def unsynced(self) -> int:
+        """How many appended frames are not known to be durable."""
+        return len(self._pending)
+
+    def append(self, kind: FrameKind, metadata: bytes, payload: Buffer | Sequence[Buffer]) -> Pending:
+        """Writes one frame; not durable. The payload's buffers must not change until its sync.
+
+        Where writing fails and the frame is kept for :meth:`sync`, nothing is raised here: ``sync`` tells. Raises
+        ValueError for lengths above a frame's limits; without ``rewrite`` StoreError.
+        """
+        self._refuse_if_dead()
+        parts = tuple(payload) if isinstance(payload, (list, tuple)) else (payload,)
+        length = sum(memoryview(part).nbytes for part in parts)
+        check_lengths(len(metadata), length)
+        pending = Pending(kind, _metadata=metadata, _payload=parts)
+        frame_bytes = HEADER_LENGTH + aligned(len(metadata)) + aligned(length)
+        failed = bool(self._pending) and self._segment is None
+        self._pending.append(pending)
+        if failed:
+            return pending  # an earlier frame of this group waits to be rewritten: this one goes with it
+        if self._segment is not None and len(self._pending) == 1 and self._full(self._segment, frame_bytes):
+            self._seal()
+        try:
+            if self._segment is None:
+                self._open()
+            self._write(pending)
+        except OutOfSpaceError:
+            self._seal()
+        except StoreError as error:
+            self._seal()
+            if not self._rewrite:
+                raise self._die(error) from error
+        return pending
+
+    def sync(self) -> list[Pending]:
+        """Makes everything appended since the last sync durable, and returns it in order, each with its final
+        handle.
+        """
+        self._refuse_if_dead()
+        if not self._pending:
+            return []
+        if self._segment is not None:
+            try:
+                return self._commit()
+            except OutOfSpaceError:
+                self._seal()
+                raise
+            except StoreError as error:
+                self._seal()
+                if not self._rewrite:
+                    raise self._die(error) from error
+        try:
+            self._check_space()
+            self._open()
+            for pending in self._pending:
+                self._write(pending)
+            return self._commit()
+        except OutOfSpaceError:
+            self._seal()
+            raise
+        except StoreError as error:
+            self._seal()
+            if not self._rewrite:
+                raise self._die(error) from error
+            raise
+
+    def close(self) -> None:
+        """Without a sync: what was not synced may be lost, and is not told of again. May be repeated."""
+        self._seal()
+        self._pending.clear()
+        if self._dead is None:
+            self._dead = StoreError("the log's writer is closed")
+
+    def _full(self, segment: _Segment, frame_bytes: int) -> bool:
+        if segment.frames <= 1:
+            return False
+        old = self._now() - segment.opened_at >= self._limits.age_seconds
+        return old or segment.size + frame_bytes > self._limits.size_bytes
+
+    def _open(self) -> None:
+        while True:
+            path = self._name(self._next_sequence)
+            try:
+                file = self._storage.create(path)
+            except FileExistsError:
+                if not self._maybe_created:
+                    raise self._die(FencedError(f"{path} is there already: another process writes this log")) from None
+                self._maybe_created = False
+                self.sealed.append(path)
+                self._next_sequence += 1
+                continue
+            except StoreError:
+                self._maybe_created = True
+                raise
+            break
+        now = self._now()
+        self._segment = _Segment(path, self._next_sequence, self._new_uid(), file, opened_at=now)
+        self._maybe_created = False
+        self._next_sequence += 1
+        header = SegmentHeader(
+            path=path,
+            stream=self._identity.stream,
+            writer=self._identity.writer,
+            epoch=self._identity.epoch,
+            sequence=self._segment.sequence,
+            lineage=self._identity.lineage,
+            uid=self._segment.uid,
+            created_ms=int(now * 1000),
+        )
+        self._write(Pending(FrameKind.SEGMENT, _metadata=msgspec.msgpack.encode(header)))
+
+    def _write(self, pending: Pending) -> None:
+        segment = self._segment
+        assert segment is not None
+        frame = encode_frame(
+            pending.kind,
+            uid=segment.uid,
+            offset=segment.size,
+            index=segment.frames,
+            metadata=pending._metadata,
+            payload=pending._payload,
+        )
+        head = frame[0]
+        length = sum(memoryview(part).nbytes for part in frame)
+        payload_bytes = sum(memoryview(part).nbytes for part in pending._payload)
+        if length <= _JOIN_BYTES_MAX:
+            frame = [b"".join(frame)]
+        if self._failpoints and pending.kind != FrameKind.SEGMENT and failpoints.armed("wal.mid-write"):
+            whole = b"".join(frame)
+            segment.file.append(whole[: length // 2])
+            _pass("wal.mid-write", segment.path)
+            frame = [whole[length // 2 :]]
+        for part in frame:
+            segment.file.append(part)
+        pending._place = Handle(
+            path=segment.path,
+            offset=segment.size,
+            length=HEADER_LENGTH + aligned(len(pending._metadata)) + payload_bytes,
+            checksum=payload_checksum(head),
+        )
+        segment.size += length
+        segment.frames += 1
+
+    def _commit(self) -> list[Pending]:
+        segment = self._segment
+        assert segment is not None
+        if self._failpoints:
+            _pass("wal.before-sync", segment.path)
+        segment.file.sync()
+        if self._failpoints:
+            _pass("wal.after-sync", segment.path)
+        done, self._pending = self._pending, []
+        for pending in done:
+            pending.handle = pending._place
+            pending._metadata, pending._payload = b"", ()
+        return done
+
+    def _seal(self) -> None:
+        """Ends the open segment, if there is one: nothing is written to it, and it is not synced, ever again."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self.sealed.append(segment.path)
+            segment.file.close()
+
+    def _check_space(self) -> None:
+        """Raises OutOfSpaceError if a rewrite can't succeed: each attempt costs a segment's name, and a wait for space
+        must not fill the folder with empty segments."""
+        free = self._storage.free_bytes()
+        needed = sum(
+            2 * HEADER_LENGTH + len(pending._metadata) + sum(memoryview(part).nbytes for part in pending._payload)
+            for pending in self._pending
+        )
+        if free is not None and free < needed:
+            raise OutOfSpaceError(f"{self._storage.url}: {needed} bytes are needed, {free} are free")
+
+    def _refuse_if_dead(self) -> None:
+        if self._dead is not None:
+            raise type(self._dead)(f"this log's writer has ended: {self._dead}") from self._dead
+
+    def _die(self, error: StoreError | FencedError) -> StoreError | FencedError:
+        self._dead = error
+        return error
+
+
+def _pass(name: str, path: str) -> None:
+    try:
+        failpoints.hit(name)
+    except OSError as error:
+        raise store_error(error, f"{path} can't be written") from error
