@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from driver.batch import Batch, BatchWork, Job
 from driver.spark_tasks import Count, read_task
 from forebay.errors import UsageError
+from forebay.settings import Settings
 from wal.reading import ReadPlan, TierCounts
 
 
-class LocalEngine:
-    """``plan`` is asked at the beginning of each run, since agents come and go."""
+def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
+    """How the blocks of ``work`` are read."""
+    return ReadPlan(
+        wal_url=settings.wal.url, blocks_directory=settings.agent.blocks, agent_urls=dict(agent_urls), lost=work.lost
+    )
 
-    def __init__(self, plan: Callable[[], ReadPlan]) -> None:
-        self._plan = plan
+
+class LocalEngine:
+    """``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go."""
+
+    def __init__(self, settings: Settings, agent_urls: Callable[[], Mapping[str, str]]) -> None:
+        self._settings = settings
+        self._agent_urls = agent_urls
 
     @property
     def parallelism(self) -> int:
@@ -30,7 +38,7 @@ class LocalEngine:
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """As ``driver.batch.Engine.run``."""
         counter = Counter()
-        job(Batch(work, LocalRows(work, msgspec.structs.replace(self._plan(), lost=work.lost), counter.add)))
+        job(Batch(work, LocalRows(work, read_plan(self._settings, work, self._agent_urls()), counter.add)))
         return counter.total
 
     def stop(self) -> None:

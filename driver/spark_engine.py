@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
@@ -24,9 +23,10 @@ from pyspark.sql.types import (
 )
 
 from driver.batch import Batch, BatchWork, Job
-from driver.local_engine import LocalRows
+from driver.local_engine import LocalRows, read_plan
 from driver.spark_tasks import KafkaRecord, read_in_task, records, unreadable
 from forebay.errors import JobError, UsageError
+from forebay.settings import Settings
 from wal.reading import BlockReference, ReadPlan, TierCounts
 
 #: defaults that ``[spark]`` in the configuration overrides
@@ -59,19 +59,19 @@ def dataframe_schema(headers: bool) -> StructType:
 
 
 class SparkEngine:
-    """Makes a Spark session of ``configuration`` (``[spark]``), or takes ``session``, which it then never stops.
+    """Makes a Spark session as ``[spark]`` in ``settings`` says, or takes ``session``, which it then never stops.
 
-    ``plan`` is asked at the beginning of each run, since agents come and go.
+    ``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go.
     """
 
     def __init__(
         self,
-        plan: Callable[[], ReadPlan],
-        configuration: Mapping[str, str] | None = None,
+        settings: Settings,
+        agent_urls: Callable[[], Mapping[str, str]],
         session: SparkSession | None = None,
     ) -> None:
-        self._plan = plan
-        self._configuration = dict(configuration or {})
+        self._settings = settings
+        self._agent_urls = agent_urls
         self._given = session
         self._session = session
         self._attempts = 0
@@ -97,7 +97,7 @@ class SparkEngine:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        for key, value in {**DEFAULTS, **self._configuration}.items():
+        for key, value in {**DEFAULTS, **self._settings.spark}.items():
             builder = builder.config(key, value)
         try:
             self._session = builder.getOrCreate()
@@ -110,7 +110,7 @@ class SparkEngine:
         self._await_old_tasks(context)
         self._attempts += 1
         group = f"forebay-batch-{work.batch_id}-{self._attempts}"
-        plan = msgspec.structs.replace(self._plan(), lost=work.lost)
+        plan = read_plan(self._settings, work, self._agent_urls())
         counts = context.accumulator(TierCounts(), _Counts())
         batch = Batch(work, _SparkRows(self.session, work, plan, counts))
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
@@ -118,7 +118,8 @@ class SparkEngine:
         try:
             job(batch)
         except Exception as error:
-            context.cancelJobGroup(group)
+            if self._session is not None:
+                context.cancelJobGroup(group)
             cause = unreadable(error)
             if cause is None or cause is error:
                 raise
@@ -126,8 +127,9 @@ class SparkEngine:
         else:
             self._failed_group = None
         finally:
-            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+            if self._session is not None:  # the job may have stopped the engine
+                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                    context.setLocalProperty(name, None)
         return counts.value
 
     def stop(self) -> None:
@@ -157,7 +159,7 @@ class SparkEngine:
 
 def _running_tasks(context: SparkContext, group: str) -> int:
     """Tasks of all jobs of ``group`` that run now. Spark's own listeners are drained first: they count late."""
-    java: Any = context._jsc.sc()  # type: ignore[union-attr]
+    java: Any = context._jsc.sc()
     java.listenerBus().waitUntilEmpty()
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -188,7 +190,7 @@ class _SparkRows:
     def arrow(self) -> Any:
         plan, counts = self._plan, self._counts
 
-        def read(tasks: Iterator[tuple[BlockReference, ...]]) -> Iterator[pa.RecordBatch]:
+        def read(tasks: Iterable[tuple[BlockReference, ...]]) -> Iterator[pa.RecordBatch]:
             for task in tasks:
                 yield from read_in_task(task, plan, counts.add)
 
@@ -196,7 +198,7 @@ class _SparkRows:
         return self._session.sparkContext.parallelize(tasks, max(1, len(tasks))).mapPartitions(read)
 
     def rdd(self) -> Any:
-        def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[KafkaRecord]:
+        def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
             return records(batches)
 
         return self.arrow().mapPartitions(convert)
@@ -204,10 +206,11 @@ class _SparkRows:
     def df(self) -> Any:
         tasks, plan, counts = self._work.tasks, self._plan, self._counts
 
-        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                numbers: list[Any] = batch.column(0).to_pylist()
+                for number in numbers:
                     yield from read_in_task(tasks[number], plan, counts.add)
 
-        numbers = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
-        return numbers.mapInArrow(read, dataframe_schema(self._work.headers))
+        one_each = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
+        return one_each.mapInArrow(read, dataframe_schema(self._work.headers))

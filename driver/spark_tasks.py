@@ -1,4 +1,4 @@
-"""What runs inside Spark tasks: reading the blocks of one task. Imports neither the driver's decisions nor its journal."""
+"""What runs inside Spark tasks: reading a task's blocks. Imports neither the driver's decisions nor its journal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Count = Callable[[TierCounts], None]
 class KafkaRecord(NamedTuple):
     """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
 
-    ``timestamp``: milliseconds since 1970 UTC as Kafka has it (-1: none), exact for any value. ``headers``: (key, value)
-    pairs; None for a record without, and for a stream that does not take headers in.
+    ``timestamp``: milliseconds since 1970 UTC as Kafka has it (-1: none). ``headers``: (key, value) pairs; None for a
+    record without, and for a stream that does not take headers in.
     """
 
     key: bytes | None
@@ -54,7 +54,7 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
 
 
 def unreadable(error: BaseException) -> UnreadableBlockError | None:
-    """The UnreadableBlockError that made a Spark action fail with ``error``, or that an exception of the job came from."""
+    """The UnreadableBlockError that made a Spark action fail with ``error``, or that the job's ``error`` came from."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -64,7 +64,7 @@ def unreadable(error: BaseException) -> UnreadableBlockError | None:
         if found:
             return UnreadableBlockError(found[1])
         seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
 
 

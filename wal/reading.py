@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -22,7 +22,8 @@ from forebay.errors import CorruptionError, ForebayError, NewerVersionError, Unr
 from forebay.records import decode_block, to_dataframe
 from forebay.values import Block, Handle, OffsetRange
 from wal.blocks import StoredBlock, block_of_frame, local_path, read_local, read_stored
-from wal.frame import aligned, decode_frame
+from wal.frame import aligned
+from wal.scan import read_frame
 from wal.storage import Storage, open_storage
 
 Tier = Literal["local", "agent", "wal"]
@@ -99,6 +100,11 @@ class TierCounts(msgspec.Struct, frozen=True):
             name = f"{failure.tier}: {failure.kind}"
             failures[name] = failures.get(name, 0) + 1
         return cls({read.tier: read.ranges} if read.tier else {}, failures)
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """All counts, as a status shows them: ``("local", 12), ("agent: unreachable", 1)``."""
+        yield from self.ranges.items()
+        yield from self.failures.items()
 
     def __add__(self, other: TierCounts) -> TierCounts:
         return TierCounts(_sum(self.ranges, other.ranges), _sum(self.failures, other.failures))
@@ -247,10 +253,7 @@ class _Download:
 
 def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock:
     storage: Storage = _per_process(plan.wal_url, lambda: open_storage(plan.wal_url))
-    handle = reference.handle
-    data = storage.read(handle.path, handle.offset, handle.length)
-    frame = decode_frame(data, handle.path, handle.offset, expected_offset=handle.offset)
-    return block_of_frame(frame, handle.path)
+    return block_of_frame(read_frame(storage, reference.handle), reference.handle.path)
 
 
 _READERS: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = {
