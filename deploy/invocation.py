@@ -64,7 +64,7 @@ class Invocation:
         """Words for a person."""
         click.echo(words, err=True)
 
-    def write(self, data: object, tables: Callable[[], list[Table]]) -> None:
+    def write(self, data: object, tables: Callable[[], list[Table]] = list) -> None:
         """Data: as one JSON document with ``--json``, else as the tables that ``tables`` makes."""
         if self.json:
             click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())

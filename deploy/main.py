@@ -18,6 +18,12 @@ _COMMANDS = {
     "agent": "deploy.services",
     "receiver": "deploy.services",
     "up": "deploy.services",
+    "demo": "deploy.demo",
+    "broker": "deploy.broker",
+    "validate": "deploy.validation",
+    "status": "deploy.status",
+    "offsets": "deploy.offsets",
+    "audit": "deploy.audit",
 }
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from deploy.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
+from deploy.invocation import Invocation, example, pass_invocation, shared_options
 from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
+from deploy.validation import import_job, require_writable
 from forebay.settings import Settings
 from forebay.values import check_name
 
@@ -36,8 +37,10 @@ def driver(invocation: Invocation, take_over: bool) -> int:
     It refuses while another driver's lease is fresh. A driver that was fenced exits with 4 and must not be restarted.
     """
     settings = invocation.settings()
-    prepare_job_imports(invocation.config_path)
     log_to_stderr()
+    require_writable("driver.journal", settings.driver.journal)
+    if settings.driver.job is not None:
+        import_job(settings, invocation.config_path)
     from driver.main import run
 
     return run(settings, take_over=take_over)
@@ -50,6 +53,7 @@ def agent(invocation: Invocation) -> int:
     """Run the executor agent: it keeps this host's blocks, serves them and deletes them on the driver's word."""
     settings = invocation.settings()
     log_to_stderr()
+    require_writable("agent.blocks", settings.agent.blocks)
     from executor_agent.main import run
 
     return run(settings)
@@ -72,6 +76,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
         raise click.UsageError(str(error)) from None
     settings = invocation.settings()
     log_to_stderr()
+    require_writable("wal.url", settings.wal.url)
     from receiver.main import run
 
     return run(settings, receiver_id)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from deploy import tether
 from deploy.supervision import VERDICTS, RestartPolicy, Verdict, described, how_it_ended
+from deploy.tether import tethered
 from forebay.clock import Clock, SystemClock
 
 
@@ -169,10 +169,9 @@ class Supervisor:
         child.restart_at = None
         name = child.spec.name
         output = self._logs.open(name)
-        command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *child.spec.command]
         try:
             process = subprocess.Popen(
-                command,
+                tethered(child.spec.command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

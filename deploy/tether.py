@@ -1,6 +1,6 @@
-"""Runs a command that dies with its parent: ``python tether.py PARENT_PID COMMAND…``.
+"""Runs a command that dies with its parent: ``python tether.py PARENT_PID SIGNAL COMMAND…``.
 
-The kernel kills the process when the thread that started it ends (``PR_SET_PDEATHSIG``), so a supervisor that was
+The kernel sends the signal when the thread that started it ends (``PR_SET_PDEATHSIG``), so a supervisor that was
 killed leaves nobody behind who would hold its ports. The setting survives the exec. Kept free of imports beyond the
 standard library: it is started once for each child.
 """
@@ -11,23 +11,29 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent = int(sys.argv[1])
+    parent, number = int(sys.argv[1]), int(sys.argv[2])
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it died before we could ask
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        os.execvp(sys.argv[2], sys.argv[2:])
+        os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
-        sys.stderr.write(f"can't start {sys.argv[2]}: {error.strerror}\n")
+        sys.stderr.write(f"can't start {sys.argv[3]}: {error.strerror}\n")
         sys.exit(2)
+
+
+def tethered(command: Sequence[str], number: signal.Signals = signal.SIGKILL) -> list[str]:
+    """``command`` as one that gets signal ``number`` when the calling thread ends."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(number)), *command]
 
 
 if __name__ == "__main__":

@@ -133,17 +133,6 @@ _ENVIRONMENT_PREFIX = "FOREBAY__"
 #: librdkafka's only keys for a consumer or an admin client that have no dot: any other such key in [kafka] is a slip
 _UNDOTTED_OPTIONS = frozenset({"debug", "retries"})
 
-#: what Forebay's guarantees rest on, so that it alone sets them
-_OWNED_OPTIONS = {
-    "group.id": "write kafka.group",
-    "auto.offset.reset": "write kafka.starting_offsets and kafka.on_gap",
-    "enable.auto.commit": "Forebay commits what the journal holds",
-    "enable.auto.offset.store": "Forebay commits what the journal holds",
-    "enable.partition.eof": "Forebay needs the ends of partitions",
-    "check.crcs": "Forebay always checks them",
-    "group.protocol": "Forebay uses the classic protocol",
-}
-
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_PARTITION = re.compile(r"[A-Za-z0-9._-]{1,249}/[0-9]{1,9}")
 _STARTING_OFFSETS = (
@@ -244,8 +233,6 @@ def _kafka_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]
                 f"unknown key kafka.{key}; allowed are {', '.join(sorted(own_keys))} and librdkafka's own, as in "
                 '"bootstrap.servers"',
             )
-        if key in _OWNED_OPTIONS:
-            raise refuse(f"kafka.{key}", f'kafka."{key}" can\'t be set: {_OWNED_OPTIONS[key]}')
     starting = own.get("starting_offsets")
     if isinstance(starting, Mapping) and isinstance(starting.get("timestamp"), datetime):
         moment: datetime = starting["timestamp"]

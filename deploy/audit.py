@@ -1,0 +1,93 @@
+"""``forebay audit``: the proof that each offset lies in exactly one batch, or why it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from forebay.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from driver.audit import AuditReport, Finding
+
+
+def read(settings: Settings) -> AuditReport:
+    """Audits the stream's journal read-only: fences nobody, and a driver may be at work."""
+    from driver import audit as driver_audit
+    from wal.storage import open_storage
+
+    return driver_audit.audit(open_storage(settings.driver.journal), settings.stream)
+
+
+def tables(report: AuditReport) -> list[Table]:
+    from deploy.table import table
+
+    return [
+        table(
+            f"Audit of stream {report.stream}: {report.batches_completed} batches completed, "
+            f"{report.batches_unfinished} unfinished, {report.records_completed} records completed",
+            (
+                "partition",
+                "life",
+                "from",
+                "until",
+                "completed",
+                "batches",
+                "records",
+                "waiting",
+                "gaps",
+                "accepted losses",
+                "duplicates",
+                "missing",
+            ),
+            [
+                (
+                    f"{life.topic}/{life.partition}",
+                    life.life,
+                    life.start,
+                    life.until,
+                    life.completed_until,
+                    life.batches,
+                    life.records,
+                    life.waiting,
+                    ", ".join(f"[{gap.from_offset}, {gap.until_offset}) {gap.cause}" for gap in life.gaps) or "none",
+                    ", ".join(life.accepted_losses) or "none",
+                    life.duplicates,
+                    life.missing,
+                )
+                for life in report.lives
+            ],
+        )
+    ]
+
+
+def sentence(finding: Finding) -> str:
+    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) of life {finding.life}"
+    batches = ", ".join(map(str, finding.batches))
+    if finding.kind == "missing":
+        return f"{where} is in no batch, does not wait and is no gap"
+    if finding.kind == "duplicate":
+        return f"{where} is held more than once, by batches {batches}"
+    return f"{where} lies past the durable position, in batch {batches}"
+
+
+@click.command(
+    short_help="Prove that each offset lies in exactly one batch.",
+    epilog=example("forebay audit", "forebay audit --json | jq .findings"),
+)
+@shared_options
+@pass_invocation
+def audit(invocation: Invocation) -> int:
+    """Lay all batches, waiting blocks and gaps of each partition side by side: what is there twice, or not at all?
+
+    Reads the journal alone: it fences nobody, and a driver may be at work. Exits with 1 on any finding.
+    """
+    report = read(invocation.settings())
+    invocation.write(report, lambda: tables(report))
+    for finding in report.findings:
+        invocation.say(f"forebay: {sentence(finding)}")
+    return FINE if report.clean else FOUND

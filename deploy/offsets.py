@@ -1,0 +1,141 @@
+"""``forebay offsets``: how far each partition is, and the decision about offsets that Kafka lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.invocation import (
+    FINE,
+    FOUND,
+    Invocation,
+    changing_options,
+    example,
+    pass_invocation,
+    shared_options,
+)
+from deploy.status import TIMEOUT_SECONDS, ask
+from forebay.errors import RefusedError, UsageError
+from forebay.messages import AcceptGapRequest, OperatorAnswer, TrackedPartition
+from forebay.values import TopicPartition
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.group(
+    invoke_without_command=True,
+    short_help="Show offsets; accept a gap that Kafka left.",
+    epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --yes"),
+)
+@shared_options
+@click.pass_context
+def offsets(context: click.Context) -> int | None:
+    """Show for each partition the offsets taken in, completed, and written in Kafka.
+
+    Exits with 1 if a partition waits for a decision.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    invocation = context.ensure_object(Invocation)
+    partitions = ask(invocation.settings()).partitions
+    invocation.write(partitions, lambda: [_table(partitions)])
+    waiting = [partition.trouble for partition in partitions if partition.trouble]
+    for words in waiting:
+        invocation.say(f"forebay: {words}")
+    return FOUND if waiting else FINE
+
+
+def _table(partitions: tuple[TrackedPartition, ...]) -> Table:
+    from deploy.table import table
+
+    return table(
+        "Offsets",
+        ("partition", "life", "taken in", "completed", "end in Kafka", "lag", "topic id"),
+        [
+            (
+                f"{p.topic}/{p.partition}",
+                p.life,
+                p.position,
+                p.completed,
+                p.high_watermark if p.high_watermark >= 0 else "-",
+                max(0, p.high_watermark - p.position) if p.high_watermark >= 0 else "-",
+                p.topic_id or "-",
+            )
+            for p in partitions
+        ],
+    )
+
+
+class PartitionType(click.ParamType[TopicPartition]):
+    """``topic/partition``."""
+
+    name = "topic/partition"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> TopicPartition:
+        if isinstance(value, TopicPartition):
+            return value
+        topic, slash, number = str(value).rpartition("/")
+        if not slash or not topic or not (number.isascii() and number.isdigit()):
+            self.fail(f"{value!r}: write TOPIC/PARTITION, as in flights/0", parameter, context)
+        return TopicPartition(topic, int(number))
+
+
+@offsets.command(
+    "accept-gap",
+    short_help="Go on after offsets that Kafka lost.",
+    epilog=example(
+        "forebay offsets accept-gap flights/0 1200 1800", "forebay offsets accept-gap flights/0 1200 1800 --yes"
+    ),
+)
+@click.argument("partition", metavar="TOPIC/PARTITION", type=PartitionType())
+@click.argument("from_offset", metavar="FROM", type=click.IntRange(min=0))
+@click.argument("until_offset", metavar="UNTIL", type=click.IntRange(min=0))
+@changing_options
+@shared_options
+@pass_invocation
+def accept_gap(
+    invocation: Invocation, partition: TopicPartition, from_offset: int, until_offset: int, yes: bool
+) -> int:
+    """Accept that Kafka lost the offsets FROM (inclusive) to UNTIL (exclusive) of a partition, and go on after them.
+
+    The range must be the one that `forebay status` shows. The gap is journalled and stays in every audit. Without --yes
+    nothing is changed.
+    """
+    settings = invocation.settings()
+    request = AcceptGapRequest(
+        topic=partition.topic, partition=partition.partition, from_offset=from_offset, until_offset=until_offset
+    )
+    if not yes:
+        known = {TopicPartition(p.topic, p.partition): p for p in ask(settings).partitions}
+        words = would_accept(known, partition, from_offset, until_offset)
+        invocation.write({"done": False, "message": words})
+        invocation.say(words)
+        return FINE
+    from forebay.http import Client
+
+    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    try:
+        answer = client.post("/v1/operator/accept-gap", request, OperatorAnswer)
+    finally:
+        client.close()
+    invocation.write({"done": True, "message": answer.message})
+    invocation.say(answer.message)
+    return FINE
+
+
+def would_accept(
+    known: Mapping[TopicPartition, TrackedPartition], partition: TopicPartition, from_offset: int, until_offset: int
+) -> str:
+    """What accepting would do. Raises UsageError for an unknown partition, RefusedError if nothing is to be decided."""
+    tracked = known.get(partition)
+    if tracked is None:
+        raise UsageError(f"{partition} is no partition of this stream; known are {', '.join(map(str, sorted(known)))}")
+    if not tracked.trouble:
+        raise RefusedError(f"{partition} waits for no decision", "conflict")
+    return (
+        f"{tracked.trouble}. Would accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
+        "say --yes to do it"
+    )

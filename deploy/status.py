@@ -1,0 +1,142 @@
+"""``forebay status``: what the driver says of its stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from forebay.messages import StatusAnswer
+from forebay.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: one answer of a driver at work comes within a sync; a person waits no longer than this
+TIMEOUT_SECONDS = 10.0
+
+
+def ask(settings: Settings) -> StatusAnswer:
+    """The status of the driver at ``driver.url``. Raises UnreachableError."""
+    from forebay.http import Client
+
+    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    try:
+        return client.get("/v1/status", StatusAnswer)
+    finally:
+        client.close()
+
+
+def needs_a_person(answer: StatusAnswer) -> list[str]:
+    """A sentence for each thing that does not mend itself."""
+    found = [partition.trouble for partition in answer.partitions if partition.trouble]
+    if answer.state == "failed":
+        found.append(f"the driver failed: {answer.detail}")
+    return found
+
+
+def tables(answer: StatusAnswer) -> list[Table]:
+    from deploy.table import bytes_text, table
+
+    state = f"{answer.state}: {answer.detail}" if answer.detail else answer.state
+    return [
+        table(
+            f"Stream {answer.stream}",
+            ("what", "value"),
+            [
+                ("driver", state),
+                ("release", answer.release),
+                ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
+                ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
+                ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
+                (
+                    "ranges read by tier",
+                    ", ".join(f"{tier} {count}" for tier, count in answer.tiers.items()) or "none yet",
+                ),
+                (
+                    "topic ids",
+                    "checked" if answer.topic_ids_known else "the broker can't tell: only watermarks are checked",
+                ),
+            ],
+        ),
+        table(
+            "Partitions",
+            ("partition", "state", "life", "taken in", "completed", "end in Kafka", "lag", "receiver"),
+            [
+                (
+                    f"{p.topic}/{p.partition}",
+                    p.state,
+                    p.life,
+                    p.position,
+                    p.completed,
+                    p.high_watermark if p.high_watermark >= 0 else "-",
+                    max(0, p.high_watermark - p.position) if p.high_watermark >= 0 else "-",
+                    p.receiver_id or "-",
+                )
+                for p in answer.partitions
+            ],
+        ),
+        table(
+            "Receivers",
+            ("receiver", "host", "state", "silent", "buffered", "records", "detail"),
+            [
+                (
+                    r.receiver_id,
+                    r.host,
+                    r.state,
+                    _silence(r.silent_seconds),
+                    bytes_text(r.buffered_bytes),
+                    r.records,
+                    "; ".join(
+                        filter(None, [r.detail, *(f"{name} {count}" for name, count in r.counters.items() if count)])
+                    ),
+                )
+                for r in answer.receivers
+            ],
+        ),
+        table(
+            "Agents",
+            ("host", "url", "silent", "blocks", "used", "free"),
+            [
+                (
+                    a.host,
+                    a.url,
+                    _silence(a.silent_seconds),
+                    a.blocks,
+                    bytes_text(a.used_bytes),
+                    bytes_text(a.free_bytes),
+                )
+                for a in answer.agents
+            ],
+        ),
+        table(
+            "Batches",
+            ("number", "id", "state", "blocks", "records", "attempts", "detail"),
+            [(b.number, b.batch_id, b.state, b.blocks, b.records, b.attempts, b.detail) for b in answer.batches],
+        ),
+    ]
+
+
+def _silence(seconds: float) -> str:
+    return "not heard yet" if seconds < 0 else f"{seconds:.1f} s"
+
+
+@click.command(
+    short_help="Show partitions, receivers, agents and batches.",
+    epilog=example("forebay status", "forebay status --json | jq .waiting_records"),
+)
+@shared_options
+@pass_invocation
+def status(invocation: Invocation) -> int:
+    """Ask the driver how its stream stands: partitions, receivers, agents and batches.
+
+    Exits with 1 if something waits for a person (said on stderr, with the command that decides it), with 3 if the
+    driver does not answer.
+    """
+    answer = ask(invocation.settings())
+    invocation.write(answer, lambda: tables(answer))
+    found = needs_a_person(answer)
+    for words in found:
+        invocation.say(f"forebay: {words}")
+    return FOUND if found else FINE

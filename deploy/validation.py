@@ -1,0 +1,176 @@
+"""``forebay validate``: everything that can be wrong before a service starts, each as one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import click
+import msgspec
+
+from deploy.invocation import (
+    FINE,
+    UNREACHABLE,
+    WRONG_USE,
+    Invocation,
+    example,
+    pass_invocation,
+    prepare_job_imports,
+    shared_options,
+)
+from forebay.errors import SettingsError, UnreachableError
+from forebay.settings import Settings
+
+#: how long `validate` waits for a broker
+BROKER_TIMEOUT_SECONDS = 10.0
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line. ``outcome``: fine | wrong | unreachable | unknown (what it needs could not be reached)."""
+
+    name: str
+    outcome: str
+    detail: str
+
+
+def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
+    """Each check as it is done. The last ones ask the broker."""
+    yield Check("configuration", "fine", str(config_path))
+    yield from check_folders(settings)
+    if settings.driver.job is None:
+        yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
+    else:
+        yield _outcome("job", f"{settings.driver.job} can be called", lambda: import_job(settings, config_path))
+    if settings.driver.engine == "spark" and settings.driver.job is not None:
+        yield _outcome("java", "found", _check_java)
+    yield from _check_kafka(settings)
+
+
+def check_folders(settings: Settings) -> Iterator[Check]:
+    """WAL, journal and blocks: can a file be made there?"""
+    for name, key, place in (
+        ("wal", "wal.url", settings.wal.url),
+        ("journal", "driver.journal", settings.driver.journal),
+        ("blocks", "agent.blocks", settings.agent.blocks),
+    ):
+        yield _outcome(name, f"{place} can be written", partial(require_writable, key, place))
+
+
+def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
+    try:
+        run()
+    except SettingsError as error:
+        return Check(name, "wrong", str(error))
+    except UnreachableError as error:
+        return Check(name, "unreachable", str(error))
+    return Check(name, "fine", words)
+
+
+def require_writable(key: str, place: str) -> None:
+    """``place`` is a folder's path or a ``file://`` URL. Leaves nothing behind. Raises SettingsError naming ``key``."""
+    if "://" in place:
+        parts = urlsplit(place)
+        if parts.scheme != "file":
+            from wal.storage import open_storage
+
+            open_storage(place)  # refuses what no storage can keep
+            return
+        place = unquote(parts.path)
+    folder = Path(place)
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return  # a full disk is waited for, not refused
+        raise SettingsError(f"{key}: {place} can't be written: {folder}: {error.strerror}") from None
+
+
+def import_job(settings: Settings, config_path: Path) -> Callable[..., Any]:
+    """The callable that ``driver.job`` names. Raises SettingsError that says why it can't be had."""
+    prepare_job_imports(config_path)
+    from driver.main import find_job
+
+    try:
+        return find_job(settings)
+    except SettingsError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is imported is the user's to read
+        raise SettingsError(
+            f"driver.job: {settings.driver.job!r}: importing it failed: {type(error).__name__}: {error}"
+        ) from None
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if (home and os.access(Path(home) / "bin" / "java", os.X_OK)) or shutil.which("java"):
+        return
+    raise SettingsError(
+        "driver.engine = 'spark': no Java found by JAVA_HOME or on the PATH; install Java 17 or 21, "
+        "as in `apt-get install openjdk-17-jre-headless`"
+    )
+
+
+def _check_kafka(settings: Settings) -> Iterator[Check]:
+    from forebay.kafka.admin import KafkaAdmin
+    from forebay.kafka.options import check_options
+
+    checked = _outcome("kafka options", "librdkafka takes them", lambda: check_options(settings.kafka.options))
+    yield checked
+    if checked.outcome != "fine":
+        yield Check("broker", "unknown", "not asked: the options are wrong")
+        return
+    address = settings.kafka.options["bootstrap.servers"]
+    with KafkaAdmin(settings.kafka.options, timeout_seconds=BROKER_TIMEOUT_SECONDS) as admin:
+        reached = _outcome("broker", f"{address} answers", lambda: admin.check(BROKER_TIMEOUT_SECONDS))
+        yield reached
+        if reached.outcome != "fine":
+            yield Check("topics", "unknown", "not asked: no broker answers")
+            return
+        partitions = admin.partitions(settings.kafka.topics, settings.kafka.pattern)
+    there = {tp.topic for tp in partitions}
+    missing = [topic for topic in settings.kafka.topics if topic not in there]
+    if missing:
+        yield Check(
+            "topics", "wrong", f"kafka.topics: {address} has no topic {', '.join(missing)}; create it or name another"
+        )
+    elif not there:
+        yield Check("topics", "fine", f"kafka.pattern: no topic matches {settings.kafka.pattern} yet")
+    else:
+        yield Check("topics", "fine", f"{', '.join(sorted(there))}: {len(partitions)} partitions")
+
+
+@click.command(
+    short_help="Check configuration, folders, job, broker and topics.",
+    epilog=example("forebay --config forebay.toml validate", "forebay validate --json"),
+)
+@shared_options
+@pass_invocation
+def validate(invocation: Invocation) -> int:
+    """Check the configuration, the folders, the job, the broker and the topics, each as one line; changes nothing.
+
+    Exits with 2 if something is wrong, with 3 if all is right but no broker answers.
+    """
+    settings = invocation.settings()
+    checks = []
+    for check in check_all(settings, invocation.config_path):
+        checks.append(check)
+        if not invocation.json:
+            click.echo(f"{check.outcome:<12}{check.name}: {check.detail}")
+    if invocation.json:
+        invocation.write(checks)
+    outcomes = {check.outcome for check in checks}
+    if "wrong" in outcomes:
+        return WRONG_USE
+    return UNREACHABLE if "unreachable" in outcomes else FINE
