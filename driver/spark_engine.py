@@ -129,7 +129,7 @@ class SparkEngine:
         finally:
             if self._session is not None:  # the job may have stopped the engine
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                    context.setLocalProperty(name, None)
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type, unused-ignore]
         return counts.value
 
     def stop(self) -> None:

@@ -12,7 +12,8 @@ from forebay.errors import UnreadableBlockError
 from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
 
 #: around the message of an UnreadableBlockError on its way through the JVM, where an exception is only text
-_MARKER = re.compile(r"<forebay-unreadable>(.*?)</forebay-unreadable>", re.DOTALL)
+_MARKED = "<forebay-unreadable>{}</forebay-unreadable>"
+_MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
 
 Count = Callable[[TierCounts], None]
 
@@ -50,7 +51,8 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
     try:
         yield from read_task(references, plan, count)
     except UnreadableBlockError as error:
-        raise UnreadableBlockError(f"<forebay-unreadable>{error}</forebay-unreadable>") from None
+        # the marks are not spelled out in this line: a traceback quotes it
+        raise UnreadableBlockError(_MARKED.format(error)) from None
 
 
 def unreadable(error: BaseException) -> UnreadableBlockError | None:

@@ -1,0 +1,241 @@
+"""What Spark's tasks read is what was taken in, and what they can't read is said by name (INV-3, INV-5)."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.batch import Batch, BatchWork
+from driver.spark_engine import SparkEngine, dataframe_schema
+from driver.spark_tasks import KafkaRecord
+from forebay.errors import UnreadableBlockError
+from tests.support.rows import ODD_ROWS, Row, block, filler
+from tests.support.stored import Stored
+from wal.blocks import local_path
+from wal.reading import BlockReference
+
+pytestmark = [
+    pytest.mark.spark,
+    # py4j and Spark's own start-up leave files and sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+Ranges = dict[tuple[str, int], list[Row] | tuple[Row, ...]]
+#: two tasks of two and one blocks; one range without records
+BLOCKS: list[Ranges] = [
+    {("a", 0): ODD_ROWS, ("a", 1): filler(5), ("b", 0): []},
+    {("a", 0): filler(3, start=20)},
+    {("b", 2): filler(4), ("a", 1): filler(2, start=5)},
+]
+
+
+def expected(headers: bool) -> list[KafkaRecord]:
+    rows = []
+    for ranges in BLOCKS:
+        for (topic, partition), records in ranges.items():
+            for row in records:
+                rows.append(
+                    KafkaRecord(
+                        row.key, row.value, topic, partition, row.offset, row.timestamp, row.timestamp_type,
+                        row.headers if headers else None,
+                    )
+                )  # fmt: skip
+    return rows
+
+
+def store(stored: Stored, headers: bool = False, stamp: Any = None) -> BatchWork:
+    references: list[BlockReference] = []
+    for sequence, ranges in enumerate(BLOCKS, start=1):
+        sane = {tp: [row._replace(timestamp=min(row.timestamp, 2**40)) for row in rows] for tp, rows in ranges.items()}
+        references.append(stored.add(*block(sane, sequence=sequence, headers=headers)))
+    return BatchWork(
+        batch_id=1 << 40 | 7,
+        number=7,
+        time_ms=1_700_000_000_500,
+        rerun=False,
+        tasks=((references[0], references[1]), (references[2],)),
+        headers=headers,
+    )
+
+
+@pytest.fixture
+def engine(spark: Any, stored: Stored) -> SparkEngine:
+    engine = SparkEngine(stored.settings(), dict, spark)
+    engine.start()
+    return engine
+
+
+def milliseconds(moment: datetime) -> int:
+    return (moment.replace(tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(
+        milliseconds=1
+    )
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
+    engine: SparkEngine, stored: Stored, headers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    work = store(stored, headers)
+    seen: dict[str, Any] = {}
+
+    def job(batch: Batch) -> None:
+        seen["facts"] = (batch.id, batch.time, batch.ranges, batch.rerun, batch.records)
+        seen["rdd"] = batch.rdd.collect()
+        seen["arrow"] = batch.arrow.map(lambda rows: rows.schema.names).collect()
+        seen["read"] = [rows.num_rows for rows in batch.read()]
+        seen["sizes"] = batch.arrow.map(lambda rows: rows.num_rows).collect()
+        seen["tasks"] = batch.rdd.glom().map(len).collect()
+        seen["schema"] = batch.df.schema
+        seen["names"] = batch.df.columns
+        seen["df"] = batch.df.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+
+    counts = engine.run(work, job)
+    wanted = [row._replace(timestamp=min(row.timestamp, 2**40)) for row in expected(headers)]
+    assert seen["facts"] == (
+        1 << 40 | 7, datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=timezone.utc), work.ranges, False, len(wanted)
+    )  # fmt: skip
+    assert seen["rdd"] == wanted
+    assert seen["tasks"] == [14, 6]
+    assert seen["sizes"] == seen["read"] == [6, 5, 3, 4, 2]
+    assert seen["schema"] == dataframe_schema(headers)
+    assert seen["names"] == seen["arrow"][0]
+    names = [name for name in KafkaRecord._fields if name not in ("timestamp", "headers")]
+    for row, record in zip(seen["df"], wanted, strict=True):
+        assert [row[name] for name in names] == [getattr(record, name) for name in names]
+        assert row["ms"] == record.timestamp
+        if headers:
+            pairs = row["headers"]
+            assert (pairs if pairs is None else [(h["key"], h["value"]) for h in pairs]) == record.headers
+    assert set(counts.ranges) == {"local"}
+    assert not counts.failures
+
+
+def test_a_missing_local_copy_is_read_from_the_wal_and_counted(engine: SparkEngine, stored: Stored) -> None:
+    work = store(stored)
+    first = work.tasks[0][0]
+    local_path(stored.blocks_directory, first.stream, first.id).unlink()
+    sizes: list[int] = []
+    counts = engine.run(work, lambda batch: sizes.append(batch.df.count()))
+    assert sizes == [20]
+    assert counts.ranges == {"wal": 3, "local": 3}
+
+
+def test_an_unreadable_block_surfaces_with_its_ranges(engine: SparkEngine, stored: Stored) -> None:
+    """INV-5: never an empty partition, never an anonymous failure of Java."""
+    work = store(stored)
+    lost = work.tasks[1][0]
+    local_path(stored.blocks_directory, lost.stream, lost.id).unlink()
+    Path(stored.root, "wal", lost.handle.path).unlink()
+    for use in (lambda b: b.df.count(), lambda b: b.rdd.count(), lambda b: b.arrow.count(), lambda b: list(b.read())):
+        with pytest.raises(UnreadableBlockError) as caught:
+            engine.run(work, use)
+        message = str(caught.value)
+        assert lost.id in message
+        assert "b/2[0, 4)" in message
+        assert "a/1[5, 7)" in message
+        assert "\n" not in message
+        assert "forebay-unreadable" not in message
+
+
+def test_accepted_losses_are_left_out(engine: SparkEngine, stored: Stored) -> None:
+    work = store(stored)
+    lost = work.tasks[1][0]
+    local_path(stored.blocks_directory, lost.stream, lost.id).unlink()
+    (stored.root / "wal" / lost.handle.path).unlink()
+    keep = BatchWork(
+        work.batch_id, work.number, work.time_ms, True, ((work.tasks[0][0],), work.tasks[1]), frozenset({"b/2[0, 4)", "a/1[5, 7)", "a/1[0, 5)"})
+    )  # fmt: skip
+    (stored.root / "wal").mkdir(exist_ok=True)
+    seen: dict[str, Any] = {}
+
+    def job(batch: Batch) -> None:
+        seen["rows"] = batch.rdd.map(lambda r: (r.topic, r.partition, r.offset)).collect()
+        seen["ranges"] = [r.label for r in batch.ranges]
+
+    engine.run(keep, job)
+    assert seen["rows"] == [("a", 0, row.offset) for row in ODD_ROWS]
+    assert seen["ranges"] == ["a/0[3, 13)", "b/0[0, 1)"]
+
+
+def test_what_the_job_raises_comes_out_as_it_is(engine: SparkEngine, stored: Stored) -> None:
+    class MineError(Exception):
+        pass
+
+    def job(_: Batch) -> None:
+        raise MineError("no")
+
+    with pytest.raises(MineError, match="no"):
+        engine.run(store(stored), job)
+
+
+def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, stored: Stored, tmp_path: Path) -> None:
+    work = store(stored)
+    started, ended = tmp_path / "started", tmp_path / "ended"
+
+    def linger(rows: Any) -> Any:
+        """A task that takes no notice of being cancelled until it has written."""
+        import time
+
+        started.mkdir(exist_ok=True)
+        time.sleep(1.5)
+        ended.mkdir(exist_ok=True)
+        return iter([1])
+
+    def failing(batch: Batch) -> None:
+        import threading
+
+        from pyspark import InheritableThread
+
+        action = InheritableThread(target=lambda: _quietly(lambda: batch.arrow.mapPartitions(linger).count()))
+        action.start()
+        while not started.exists():
+            threading.Event().wait(0.02)
+        raise ValueError("the job gives up while its tasks still run")
+
+    with pytest.raises(ValueError, match="gives up"):
+        engine.run(work, failing)
+    assert engine._failed_group is not None
+    seen: list[int] = []
+
+    def retry(batch: Batch) -> None:
+        from driver.spark_engine import _running_tasks
+
+        seen.append(_running_tasks(engine.session.sparkContext, f"forebay-batch-{work.batch_id}-1"))
+
+    engine.run(work, retry)
+    assert seen == [0]
+
+
+def _quietly(action: Any) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        action()
+    except Py4JError:
+        pass  # cancelled, as it should be
+
+
+def test_jobs_run_under_a_group_that_names_the_batch(engine: SparkEngine, stored: Stored) -> None:
+    work = store(stored)
+    seen: list[str | None] = []
+
+    def job(batch: Batch) -> None:
+        context = engine.session.sparkContext
+        seen.append(context.getLocalProperty("spark.job.description"))
+
+    engine.run(work, job)
+    assert seen == [f"batch 7 (id {work.batch_id})"]
+    assert engine.session.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None:
+    engine.stop()
+    engine.start()
+    assert engine.parallelism == 2
+    assert spark.range(3).count() == 3
+    assert os.environ["PYSPARK_PYTHON"]

@@ -1,0 +1,62 @@
+"""Blocks stored as receivers store them: in a WAL segment and as a host's local copy."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.settings import Settings, from_values
+from forebay.values import Block, BlockMeta
+from wal.blocks import encode_meta, write_local
+from wal.frame import FrameKind
+from wal.reading import BlockReference, ReadPlan, Tier
+from wal.storage import open_storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+
+class Stored:
+    """A WAL and a block directory under ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.blocks_directory = root / "blocks"
+        self.wal_url = f"file://{root}/wal"
+        uids = itertools.count(7)
+        self._writer = LogWriter(
+            open_storage(self.wal_url),
+            lambda sequence: f"s/r1/{sequence:08}.seg",
+            SegmentIdentity("s", "r1", 1 << 40 | 1, 1),
+            SegmentLimits(10_000_000, 1000.0),
+            lambda: 0.0,
+            lambda: next(uids),
+        )
+
+    def add(self, meta: BlockMeta, payload: pa.Buffer, local: bool = True) -> BlockReference:
+        pending = self._writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+        self._writer.sync()
+        assert pending.handle is not None
+        if local:
+            write_local(self.blocks_directory, meta, payload)
+        return BlockReference.of(Block(meta, pending.handle, local))
+
+    def plan(self, *tiers: Tier, **fields: object) -> ReadPlan:
+        return ReadPlan(
+            wal_url=self.wal_url,
+            blocks_directory=str(self.blocks_directory),
+            tiers=tiers or ("local", "agent", "wal"),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def settings(self, **spark: str) -> Settings:
+        return from_values(
+            {
+                "stream": "s",
+                "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
+                "wal": {"url": self.wal_url},
+                "driver": {"journal": f"file://{self.root}/journal"},
+                "agent": {"blocks": str(self.blocks_directory)},
+                "spark": spark,
+            }
+        )
