@@ -98,7 +98,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._now = now
         self._new_uid = new_uid
-        self._sequence = 0
+        self._first_sequence = 1
         self._since_snapshot = 0
         self._next = state.events
         self._writer: LogWriter | None = None
@@ -166,7 +166,7 @@ class Journal:
             self._writer.close()
 
     def _new_writer(self) -> LogWriter:
-        first = self._sequence if self._writer is None else self._writer.next_sequence
+        first = self._first_sequence if self._writer is None else self._writer.next_sequence
         identity = SegmentIdentity(
             stream=self._stream, writer="driver", epoch=self.epoch, lineage=lineage_of(self.epoch)
         )

@@ -82,7 +82,7 @@ class Driver:
             settings.stream,
             self._owner,
             self._clock.wall_ms(),
-            self._clock.monotonic,
+            self._wall_seconds,
             lambda: secrets.randbits(64),
             settings.driver.journal_segment_size,
             lambda: _refuse_lost_journal(wal_storage, settings),
@@ -104,7 +104,7 @@ class Driver:
             settings.stream,
             opened.epoch,
             settings.driver.journal_segment_size,
-            self._clock.monotonic,
+            self._wall_seconds,
             lambda: secrets.randbits(64),
         )
         loop = DriverLoop(
@@ -191,6 +191,9 @@ class Driver:
             self._failure = error
             self._state, self._detail = "failed", str(error)
         self.stop()
+
+    def _wall_seconds(self) -> float:
+        return self._clock.wall_ms() / 1000.0
 
     # ---- what people see -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,144 @@
+"""The audit finds what is wrong, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from driver import audit, history, journal
+from driver.history import FinishedBatch, FinishedRange, HistoryWriter
+from driver.state import apply
+from forebay.errors import CorruptionError, UsageError
+from forebay.values import numbered
+from tests.support.tracked import STREAM, Tracked, offsets
+from wal.storage import MemoryStorage
+
+numbers = itertools.count(1)
+
+
+def worked() -> Tracked:
+    """Two batches completed and archived, one unfinished, one block waiting, a gap, and a range without records."""
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 25):
+        t.take_in(epoch, token, until)
+        t.complete(t.batch())
+    t.archived = history.finished(t.state)  # type: ignore[attr-defined]
+    t.archive(*(b.batch_id for b in t.archived))  # type: ignore[attr-defined]
+    t.report(epoch, t.block(epoch, [offsets(25, 30, token, records=0)]))
+    t.batch()
+    t.take_in(epoch, token, 40)
+    return t
+
+
+def archived(t: Tracked) -> tuple[FinishedBatch, ...]:
+    return t.archived  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_stream_that_went_well_is_clean_and_counted() -> None:
+    t = worked()
+    report = audit.report(t.state, archived(t))
+    assert report.clean
+    life = report.lives[0]
+    assert (life.start, life.until, life.batches, life.records, life.waiting, life.skipped) == (0, 40, 3, 35, 10, 5)
+    assert (life.duplicates, life.missing) == (0, 0)
+    assert (report.batches_completed, report.batches_unfinished, report.records_completed) == (2, 1, 25)
+
+
+def test_a_batch_still_in_the_state_and_already_in_the_history_counts_once() -> None:
+    """A kill between the history's append and the journal's event leaves exactly this."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    t.complete(t.batch())
+    report = audit.report(t.state, history.finished(t.state))
+    assert report.clean
+    assert (report.batches_completed, report.records_completed) == (1, 10)
+
+
+def test_a_batch_that_is_nowhere_is_missing_with_its_exact_range() -> None:
+    t = worked()
+    report = audit.report(t.state, archived(t)[1:])
+    assert [(f.kind, f.from_offset, f.until_offset) for f in report.findings] == [("missing", 0, 10)]
+    assert report.lives[0].missing == 10
+
+
+def test_offsets_in_two_batches_are_duplicates_and_name_both() -> None:
+    t = worked()
+    twice = FinishedBatch(
+        batch_id=numbered(1, 99),
+        number=99,
+        time_ms=1,
+        completed_ms=2,
+        attempts=1,
+        records=4,
+        ranges=(FinishedRange("t", 0, 1, 8, 12, 4),),
+        tasks=(),
+    )
+    report = audit.report(t.state, (*archived(t), twice))
+    assert {(f.kind, f.from_offset, f.until_offset) for f in report.findings} >= {("duplicate", 8, 10)}
+    assert any(numbered(1, 99) in f.batches for f in report.findings)
+    assert report.lives[0].duplicates == 4
+
+
+def test_offsets_past_the_position_are_found() -> None:
+    t = worked()
+    t.state.partitions["t/0"].position = 33
+    assert [f.kind for f in audit.report(t.state, archived(t)).findings] == ["beyond"]
+
+
+def test_ranges_of_a_life_that_the_journal_does_not_know_are_found() -> None:
+    t = worked()
+    strange = msgspec.structs.replace(
+        archived(t)[0], batch_id=numbered(1, 98), ranges=(FinishedRange("t", 0, 7, 0, 3, 3),)
+    )
+    assert [f.kind for f in audit.report(t.state, (*archived(t), strange)).findings] == ["beyond"]
+
+
+def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_finding() -> None:
+    from forebay import messages as m
+
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    batch = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 10)",)))
+    t.complete(batch)
+    t.say(
+        m.Trouble(
+            receiver_id="r1", epoch=epoch, topic="t", partition=0, token=token, kind="out-of-range", position=10, low=40, high=90
+        )
+    )
+    report = audit.report(t.state, ())
+    assert report.clean
+    life = report.lives[0]
+    assert [(g.from_offset, g.until_offset) for g in life.gaps] == [(10, 40)]
+    assert life.accepted_losses == ("t/0[0, 10)",)
+
+
+def test_the_audit_reads_journal_and_history_from_their_store() -> None:
+    storage = MemoryStorage(f"memory://audit-{next(numbers)}")
+    with pytest.raises(UsageError, match="holds no journal"):
+        audit.audit(storage, STREAM)
+    t = worked()
+    led, state = journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    for event in t.events:
+        apply(state, event)
+    led.append(t.events)
+    led.sync()
+    writer = HistoryWriter(storage, STREAM, led.epoch, 1000, lambda: 1.0, lambda: next(numbers))
+    assert not audit.audit(storage, STREAM).clean
+    for batch in archived(t):
+        writer.append((batch,))
+    assert audit.audit(storage, STREAM) == audit.report(t.state, archived(t))
+    path = storage.list(f"{STREAM}/history")[0]
+    whole = bytearray(storage.read(path))
+    whole[-80] ^= 1
+    storage.delete(path)
+    storage.create(path).append(bytes(whole))
+    with pytest.raises(CorruptionError):
+        audit.audit(storage, STREAM)

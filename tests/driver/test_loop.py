@@ -1,0 +1,177 @@
+"""Durable before answer or act: the deciding thread, over real journals in stores that hold, fail or fill up."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from driver import events as ev
+from driver import journal
+from driver.loop import DriverLoop
+from driver.state import State
+from driver.tracker import Ask, FoundPartitions, Tracker
+from forebay import messages as m
+from forebay.clock import SystemClock
+from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
+from tests.support.tracked import STREAM, TOPIC
+from wal.storage import AppendFile, MemoryStorage
+
+numbers = itertools.count(1)
+
+
+class Faulty(MemoryStorage):
+    """Runs ``before_sync`` before each sync of a file."""
+
+    before_sync: Callable[[], None] = staticmethod(lambda: None)
+
+    def create(self, path: str) -> AppendFile:
+        file, outer = super().create(path), self
+
+        class Gate:
+            def append(self, data: bytes) -> None:
+                file.append(data)
+
+            def sync(self) -> None:
+                outer.before_sync()
+                file.sync()
+
+            def close(self) -> None:
+                file.close()
+
+        return Gate()
+
+
+class Led:
+    def __init__(self) -> None:
+        self.storage = Faulty(f"memory://loop-{next(numbers)}")
+        self.journal, self.state = journal.lead(
+            self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers)
+        )
+        self.failure: list[BaseException] = []
+        self.ended = threading.Event()
+        tracker = Tracker(self.state, self.journal.epoch, "stop", 4, 0)
+        self.loop = DriverLoop(tracker, self.journal, SystemClock(), lambda _: None, self._failed)
+        self.loop.start()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure.append(error)
+        self.ended.set()
+
+    def durable(self) -> State:
+        state = journal.read(self.storage, STREAM).state
+        assert state is not None
+        return state
+
+
+@pytest.fixture
+def led() -> Iterator[Led]:
+    led = Led()
+    yield led
+    led.storage.before_sync = lambda: None
+    led.loop.stop()
+
+
+CREATE = FoundPartitions((ev.LifeStart(TOPIC, 0, 0),), 1, "earliest")
+
+
+def register(receiver: str) -> m.RegisterRequest:
+    return m.RegisterRequest(stream=STREAM, receiver_id=receiver, host="h", instance_id="i", release="1")
+
+
+def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_before_them(led: Led) -> None:
+    """INV-1: nobody sees what is not durable."""
+    reached, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reached.set()
+        assert release.wait(30)
+
+    led.loop.ask(CREATE)
+    led.storage.before_sync = hold
+    answer = led.loop.submit(register("r1"))
+    assert reached.wait(30)
+    read = led.loop.submit(Ask(lambda s: len(s.receivers)))
+    refusal = led.loop.submit(m.LookRequest(receiver_id="r1", epoch=1, partitions=()))
+    assert not answer.done()
+    assert not read.done()
+    assert not refusal.done()
+    release.set()
+    assert answer.result(30).epoch
+    assert read.result(30) == 1
+    with pytest.raises(FencedError):
+        refusal.result(30)
+
+
+def test_what_waits_during_a_sync_shares_the_next_one(led: Led) -> None:
+    syncs = itertools.count()
+    count = [0]
+    reached, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        count[0] = next(syncs)
+        reached.set()
+        assert release.wait(30)
+
+    led.loop.ask(CREATE)
+    led.storage.before_sync = hold
+    first = led.loop.submit(register("r0"))
+    assert reached.wait(30)
+    others = [led.loop.submit(register(f"r{i}")) for i in range(1, 101)]
+    release.set()
+    assert first.result(30)
+    assert len({f.result(30).epoch for f in others}) == 100
+    assert count[0] == 1
+
+
+def test_a_failed_sync_ends_the_driver_and_answers_nobody(led: Led) -> None:
+    led.loop.ask(CREATE)
+
+    def fail() -> None:
+        raise StoreError("the disk said no")
+
+    led.storage.before_sync = fail
+    answer = led.loop.submit(register("r1"))
+    with pytest.raises(UnreachableError):
+        answer.result(30)
+    assert led.ended.wait(30)
+    assert isinstance(led.failure[0], StoreError)
+    with pytest.raises(UnreachableError):
+        led.loop.submit(register("r2")).result(30)
+
+
+def test_lack_of_space_waits_and_answers_when_there_is_space(led: Led) -> None:
+    led.loop.ask(CREATE)
+    left = [3]
+
+    def full() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OutOfSpaceError("full")
+
+    led.storage.before_sync = full
+    epoch = led.loop.submit(register("r1")).result(30).epoch
+    assert left[0] == 0
+    assert not led.ended.is_set()
+    assert led.durable().receivers["r1"].epoch == epoch
+
+
+def test_a_superseded_driver_answers_nobody_and_ends_fenced(led: Led) -> None:
+    """INV-4."""
+    led.loop.ask(CREATE)
+    journal.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
+    with pytest.raises(UnreachableError):
+        led.loop.submit(register("r1")).result(30)
+    assert led.ended.wait(30)
+    assert isinstance(led.failure[0], FencedError)
+
+
+def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) -> None:
+    led.loop.ask(CREATE)
+    answer = led.loop.submit(register("r1"))
+    led.loop.stop()
+    assert answer.result(1).epoch
+    with pytest.raises(UnreachableError):
+        led.loop.submit(register("r2")).result(1)
