@@ -50,10 +50,12 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class HighWatermarks:
-    """The next offsets to be written, as the last fetches told them. For status only."""
+class SourceSeen:
+    """What the source knows without asking: the next offsets to be written, as the last fetches told them, and its
+    newest transport error, "" if there is none. For status only."""
 
-    offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+    error: str
 
 
 # ---- from the broker -------------------------------------------------------------------------------------------------
@@ -189,6 +191,16 @@ class Misused:
     reason: str
 
 
+# ---- from the process itself -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A part of this process failed in a way that nobody foresaw: it ends rather than go on without that part."""
+
+    reason: str
+
+
 Input: TypeAlias = (
     Tick
     | DrainRequested
@@ -196,7 +208,7 @@ Input: TypeAlias = (
     | Revoked
     | Lost
     | Polled
-    | HighWatermarks
+    | SourceSeen
     | CommitSynced
     | CommitFailed
     | TopicIdsRead
@@ -215,4 +227,5 @@ Input: TypeAlias = (
     | DriverFailed
     | Fenced
     | Misused
+    | Broken
 )

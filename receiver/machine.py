@@ -1,8 +1,8 @@
 """The receiver's decisions: inputs in, actions out. No clock, no threads, no I/O.
 
 :class:`ReceiverMachine` follows the rules of "How a receiver owns a partition" (docs/ARCHITECTURE.md). The service's
-threads drive it in production and a seeded scheduler drives the same object in the simulation, so it believes nothing that
-it was not told: answers that are late, repeated or lost change nothing, and are known by the number of their request.
+threads drive it in production and a seeded scheduler drives the same object in the simulation, so it believes nothing
+that it was not told: answers that are late, repeated or lost change nothing, and are known by their request's number.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class ReceiverMachine:
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
         self._no_space = ""
+        self._broker_error = ""
         self._paused = False
         self._full = False
         self._recommit: set[TopicPartition] = set()
@@ -131,15 +132,17 @@ class ReceiverMachine:
             return "draining"
         if not self.epoch:
             return "starting"
-        return "waiting" if self._driver_silence or self._no_space else "active"
+        return "waiting" if self._driver_silence or self._no_space or not self._partitions else "active"
 
     @property
     def detail(self) -> str:
-        """Why it waits, in words; "" if it does not."""
+        """Why it waits, in words; "" if it does not, or only for the group to assign partitions."""
         if self._no_space:
             return f"no space in the WAL: {self._no_space}"
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
+        if not self._partitions and self._broker_error:
+            return f"no partition assigned; Kafka: {self._broker_error}"
         return "memory is full, polling is paused" if self._full else ""
 
     def seconds_until_seal(self, now: float) -> float:
@@ -163,6 +166,11 @@ class ReceiverMachine:
 
     def owns(self, tp: TopicPartition) -> bool:
         return tp in self._partitions
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Those that the group has given to this receiver, claimed or not."""
+        return tuple(self._partitions)
 
     # ---- the one entry -----------------------------------------------------------------------------------------------
 
@@ -256,10 +264,13 @@ class ReceiverMachine:
             self._drain(now)
         self._balance()
 
-    def _high_watermarks(self, event: inp.HighWatermarks, now: float) -> None:
-        for tp, offset in event.offsets.items():
+    def _source_seen(self, event: inp.SourceSeen, now: float) -> None:
+        for tp, offset in event.high_watermarks.items():
             if tp in self._partitions:
                 self._partitions[tp].high_watermark = offset
+        if event.error and event.error != self._broker_error:
+            self._note(f"Kafka: {event.error}", warning=True)
+        self._broker_error = event.error
 
     def _tick(self, event: inp.Tick, now: float) -> None:
         """``_progress`` does it all."""
@@ -520,7 +531,7 @@ class ReceiverMachine:
             self._move(partition, held_until, now)
 
     def _start(self, partitions: Iterable[Partition], now: float) -> None:
-        """Assigns at the expected position, each time under a new generation: older ones are dropped everywhere (rule 3)."""
+        """Assigns at the expected position, each time under a new generation: older ones are dropped (rule 3)."""
         starts = []
         for partition in partitions:
             partition.request = 0
@@ -910,6 +921,9 @@ class ReceiverMachine:
     def _store_failed(self, event: inp.StoreFailed, now: float) -> None:
         self._exit(1, event.reason)
 
+    def _broken(self, event: inp.Broken, now: float) -> None:
+        self._exit(1, event.reason)
+
     def _out_of_space(self, event: inp.OutOfSpace, now: float) -> None:
         # Rule 7: waiting, not failing. Somebody or the clean-up frees space; nothing is lost meanwhile.
         if not self._no_space:
@@ -1114,7 +1128,7 @@ _HANDLERS: dict[type[inp.Input], str] = {
     inp.Revoked: "_revoked",
     inp.Lost: "_lost",
     inp.Polled: "_polled",
-    inp.HighWatermarks: "_high_watermarks",
+    inp.SourceSeen: "_source_seen",
     inp.CommitSynced: "_answered",
     inp.CommitFailed: "_commit_failed",
     inp.TopicIdsRead: "_answered",
@@ -1133,4 +1147,5 @@ _HANDLERS: dict[type[inp.Input], str] = {
     inp.DriverFailed: "_driver_failed",
     inp.Fenced: "_fenced",
     inp.Misused: "_misused",
+    inp.Broken: "_broken",
 }

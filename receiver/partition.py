@@ -27,8 +27,8 @@ TAKING = frozenset({Phase.ACTIVE})
 
 @dataclass(slots=True)
 class Partition:
-    """``expected``: the next offset to take in. ``accepted``: the durable position, as last answered. ``generation``: of
-    the current start, 0 while there is none. ``held``: what waits in memory to be cut again under the next token,
+    """``expected``: the next offset to take in. ``accepted``: the durable position, as last answered. ``generation``:
+    of the current start, 0 while there is none. ``held``: what waits in memory to be cut again under the next token,
     from ``held_from`` up to ``expected`` (rule 4)."""
 
     tp: TopicPartition

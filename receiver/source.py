@@ -1,8 +1,8 @@
 """Kafka as the receiver sees it: columns of records per partition, and the events of the consumer group.
 
-Implemented by ``forebay.kafka.consumer`` over a real broker; tests bring their own. All methods are called from one thread,
-the polling thread, except ``watermarks`` and ``topic_ids``, which one other thread calls: they wait for the broker, and
-polling must not. Listener methods are called within :meth:`Source.poll`, on the polling thread.
+Implemented by ``forebay.kafka.consumer`` over a real broker; tests bring their own. All methods are called from one
+thread, the polling thread, except ``watermarks`` and ``topic_ids``, which one other thread calls: they wait for the
+broker, and polling must not. Listener methods are called within :meth:`Source.poll`, on the polling thread.
 """
 
 from __future__ import annotations
@@ -43,8 +43,13 @@ class Listener(Protocol):
 
 
 class Source(Protocol):
-    """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern one
-    partition come as :class:`PartitionTrouble`, never as silence and never as a reset position."""
+    """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern
+    one partition come as :class:`PartitionTrouble`, never as silence and never as a reset position.
+
+    ``last_error``: the newest transport error in words, "" if there is none; for status.
+    """
+
+    last_error: str
 
     def subscribe(self, listener: Listener) -> None:
         """Joins the group. Called once, before the first poll."""

@@ -1,0 +1,223 @@
+"""The storing side: a sealed block becomes bytes, a local copy and a durable frame of the WAL, in parallel.
+
+Three threads: one encodes, one writes the local copies, one writes the WAL. All blocks that are queued when the WAL's
+thread is free share one sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import tenacity
+
+from forebay import failpoints
+from forebay.clock import Clock
+from forebay.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.values import Block, lineage_of
+from receiver.block_draft import BlockDraft
+from receiver.encoded_block import BlockWriting, EncodedBlock, encode
+from receiver.inputs import BlockStored, Broken, Fenced, Input, OutOfSpace, StoreFailed
+from wal.blocks import LocalRoom, encode_meta, write_local
+from wal.frame import FrameKind
+from wal.layout import block_segment
+from wal.storage import Storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+_log = logging.getLogger("forebay.receiver")
+
+#: encoded blocks that wait for the WAL at most: each is a second copy of its records
+ENCODED_MAX = 3
+#: between two attempts to write
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """A block on its way: ``local`` tells whether the host keeps a copy."""
+
+    sequence: int
+    block: EncodedBlock
+    local: Future[bool]
+
+
+class BlockStore:
+    """Stores drafts in order and tells what became of each, from threads of its own.
+
+    ``tell`` gets BlockStored, OutOfSpace, StoreFailed, Fenced or Broken. ``local_directory``: None for no local copies.
+    Open (``with``) it before the first :meth:`put`; leaving waits for the step in hand, not for what is queued.
+    """
+
+    def __init__(
+        self,
+        writing: BlockWriting,
+        storage: Storage,
+        limits: SegmentLimits,
+        local_directory: Path | None,
+        local_quota_bytes: int,
+        store_timeout_seconds: float,
+        clock: Clock,
+        tell: Callable[[Input], None],
+    ) -> None:
+        self._writing = writing
+        self._storage = storage
+        self._limits = limits
+        self._local_directory = local_directory
+        self._room = LocalRoom(local_directory, local_quota_bytes) if local_directory is not None else None
+        self._timeout_seconds = store_timeout_seconds
+        self._clock = clock
+        self._tell = tell
+        self._writer: LogWriter | None = None
+        self._drafts: queue.SimpleQueue[BlockDraft | None] = queue.SimpleQueue()  # bounded by the machine's memory
+        self._encoded: queue.Queue[_Writing | None] = queue.Queue(ENCODED_MAX)
+        self._local = ThreadPoolExecutor(1, thread_name_prefix="store-local")
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(step,), name=f"store-{name}", daemon=True)
+            for name, step in (("encode", self._encode_all), ("wal", self._write_all))
+        ]
+        self._local_failure_told = False
+
+    def open_epoch(self, epoch: int) -> None:
+        """The blocks put from now on are written under ``epoch``: to segments of its own (INV-4)."""
+        writing = self._writing
+        self._writer = LogWriter(
+            self._storage,
+            lambda sequence: block_segment(writing.stream, writing.receiver_id, epoch, sequence),
+            SegmentIdentity(writing.stream, writing.receiver_id, epoch, lineage_of(epoch)),
+            self._limits,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: random.SystemRandom().getrandbits(64),
+            failpoints=True,
+        )
+
+    def put(self, draft: BlockDraft) -> None:
+        """Never waits: how much may be queued is the machine's business."""
+        self._drafts.put(draft)
+
+    def __enter__(self) -> BlockStore:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._drafts.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._local.shutdown(wait=True, cancel_futures=True)
+        if self._writer is not None:
+            self._writer.close()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # whatever it is, the process must not go on as if it stored
+            _log.exception("the store broke")
+            self._tell(Broken(f"the store broke: {error!r}"))
+
+    # ---- encoding ----------------------------------------------------------------------------------------------------
+
+    def _encode_all(self) -> None:
+        try:
+            while (draft := self._drafts.get()) is not None and not self._closing.is_set():
+                block = encode(draft, self._writing, self._clock.wall_ms())
+                local = self._local.submit(self._copy, block)
+                if failpoints.armed("receiver.after-local-write"):
+                    local.result()
+                    failpoints.hit("receiver.after-local-write")
+                self._hand_over(_Writing(draft.sequence, block, local))
+        finally:
+            self._hand_over(None)
+
+    def _hand_over(self, writing: _Writing | None) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(queue.Full):
+                self._encoded.put(writing, timeout=0.5)
+                return
+        with contextlib.suppress(queue.Full):  # full: the WAL's thread is about to see that the store closes
+            self._encoded.put_nowait(None)
+
+    def _copy(self, block: EncodedBlock) -> bool:
+        """The local copy may be given up, never the WAL's: readers have other tiers."""
+        if self._local_directory is None:
+            return False
+        try:
+            write_local(self._local_directory, block.meta, block.payload, self._room)
+        except StoreError as error:
+            if not self._local_failure_told:
+                _log.warning("local copies are given up for now: %s", error)
+            self._local_failure_told = True
+            return False
+        self._local_failure_told = False
+        return True
+
+    # ---- the WAL -----------------------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        ended = False
+        while not ended:
+            group = [self._encoded.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    group.append(self._encoded.get_nowait())
+            blocks = [item for item in group if item is not None]
+            ended = self._closing.is_set() or len(blocks) < len(group) or not self._store(blocks)
+
+    def _store(self, blocks: list[_Writing]) -> bool:
+        """Writes ``blocks`` and makes them durable by one sync. False: it failed for good, and was told."""
+        assert self._writer is not None, "a block was put before its epoch was opened"
+        try:
+            pending = [
+                self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
+                for item in blocks
+            ]
+            if not self._sync():
+                return False
+        except FencedError as error:
+            self._tell(Fenced(str(error)))
+            return False
+        except StoreError as error:
+            self._tell(StoreFailed(f"the WAL failed for {self._timeout_seconds:g} s: {error}"))
+            return False
+        for item, frame in zip(blocks, pending, strict=True):
+            assert frame.handle is not None
+            local = item.local.result()  # both must have finished before the block is reported
+            self._tell(BlockStored(item.sequence, Block(meta=item.block.meta, handle=frame.handle, local=local)))
+        return True
+
+    def _sync(self) -> bool:
+        """Until it is durable. Raises StoreError after ``store_timeout`` of failures; waits for space without a limit,
+        because lack of space is not a failure (rule 7). False: the process is ending."""
+        assert self._writer is not None
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_any(
+                tenacity.stop_after_delay(self._timeout_seconds), tenacity.stop_when_event_set(self._closing)
+            ),
+            wait=tenacity.wait_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX, min=RETRY_SECONDS_MIN),
+            retry=tenacity.retry_if_exception(
+                lambda e: isinstance(e, StoreError) and not isinstance(e, OutOfSpaceError)
+            ),
+            before_sleep=lambda state: _log.warning("the WAL failed, writing again: %s", _reason(state)),
+            sleep=tenacity.sleep_using_event(self._closing),
+            reraise=True,
+        )
+        while not self._closing.is_set():
+            try:
+                attempts(self._writer.sync)
+                return True
+            except OutOfSpaceError as error:  # noqa: PERF203 - waits a second in between
+                self._tell(OutOfSpace(str(error)))
+                self._closing.wait(RETRY_SECONDS_MAX)
+        return False
+
+
+def _reason(state: tenacity.RetryCallState) -> str:
+    return str(state.outcome.exception()) if state.outcome is not None else ""

@@ -1,0 +1,127 @@
+"""A sealed block as bytes: the rows of its pieces, digests, metadata, payload. All Arrow work is here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.columns import Columns
+from forebay.records import Compression, RangeRows, digest, encode_block
+from forebay.values import BlockMeta, OffsetRange, block_id
+from receiver.block_draft import BlockDraft, DraftRange, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWriting:
+    """What all blocks of one receiver have in common."""
+
+    stream: str
+    receiver_id: str
+    host: str
+    headers: bool
+    compression: Compression
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    meta: BlockMeta
+    payload: Any  # pa.Buffer
+
+
+def encode(draft: BlockDraft, writing: BlockWriting, created_ms: int) -> EncodedBlock:
+    """``draft`` as it goes into the WAL and the local store. Pure, and the same for the same draft and time."""
+    rows = [RangeRows(part.tp, [rows_of(piece) for piece in part.pieces]) for part in draft.ranges]
+    ranges = tuple(_range(part, part_rows.batches) for part, part_rows in zip(draft.ranges, rows, strict=True))
+    meta = BlockMeta(
+        id=block_id(writing.receiver_id, draft.epoch, draft.sequence),
+        stream=writing.stream,
+        receiver_id=writing.receiver_id,
+        epoch=draft.epoch,
+        sequence=draft.sequence,
+        ranges=ranges,
+        records=sum(part.records for part in ranges),
+        created_ms=created_ms,
+        host=writing.host,
+        headers=writing.headers,
+    )
+    return EncodedBlock(meta, encode_block(rows, writing.headers, writing.compression))
+
+
+def _range(part: DraftRange, batches: Any) -> OffsetRange:
+    whole = all(piece.from_offset <= piece.columns.first_offset for piece in part.pieces)
+    return OffsetRange(
+        topic=part.tp.topic,
+        partition=part.tp.partition,
+        life=part.life,
+        from_offset=part.from_offset,
+        until_offset=part.until_offset,
+        records=sum(batch.num_rows for batch in batches),
+        leader_epoch=part.leader_epoch,
+        digest=digest(batches),
+        token=part.token,
+        bytes=sum(piece.columns.bytes for piece in part.pieces) if whole else sum(map(_bytes, batches)),
+        max_timestamp_ms=max((_newest(batch) for batch in batches), default=-1)
+        if not whole
+        else max((piece.columns.max_timestamp_ms for piece in part.pieces), default=-1),
+        preceding_gap=part.preceding_gap,
+    )
+
+
+def rows_of(piece: Piece) -> pa.RecordBatch:
+    """The rows of ``piece``: those of its columns whose offset is at least ``from_offset``. No copy."""
+    batch: pa.RecordBatch = piece.columns.batch
+    if piece.from_offset <= piece.columns.first_offset:
+        return batch
+    offsets = batch.column("offset").to_numpy()
+    return batch.slice(int(np.searchsorted(offsets, piece.from_offset)))
+
+
+def cut(columns: Columns, bytes_max: int) -> list[Columns]:
+    """``columns`` as consecutive pieces of at most ``bytes_max`` bytes each; a larger record is a piece of its own.
+
+    Blocks have a bound (INV-6), and the machine, which does not look at rows, can't cut within one poll.
+    """
+    if columns.bytes <= bytes_max or columns.rows == 1:
+        return [columns]
+    batch: pa.RecordBatch = columns.batch
+    ends = np.cumsum(_row_bytes(batch))
+    offsets = batch.column("offset").to_numpy()
+    pieces = []
+    begin = 0
+    while begin < columns.rows:
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        part = batch.slice(begin, end - begin)
+        pieces.append(
+            replace(
+                columns,
+                first_offset=int(offsets[begin]),
+                last_offset=int(offsets[end - 1]),
+                rows=end - begin,
+                bytes=int(ends[end - 1]) - before,
+                max_timestamp_ms=_newest(part),
+                batch=part,
+            )
+        )
+        begin = end
+    return pieces
+
+
+def _row_bytes(batch: pa.RecordBatch) -> Any:
+    key: Any = batch.column("key")
+    value: Any = batch.column("value")
+    lengths: list[Any] = [pc.fill_null(pc.binary_length(column), 0).to_numpy() for column in (key, value)]
+    return lengths[0].astype(np.int64) + lengths[1]
+
+
+def _bytes(batch: pa.RecordBatch) -> int:
+    return int(_row_bytes(batch).sum())
+
+
+def _newest(batch: pa.RecordBatch) -> int:
+    newest: Any = pc.max(batch.column("timestamp"))
+    return int(newest.as_py())

@@ -1,0 +1,80 @@
+"""One receiver process, put together: the only place that knows which parts it is made of."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+from forebay.clock import Clock, SystemClock
+from forebay.http import Client
+from forebay.kafka.consumer import KafkaSource
+from forebay.settings import Settings
+from forebay.values import check_name
+from receiver.block_store import BlockStore
+from receiver.driver_line import DriverLine
+from receiver.encoded_block import BlockWriting
+from receiver.machine import ReceiverMachine
+from receiver.service import ReceiverService
+from receiver.source import Source
+from wal.storage import Storage, open_storage
+from wal.writer import SegmentLimits
+
+_log = logging.getLogger("forebay.receiver")
+
+
+def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
+    """Runs receiver ``receiver_id`` until it is drained (SIGTERM, Ctrl-C, the driver's order) or must end.
+
+    ``host``: default ``receiver.host``, then this machine's name; it must be the agent's, whose directory keeps the local
+    copies. Returns the exit code: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. An unreachable
+    broker or driver is waited for, visibly. A second signal ends the process at once. Raises SettingsError.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
+    service = compose(settings, receiver_id, source, open_storage(settings.wal.url), SystemClock(), host)
+    if threading.current_thread() is threading.main_thread():
+        _drain_on_signal(service)
+    return service.run()
+
+
+def compose(
+    settings: Settings, receiver_id: str, source: Source, storage: Storage, clock: Clock, host: str | None = None
+) -> ReceiverService:
+    """The parts of one receiver, not started. Each call is another instance, whose registration ends the one before."""
+    check_name("receiver id", receiver_id)
+    host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
+    own = settings.receiver
+    machine = ReceiverMachine(settings.stream, receiver_id, host, uuid.uuid4().hex, version("forebay"), own)
+    writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression)
+    limits = SegmentLimits(settings.wal.segment_size, settings.wal.segment_age)
+    local = Path(settings.agent.blocks) if own.local_copies else None
+    return ReceiverService(
+        machine,
+        source,
+        lambda tell: BlockStore(writing, storage, limits, local, settings.agent.quota, own.store_timeout, clock, tell),
+        lambda name, tell: DriverLine(name, Client(settings.driver.url, own.report_timeout), tell),
+        settings,
+        clock,
+    )
+
+
+def _drain_on_signal(service: ReceiverService) -> None:
+    seen = False
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal seen
+        if seen:
+            os._exit(128 + number)  # asked twice: whoever asks knows that Kafka still has what is not reported
+        seen = True
+        service.drain()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)

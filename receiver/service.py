@@ -1,0 +1,235 @@
+"""The threads around the machine. What each does:
+
+* **polling** (the caller of :meth:`ReceiverService.run`): polls the source and does every action on it, in order. The
+  group's callbacks come within a poll; a revocation waits there until the machine says that it is done.
+* **store-encode, store-local, store-wal**: see block_store.py.
+* **driver-report, driver-claim, driver-beat**: one line to the driver each, so that a slow report holds up no heartbeat.
+* **broker**: see broker_line.py.
+
+All of them tell the machine what happened under one lock, and the actions are handed out under it, so their order is that
+of the decisions. The machine never waits, so nobody holds the lock for long.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from forebay import failpoints
+from forebay.clock import Clock
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.errors import ForebayError
+from forebay.settings import Settings
+from forebay.values import TopicPartition
+from receiver import actions as act
+from receiver import inputs as inp
+from receiver.block_store import BlockStore
+from receiver.broker_line import BrokerLine
+from receiver.driver_line import DriverLine
+from receiver.encoded_block import cut
+from receiver.machine import ReceiverMachine
+from receiver.source import Source
+
+_log = logging.getLogger("forebay.receiver")
+
+#: a poll waits no longer than this, so that signals and actions on the source are never older
+POLL_SECONDS_MAX = 0.1
+#: a synchronous commit holds up polling; a member that gets no answer within this is not sure to be one
+COMMIT_SECONDS_MAX = 5.0
+
+#: makes a store that tells the machine by the function it is given
+StoreOf = Callable[[Callable[[inp.Input], None]], BlockStore]
+LineOf = Callable[[str, Callable[[inp.Input], None]], DriverLine]
+
+
+class ReceiverService:
+    """Runs one machine over one source, store and driver until it ends. Not to be used twice."""
+
+    def __init__(
+        self,
+        machine: ReceiverMachine,
+        source: Source,
+        store_of: StoreOf,
+        line_of: LineOf,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._machine = machine
+        self._source = source
+        self._settings = settings
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._source_actions: deque[act.SourceAction] = deque()
+        self._store = store_of(self.tell)
+        self._reports = line_of("report", self.tell)
+        self._claims = line_of("claim", self.tell)
+        self._beats = line_of("beat", self.tell)
+        self._broker = BrokerLine(source, settings.receiver.report_timeout, self.tell)
+        self._subscribed = False
+        self._revocation_done = False
+        self._drain_wanted = False
+        self._exit: act.Exit | None = None
+        self._seen_at = 0.0
+
+    # ---- from any thread ---------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Asks for a drain. Takes no lock, so a signal handler may call it; noticed within a poll."""
+        self._drain_wanted = True
+
+    def tell(self, event: inp.Input) -> None:
+        """Lets the machine decide about ``event`` and hands out what is to be done."""
+        with self._changed:
+            for action in self._machine.handle(event, self._clock.monotonic()):
+                self._hand_out(action)
+            self._changed.notify_all()
+
+    def _hand_out(self, action: act.Action) -> None:
+        if isinstance(action, act.StoreBlock):
+            self._store.put(action.draft)
+        elif isinstance(action, act.Report):
+            self._reports.send(action)
+        elif isinstance(action, act.Heartbeat):
+            self._beats.send(action)
+        elif isinstance(action, act.Register | act.Look | act.Claim | act.Release | act.SendTrouble):
+            self._claims.send(action)
+        elif isinstance(action, act.CheckTopicIds | act.Inspect):
+            self._broker.send(action)
+        elif isinstance(action, act.RevocationDone):
+            self._revocation_done = True
+        elif isinstance(action, act.Note):
+            _log.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+        elif isinstance(action, act.Exit):
+            self._exit = action
+        else:
+            self._source_actions.append(action)
+
+    # ---- the polling thread ------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until the machine says Exit: its code. Raises what the source raised."""
+        with ExitStack() as parts:
+            parts.callback(self._leave_group)
+            for part in (self._store, self._reports, self._claims, self._beats, self._broker):
+                parts.enter_context(part)
+            while self._exit is None:
+                self._step()
+        _log.log(logging.INFO if self._exit.code == 0 else logging.ERROR, "ends: %s", self._exit.reason)
+        return self._exit.code
+
+    def _leave_group(self) -> None:
+        if self._subscribed:
+            self._source.close()
+
+    def _step(self) -> None:
+        if self._drain_wanted:
+            self._drain_wanted = False
+            self.tell(inp.DrainRequested())
+        self._act_on_source()
+        if not self._subscribed:
+            self.tell(inp.Tick())
+            with self._changed:
+                if self._exit is None and not self._source_actions:
+                    self._changed.wait(POLL_SECONDS_MAX)
+            return
+        now = self._clock.monotonic()
+        with self._changed:
+            records_max = self._machine.poll_records_max
+            timeout = min(POLL_SECONDS_MAX, max(0.001, self._machine.seconds_until_seal(now)))
+        polled = self._source.poll(records_max, timeout)
+        if polled:
+            failpoints.hit("receiver.after-poll")
+            self.tell(inp.Polled(self._bounded(polled)))
+        else:
+            self.tell(inp.Tick())
+        errors = self._source.poll_commit_errors()
+        if errors:
+            self.tell(inp.CommitFailed(errors))
+        if now - self._seen_at >= self._settings.receiver.heartbeat_interval:
+            self._seen_at = now
+            self._look_at_source()
+
+    def _bounded(
+        self, polled: Sequence[Columns | EndOfPartition | PartitionTrouble]
+    ) -> Sequence[Columns | EndOfPartition | PartitionTrouble]:
+        """No columns larger than a block may be."""
+        limit = self._settings.receiver.block_size
+        if all(not isinstance(item, Columns) or item.bytes <= limit for item in polled):
+            return polled
+        return [part for item in polled for part in (cut(item, limit) if isinstance(item, Columns) else [item])]
+
+    def _look_at_source(self) -> None:
+        with self._changed:
+            partitions = self._machine.partitions
+        marks = {tp: mark for tp in partitions if (mark := self._source.high_watermark(tp)) >= 0}
+        self.tell(inp.SourceSeen(marks, self._source.last_error))
+
+    def _act_on_source(self, within_callback: bool = False) -> None:
+        """All actions that wait, in order. Within the group's callback only commits: librdkafka is about to change the
+        assignment, so starting, pausing and the proof of membership wait until the poll has returned."""
+        while True:
+            with self._changed:
+                if not self._source_actions or self._exit is not None:
+                    return
+                if within_callback and not isinstance(self._source_actions[0], act.CommitAsync):
+                    return
+                action = self._source_actions.popleft()
+            self._do(action)
+
+    def _do(self, action: act.SourceAction) -> None:
+        if isinstance(action, act.CommitAsync):
+            if not failpoints.hit("receiver.before-commit"):
+                self._source.commit(action.positions)
+        elif isinstance(action, act.CommitSync):
+            timeout = min(COMMIT_SECONDS_MAX, self._settings.receiver.report_timeout)
+            try:
+                errors = self._source.commit_sync(action.positions, timeout)
+            except ForebayError as error:
+                errors = dict.fromkeys(action.positions, str(error))
+            self.tell(inp.CommitSynced(action.request, errors))
+        elif isinstance(action, act.StartPartitions):
+            with self._changed:  # the group may have taken some since this was decided
+                starts = [start for start in action.starts if self._machine.is_current(start.tp, start.generation)]
+            if starts:
+                self._source.start(starts)
+        elif isinstance(action, act.Pause):
+            self._source.pause(self._owned(action.partitions))
+        elif isinstance(action, act.Resume):
+            self._source.resume(self._owned(action.partitions))
+        elif isinstance(action, act.Subscribe):
+            self._store.open_epoch(action.epoch)
+            self._source.subscribe(self)
+            self._subscribed = True
+
+    def _owned(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        with self._changed:
+            return [tp for tp in partitions if self._machine.owns(tp)]
+
+    # ---- the group's callbacks, within a poll ------------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self.tell(inp.Assigned(tuple(partitions)))
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Returns when what was taken in of ``partitions`` is accepted, or the machine's deadline passed (rule 6)."""
+        failpoints.hit("receiver.revoke")
+        with self._changed:
+            self._revocation_done = False
+            self.tell(inp.Revoked(tuple(partitions)))
+        while True:
+            self._act_on_source(within_callback=True)
+            with self._changed:
+                if self._revocation_done or self._exit is not None:
+                    break
+                self._changed.wait(POLL_SECONDS_MAX)
+            if self._drain_wanted:
+                self._drain_wanted = False
+                self.tell(inp.DrainRequested())
+            self.tell(inp.Tick())
+        self._act_on_source(within_callback=True)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.tell(inp.Lost(tuple(partitions)))
