@@ -1,0 +1,146 @@
+"""What may be deleted from the WAL: a decision on values alone (INV-8).
+
+A segment may go when it is sealed or its writer is fenced, all of it can be read, and the journal durably says of every
+block in it that nothing needs it:
+
+* a block the journal knows must have been released by every batch, cursor and rewind horizon;
+* a block the journal does not know (an orphan, or one whose clean-up is long done) must hold, range by range, only what
+  came in otherwise: the life has ended (what it alone held was adopted then), or the durable position is at or past its
+  end. Until then its report may still arrive, and would be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+
+from forebay.errors import CorruptionError
+from forebay.values import OffsetRange, TopicPartition
+from wal.blocks import decode_meta
+from wal.frame import Frame, FrameKind
+from wal.scan import Damage, Newer, Scanned
+
+#: a judgement names at most this many reasons
+REASONS_MAX = 8
+
+
+class Standing(Enum):
+    """How a range stands to the journal: has everything in it come in, so that no report of it can be accepted?"""
+
+    LIFE_ENDED = "its life has ended"
+    PAST = "the durable position is at or past its end"
+    BEHIND = "the durable position is before its end"
+    UNKNOWN = "the journal knows no such partition or life"
+
+    @property
+    def settled(self) -> bool:
+        return self in (Standing.LIFE_ENDED, Standing.PAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A partition's current life, and the durable position in it."""
+
+    life: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """What the journal durably says. ``needed``: ids of accepted blocks that wait or that a batch, a cursor or a rewind
+    horizon needs. ``released``: ids of accepted blocks that nothing needs any more and whose bytes are still there.
+    """
+
+    needed: AbstractSet[str]
+    released: AbstractSet[str]
+    positions: Mapping[TopicPartition, Position]
+
+    def standing(self, held: OffsetRange) -> Standing:
+        position = self.positions.get(held.tp)
+        if position is None or held.life > position.life:
+            return Standing.UNKNOWN
+        if held.life < position.life:
+            return Standing.LIFE_ENDED
+        return Standing.PAST if position.offset >= held.until_offset else Standing.BEHIND
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFacts:
+    """A block in a segment."""
+
+    block_id: str
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """A block segment as a scan found it. ``sealed``: a later segment of the same writer and epoch exists.
+    ``fenced``: the journal gave the writer's id a newer epoch. ``unreadable``: in words, each place that can't be
+    read.
+    """
+
+    path: str
+    sealed: bool
+    fenced: bool
+    frames: tuple[FrameFacts, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``reasons`` why the segment is kept; none if it may be deleted."""
+
+    path: str
+    reasons: tuple[str, ...]
+
+    @property
+    def deletable(self) -> bool:
+        return not self.reasons
+
+
+def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: bool) -> SegmentFacts:
+    """The facts in a scan of a block segment; one without payloads will do. A torn tail holds nothing."""
+    frames = []
+    unreadable = []
+    for item in found:
+        if isinstance(item, Damage):
+            unreadable.append(f"damaged at byte {item.offset}: {item.reason}")
+        elif isinstance(item, Newer):
+            unreadable.append(f"written with {item.feature} at byte {item.offset}")
+        elif isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
+            try:
+                meta = decode_meta(item.metadata, path, item.offset)
+            except CorruptionError as error:
+                unreadable.append(f"damaged at byte {item.offset}: {error.reason}")
+            else:
+                frames.append(FrameFacts(meta.id, meta.ranges))
+        elif isinstance(item, Frame) and item.header.kind != FrameKind.SEGMENT:
+            unreadable.append(f"no block, but a frame of kind {item.header.kind} at byte {item.offset}")
+    return SegmentFacts(path, sealed, fenced, tuple(frames), tuple(unreadable))
+
+
+def judge_segment(facts: SegmentFacts, view: JournalView) -> Judgement:
+    """Whether the segment may be deleted, and if not, why not."""
+    reasons = list(facts.unreadable)
+    if not (facts.sealed or facts.fenced):
+        reasons.append("its writer may still append to it")
+    for frame in facts.frames:
+        reasons += _reasons(frame, view)
+        if len(reasons) >= REASONS_MAX:
+            break
+    return Judgement(facts.path, tuple(reasons[:REASONS_MAX]))
+
+
+def _reasons(frame: FrameFacts, view: JournalView) -> list[str]:
+    if frame.block_id in view.needed:
+        return [f"block {frame.block_id} is needed"]
+    if frame.block_id in view.released:
+        return []
+    standings = ((held, view.standing(held)) for held in frame.ranges)
+    return [
+        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.life} {standing.value}"
+        for held, standing in standings
+        if not standing.settled
+    ]
