@@ -68,7 +68,7 @@ def tracker_application(
 
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
     async def get_status() -> m.StatusAnswer:
-        return await asyncio.wrap_future(status())  # type: ignore[no-any-return]
+        return await asyncio.wrap_future(status())
 
     @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"])
     async def health() -> m.Done:

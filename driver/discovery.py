@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
-
 from driver.events import LifeStart
 from driver.tracker import FoundPartitions
 from forebay.errors import ForebayError
+from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-class Committed(Protocol):
-    offset: int
-    metadata: str
-
-
-class Admin(Protocol):
-    """What discovery asks of Kafka (``forebay.kafka.admin.KafkaAdmin``)."""
-
-    def partitions(self, topics: tuple[str, ...], pattern: str | None) -> set[TopicPartition]: ...
-
-    def starting_offsets(
-        self, policy: str | dict[str, int], partitions: set[TopicPartition], group: str
-    ) -> dict[TopicPartition, int]: ...
-
-    def topic_ids(self, topics: set[str]) -> dict[str, str]: ...
-
-    def committed(self, group: str, partitions: set[TopicPartition]) -> dict[TopicPartition, Committed]: ...
-
-
 class LostJournal(ForebayError):
     """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
 
 
-def discover(admin: Admin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int) -> FoundPartitions | None:
+def discover(admin: KafkaAdmin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int) -> FoundPartitions | None:
     """Resolves where partitions that are not ``known`` (as "topic/partition") begin; None if there is none.
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is

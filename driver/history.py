@@ -69,12 +69,12 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
 
 def finished(state: State, limit: int = 10_000) -> tuple[FinishedBatch, ...]:
     """The batches that can leave the journal's state: those of the contiguous completed prefix, in order."""
-    found = []
+    done: list[FinishedBatch] = []
     for batch in sorted(state.batches.values(), key=lambda b: b.number):
-        if batch.number > state.completed_number or batch.completed_ms is None or len(found) == limit:
+        if batch.number > state.completed_number or batch.completed_ms is None or len(done) == limit:
             break
         blocks = [state.blocks[block_id] for block_id in batch.block_ids]
-        found.append(
+        done.append(
             FinishedBatch(
                 batch_id=batch.batch_id,
                 number=batch.number,
@@ -87,7 +87,7 @@ def finished(state: State, limit: int = 10_000) -> tuple[FinishedBatch, ...]:
                 lost=batch.lost,
             )
         )
-    return tuple(found)
+    return tuple(done)
 
 
 class HistoryWriter:

@@ -17,8 +17,9 @@ noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -144,7 +145,7 @@ class Journal:
         self._writer = writer
         writer.sync()
         self._since_snapshot = 0
-        self._bases.append(writer.current_path)
+        self._bases.append(_path(writer))
 
     def drop_superseded(self) -> None:
         """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous
@@ -182,6 +183,11 @@ class Journal:
         )
 
 
+def _path(writer: LogWriter) -> str:
+    assert writer.current_path is not None  # just synced
+    return writer.current_path
+
+
 def claim_path(stream: str, epoch: int) -> str:
     return f"{stream}/epochs/{epoch:016x}"
 
@@ -207,8 +213,7 @@ def lead(
         try:
             next(steps)
         except StopIteration as end:
-            result: tuple[Journal, State] = end.value
-            return result
+            return cast("tuple[Journal, State]", end.value)
 
 
 def opening(
@@ -220,7 +225,7 @@ def opening(
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
     check_empty: Callable[[], None] = lambda: None,
-) -> Iterator[str]:
+) -> Generator[str, None, tuple[Journal, State]]:
     """:func:`lead`, step by step: yields the name of each step done, returns (journal, state). The simulation crashes and
     interleaves drivers between steps."""
     newest = newest_claim(storage, stream)

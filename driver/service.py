@@ -16,7 +16,7 @@ from driver import history, journal
 from driver.api import tracker_application
 from driver.batch import Engine, Job
 from driver.cleaner import Cleaner
-from driver.discovery import Admin, check_commits, discover
+from driver.discovery import check_commits, discover
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.scheduler import Scheduler
@@ -25,6 +25,7 @@ from driver.tracker import Ask, Tracker, status
 from forebay.clock import Clock
 from forebay.errors import FencedError, ForebayError, UnreachableError
 from forebay.http import Server
+from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal import layout
@@ -47,10 +48,10 @@ class Driver:
     """
 
     def __init__(
-        self, settings: Settings, admin: Any, engine: Engine, job: Job, clock: Clock, release: str, take_over: bool = False
+        self, settings: Settings, admin: KafkaAdmin, engine: Engine, job: Job, clock: Clock, release: str, take_over: bool = False
     ) -> None:
         self._settings = settings
-        self._admin: Any = admin
+        self._admin = admin
         self._engine = engine
         self._job = job
         self._clock = clock
@@ -263,9 +264,8 @@ class Driver:
 
     def _discover(self) -> bool:
         assert self._loop is not None
-        admin: Admin = self._admin
         known, topics, created = self._ask(lambda s: (set(s.partitions), set(s.topics), s.created))
-        found = discover(admin, self._settings, known, topics, created, self._clock.wall_ms())
+        found = discover(self._admin, self._settings, known, topics, created, self._clock.wall_ms())
         if found is not None:
             self._loop.ask(found)
             log.info("partitions begun: %s", ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in found.starts))
@@ -281,11 +281,19 @@ class Driver:
         check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
 
     def _publish(self, published: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        completed: dict[TopicPartition, int] = self._ask(lambda s: {p.tp: p.completed for p in s.partitions.values()})
-        changed = {tp: offset for tp, offset in completed.items() if published.get(tp) != offset}
-        if changed:
-            self._admin.publish(self._settings.completed_group, changed)
-        return completed
+        """Shows in a second consumer group how far batches are completed; never authority, so a refusal is only told."""
+        completed, lineage = self._ask(
+            lambda s: ({p.tp: (p.completed, p.life.life) for p in s.partitions.values()}, s.lineage)
+        )
+        changed = {
+            tp: Committed(offset, -1, f"forebay:{lineage}:{life}")
+            for tp, (offset, life) in completed.items()
+            if published.get(tp) != offset
+        }
+        errors = self._admin.publish(self._settings.completed_group, changed)
+        for tp, error in errors.items():
+            log.warning("group %s: %s could not be shown: %s", self._settings.completed_group, tp, error)
+        return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
 
 
 def _refuse_lost_journal(wal_storage: Storage, settings: Settings) -> None:

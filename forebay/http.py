@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -74,20 +75,20 @@ class Server:
             lifespan="off",
             timeout_graceful_shutdown=grace_seconds,
         )
-        self._server = uvicorn.Server(self._config)
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
-        self._socket = None
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
         self.url = ""
 
     def __enter__(self) -> Server:
         try:
-            self._socket = self._config.bind_socket()
+            bound = self._socket = self._config.bind_socket()
         except SystemExit:
             raise UsageError(
                 f"can't listen on {self._config.host}:{self._config.port}: the port is taken or not allowed; "
                 "stop what uses it or set another url"
             ) from None
-        host, port = self._socket.getsockname()[:2]
+        host, port = bound.getsockname()[:2]
         self.url = f"http://{host}:{port}"
         started = threading.Event()
 
@@ -98,7 +99,7 @@ class Server:
 
         self._server = Announcing(self._config)
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+            target=self._server.run, kwargs={"sockets": [bound]}, name="http", daemon=True
         )
         self._thread.start()
         if not started.wait(30):
@@ -108,8 +109,9 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
         if self._socket is not None:
             self._socket.close()
 
@@ -123,15 +125,15 @@ class Client:
             maxsize=4, retries=False, timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
         )
 
-    def post(self, path: str, body: msgspec.Struct, answer: Callable[..., Answer] | type[Answer]) -> Answer:
+    def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Sends ``body`` and decodes the answer as type ``answer``.
 
         Raises UnreachableError (no answer, or 5xx), FencedError, RefusedError, UsageError (400).
         """
-        return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)  # type: ignore[arg-type]
+        return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
 
-    def get(self, path: str, answer: Callable[..., Answer] | type[Answer]) -> Answer:
-        return msgspec.json.decode(self.request("GET", path), type=answer)  # type: ignore[arg-type]
+    def get(self, path: str, answer: type[Answer]) -> Answer:
+        return msgspec.json.decode(self.request("GET", path), type=answer)
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
