@@ -24,6 +24,8 @@ _COMMANDS = {
     "status": "deploy.status",
     "offsets": "deploy.offsets",
     "audit": "deploy.audit",
+    "wal": "deploy.log_inspection",
+    "recover": "deploy.recovery",
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -82,7 +82,7 @@ def require_writable(key: str, place: str) -> None:
 
             open_storage(place)  # refuses what no storage can keep
             return
-        place = unquote(parts.path)
+        place = parts.path
     folder = Path(place)
     try:
         while not folder.exists():
