@@ -1,0 +1,264 @@
+"""A store in memory that forgets what was not synced, as a host's page cache does when the power goes.
+
+It keeps, per file and per directory entry, what is durable and what is only cached. :meth:`ForgetfulStorage.crash_host`
+throws the cache away; what it keeps of it anyway is drawn from the caller's random numbers. Deterministic, no threads.
+
+Every operation is a row of small steps (write half of the bytes, write the rest, make the name durable, …), counted in
+``steps``; ``crash_at_step`` raises :class:`Crash` just before one of them, so a test can go over all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from forebay.errors import OutOfSpaceError, StoreError
+from wal.storage import AppendFile, Paths, check_path
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Crash(BaseException):
+    """The process ends here: not an Exception, so that nothing on the way handles it."""
+
+
+@dataclass(slots=True)
+class _Extent:
+    data: bytes
+    state: str  # durable | dirty | lost (a sync failed and marked it clean: never written, never again tried)
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    extents: list[_Extent] = field(default_factory=list)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(extent.data for extent in self.extents)
+
+    @property
+    def size(self) -> int:
+        return sum(len(extent.data) for extent in self.extents)
+
+
+class ForgetfulStorage:
+    """``capacity_bytes``: what fits in all files together; None: no limit."""
+
+    appendable = True
+
+    def __init__(self, url: str = "forgetful://test", capacity_bytes: int | None = None) -> None:
+        self.url = url
+        self.capacity_bytes = capacity_bytes
+        self.steps = 0
+        self.crash_at_step: int | None = None
+        self.calls: Counter[str] = Counter()
+        self._cached: dict[str, _Inode] = {}
+        self._durable: dict[str, _Inode] = {}
+        self._failures: dict[tuple[str, int], Exception] = {}
+        self._hosts = 0
+
+    # ---- what a test does to it --------------------------------------------------------------------------------------
+
+    def fail(self, operation: str, nth: int, error: Exception | None = None) -> None:
+        """The ``nth`` call from now of ``operation`` (create, append, sync, put_new, replace, read, delete) fails, by
+        default with a StoreError. A failed append has written half of its bytes; the bytes of a failed sync are marked
+        clean, stay readable, and are lost when the host crashes.
+        """
+        self._failures[operation, self.calls[operation] + nth] = error or StoreError(f"{operation}: injected error")
+
+    def crash_process(self) -> None:
+        """The process ends, the host lives: all that was written is still there to read, and is still not durable.
+        Ends an armed ``crash_at_step``.
+        """
+        self.crash_at_step = None
+
+    def crash_host(self, random: Random, zero_fill: bool = False) -> None:
+        """The host loses its page cache. Of unsynced appends any prefix survives, which may end within one; of unsynced
+        names and deletions any. With ``zero_fill`` a file may keep its length, with zeros for what is lost. Files that
+        are open are of no use any more.
+        """
+        self.crash_at_step = None
+        self._hosts += 1
+        names: dict[str, _Inode] = {}
+        for path in sorted(self._cached.keys() | self._durable.keys()):
+            cached, durable = self._cached.get(path), self._durable.get(path)
+            inode = durable if cached is durable or random.random() < 0.5 else cached
+            if inode is not None:
+                names[path] = inode
+        for inode in {id(inode): inode for inode in names.values()}.values():
+            _forget(inode, random, zero_fill)
+        self._cached, self._durable = dict(names), dict(names)
+
+    def durable_bytes(self, path: str) -> int:
+        """How many bytes at the beginning of the file no crash can take; 0 if even its name can go."""
+        inode = self._durable.get(path)
+        if inode is None or self._cached.get(path) is not inode:
+            return 0
+        total = 0
+        for extent in inode.extents:
+            if extent.state != "durable":
+                break
+            total += len(extent.data)
+        return total
+
+    # ---- Storage -----------------------------------------------------------------------------------------------------
+
+    def create(self, path: str) -> AppendFile:
+        self._begin("create")
+        if check_path(path) in self._cached:
+            raise _exists(path)
+        inode = self._cached[path] = _Inode()
+        self._step()
+        self._durable[path] = inode
+        self._step()
+        return _ForgetfulFile(self, path, inode)
+
+    def put_new(self, path: str, data: Buffer) -> None:
+        self._begin("put_new")
+        if check_path(path) in self._cached:
+            raise _exists(path)
+        self._put(path, data)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        self._begin("replace")
+        check_path(path)
+        self._put(path, data)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self._begin("read")
+        data = self._at(path).data
+        return data[offset:] if length is None else data[offset : offset + length]
+
+    def size(self, path: str) -> int:
+        return self._at(path).size
+
+    def exists(self, path: str) -> bool:
+        return check_path(path) in self._cached
+
+    def list(self, prefix: str) -> Paths:
+        start = f"{check_path(prefix)}/" if prefix else ""
+        return sorted(path for path in self._cached if path.startswith(start))
+
+    def delete(self, path: str) -> None:
+        self._begin("delete")
+        self._cached.pop(check_path(path), None)
+        self._step()
+        self._durable.pop(path, None)
+        self._step()
+
+    def free_bytes(self) -> int | None:
+        if self.capacity_bytes is None:
+            return None
+        inodes = {id(inode): inode for inode in self._cached.values()}
+        return max(0, self.capacity_bytes - sum(inode.size for inode in inodes.values()))
+
+    # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _put(self, path: str, data: Buffer) -> None:
+        whole = bytes(data)
+        free = self.free_bytes()
+        if free is not None and len(whole) > free:
+            raise OutOfSpaceError(f"{path}: no space left")
+        self._step()
+        inode = self._cached[path] = _Inode([_Extent(whole, "durable")])
+        self._step()
+        self._durable[path] = inode
+        self._step()
+
+    def _append(self, path: str, inode: _Inode, data: bytes) -> None:
+        failure = self._failure("append")
+        free = self.free_bytes()
+        if free is not None and len(data) > free:
+            data, failure = data[:free], OutOfSpaceError(f"{path}: no space left")
+        elif failure is not None:
+            data = data[: len(data) // 2]
+        self._step()
+        for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+            if part:
+                inode.extents.append(_Extent(part, "dirty"))
+                self._step()
+        if failure is not None:
+            raise failure
+
+    def _sync(self, inode: _Inode) -> None:
+        failure = self._failure("sync")
+        self._step()
+        for extent in inode.extents:
+            if extent.state == "dirty":
+                extent.state = "lost" if failure is not None else "durable"
+        if failure is not None:
+            raise failure
+        self._step()
+
+    def _at(self, path: str) -> _Inode:
+        try:
+            return self._cached[check_path(path)]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+    def _begin(self, operation: str) -> None:
+        failure = self._failure(operation)
+        if failure is not None:
+            raise failure
+        self._step()
+
+    def _failure(self, operation: str) -> Exception | None:
+        self.calls[operation] += 1
+        return self._failures.pop((operation, self.calls[operation]), None)
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at_step:
+            raise Crash(f"before step {self.steps}")
+
+
+class _ForgetfulFile:
+    def __init__(self, storage: ForgetfulStorage, path: str, inode: _Inode) -> None:
+        self._storage = storage
+        self._path = path
+        self._inode = inode
+        self._host = storage._hosts
+        self._poisoned = False
+
+    def append(self, data: Buffer) -> None:
+        self._guarded(lambda: self._storage._append(self._path, self._inode, bytes(data)))
+
+    def sync(self) -> None:
+        self._guarded(lambda: self._storage._sync(self._inode))
+
+    def close(self) -> None:
+        self._poisoned = True
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self._poisoned or self._host != self._storage._hosts:
+            raise StoreError(f"{self._path}: closed, poisoned, or of a host that crashed")
+        try:
+            work()
+        except BaseException:
+            self._poisoned = True
+            raise
+
+
+def _forget(inode: _Inode, random: Random, zero_fill: bool) -> None:
+    """Leaves what the disk holds: durable extents; of the dirty ones after the last durable one, a prefix."""
+    last = max((at for at, extent in enumerate(inode.extents) if extent.state == "durable"), default=-1)
+    kept = b"".join(e.data if e.state == "durable" else bytes(len(e.data)) for e in inode.extents[: last + 1])
+    tail = b""
+    for extent in inode.extents[last + 1 :]:
+        if extent.state == "lost":
+            break
+        tail += extent.data
+    survives = random.randrange(len(tail) + 1)
+    zeros = bytes(len(tail) - survives) if zero_fill and random.random() < 0.5 else b""
+    whole = kept + tail[:survives] + zeros
+    inode.extents[:] = [_Extent(whole, "durable")] if whole else []
+
+
+def _exists(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
