@@ -266,7 +266,10 @@ class LocalStorage:
         while not os.path.isdir(os.path.dirname(place)):
             place = os.path.dirname(place)
             made.append(place)
-        os.makedirs(folder, exist_ok=True)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except FileExistsError:  # a file stands where a folder should: not the same as a taken name
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
         for new in reversed(made):
             _sync_directory(os.path.dirname(new))
         with suppress(PermissionError):  # a root that somebody else made may lie in a folder that we may not open

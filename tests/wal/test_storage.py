@@ -1,0 +1,358 @@
+"""The contract of Storage, over every implementation; and what only a local folder promises."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from tests.support.forgetful import ForgetfulStorage
+from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_storage, store_error
+
+_names = itertools.count()
+
+
+@pytest.fixture(params=["file", "memory", "forgetful"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if request.param == "file":
+        yield open_storage(f"file://{tmp_path}/not/yet/there")
+    elif request.param == "memory":
+        yield open_storage(f"memory://contract-{next(_names)}")
+    else:
+        yield ForgetfulStorage()
+
+
+def test_what_was_appended_is_read_in_order_and_by_range(storage: Storage) -> None:
+    file = storage.create("s/blocks/r/1.seg")
+    file.append(b"abc")
+    file.append(memoryview(b"defg"))
+    file.append(bytearray(b""))
+    file.sync()
+    assert storage.read("s/blocks/r/1.seg") == b"abcdefg"
+    assert storage.read("s/blocks/r/1.seg", 2, 3) == b"cde"
+    assert storage.read("s/blocks/r/1.seg", 5, 100) == b"fg"
+    assert storage.read("s/blocks/r/1.seg", 100, 5) == b""
+    assert storage.read("s/blocks/r/1.seg", 3) == b"defg"
+    assert storage.size("s/blocks/r/1.seg") == 7
+
+
+def test_a_new_file_is_empty_and_there_before_anything_is_appended(storage: Storage) -> None:
+    storage.create("a/b")
+    assert storage.exists("a/b")
+    assert storage.size("a/b") == 0
+    assert storage.read("a/b") == b""
+
+
+def test_a_name_is_created_once(storage: Storage) -> None:
+    """INV-4: epochs and segments are fenced by creation only if absent."""
+    storage.create("a/b").append(b"first")
+    with pytest.raises(FileExistsError):
+        storage.create("a/b")
+    with pytest.raises(FileExistsError):
+        storage.put_new("a/b", b"second")
+    assert storage.read("a/b") == b"first"
+    storage.put_new("a/c", b"whole")
+    with pytest.raises(FileExistsError):
+        storage.put_new("a/c", b"other")
+    with pytest.raises(FileExistsError):
+        storage.create("a/c")
+    assert storage.read("a/c") == b"whole"
+
+
+def test_replace_takes_the_place_of_what_was_there(storage: Storage) -> None:
+    storage.replace("lease", b"one")
+    storage.replace("lease", bytearray(b"two"))
+    assert storage.read("lease") == b"two"
+    assert storage.list("") == ["lease"]
+
+
+def test_list_gives_every_file_below_a_folder_sorted(storage: Storage) -> None:
+    for path in ("s/b/2", "s/b/1", "s/a", "sx/a", "t"):
+        storage.put_new(path, b"x")
+    assert storage.list("s") == ["s/a", "s/b/1", "s/b/2"]
+    assert storage.list("s/b") == ["s/b/1", "s/b/2"]
+    assert storage.list("") == ["s/a", "s/b/1", "s/b/2", "sx/a", "t"]
+    assert storage.list("nowhere/at/all") == []
+    assert storage.list("t") == []
+
+
+def test_delete_may_be_repeated(storage: Storage) -> None:
+    """INV-8: a delete is repeated after a crash."""
+    storage.put_new("s/a", b"x")
+    storage.delete("s/a")
+    storage.delete("s/a")
+    storage.delete("never/was")
+    assert not storage.exists("s/a")
+    assert storage.list("s") == []
+    storage.put_new("s/a", b"again")
+    assert storage.read("s/a") == b"again"
+
+
+def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
+    storage.put_new("s/a", b"x")
+    for path in ("s/b", "u", "s/a/b"):
+        with pytest.raises(FileNotFoundError):
+            storage.read(path)
+        with pytest.raises(FileNotFoundError):
+            storage.size(path)
+        assert not storage.exists(path)
+
+
+@pytest.mark.parametrize("path", ["", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a\0b", "a\n", "-a", "a\\b"])
+def test_no_path_climbs_out_of_the_root(storage: Storage, path: str) -> None:
+    for use in (storage.create, storage.read, storage.size, storage.exists, storage.delete):
+        with pytest.raises(ValueError, match="path"):
+            use(path)
+    with pytest.raises(ValueError, match="path"):
+        storage.put_new(path, b"")
+    with pytest.raises(ValueError, match="path"):
+        storage.replace(path, b"")
+    if path:
+        with pytest.raises(ValueError, match="path"):
+            storage.list(path)
+
+
+def test_a_closed_file_takes_nothing_more(storage: Storage) -> None:
+    file = storage.create("a")
+    file.append(b"x")
+    file.close()
+    file.close()
+    with pytest.raises(StoreError):
+        file.append(b"y")
+    with pytest.raises(StoreError):
+        file.sync()
+    assert storage.read("a") == b"x"
+
+
+def test_only_one_of_many_threads_creates_a_name(storage: Storage) -> None:
+    """INV-4."""
+    won: list[int] = []
+
+    def race(number: int) -> None:
+        try:
+            storage.put_new("epochs/1", b"%d" % number)
+        except FileExistsError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.read("epochs/1") == b"%d" % won[0]
+    assert storage.list("epochs") == ["epochs/1"]
+
+
+def test_stores_of_one_memory_name_share_one_space() -> None:
+    name = f"memory://shared-{next(_names)}"
+    open_storage(name).put_new("a", b"x")
+    assert open_storage(name).read("a") == b"x"
+    assert not open_storage(name + "-other").exists("a")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "hdfs://n/x", "/plain/path", "file://host/x", "file:relative", ""])
+def test_urls_of_other_stores_are_refused_by_name(url: str) -> None:
+    with pytest.raises(UsageError, match="file:///"):
+        open_storage(url)
+
+
+def test_lack_of_space_is_told_from_other_errors() -> None:
+    assert isinstance(store_error(OSError(errno.ENOSPC, "x"), "w"), OutOfSpaceError)
+    assert isinstance(store_error(OSError(errno.EDQUOT, "x"), "w"), OutOfSpaceError)
+    assert not isinstance(store_error(OSError(errno.EIO, "x"), "w"), OutOfSpaceError)
+
+
+def test_a_full_file_system_is_lack_of_space() -> None:
+    full = LocalStorage("/dev/shm")
+    assert full.free_bytes() is not None
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    from wal.storage import _LocalAppendFile
+
+    file = _LocalAppendFile("/dev/full", descriptor)
+    with pytest.raises(OutOfSpaceError):
+        file.append(b"x")
+    with pytest.raises(StoreError, match="earlier write or sync failed"):
+        file.sync()
+    file.close()
+
+
+# ---- a local folder --------------------------------------------------------------------------------------------------
+
+
+class _Calls:
+    """Records the system calls that make a name or its bytes durable, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        for name in ("fsync", "fdatasync", "link", "rename", "unlink", "makedirs"):
+            monkeypatch.setattr(os, name, self._recording(name, getattr(os, name)))
+
+    def _recording(self, name: str, real):  # type: ignore[no-untyped-def]
+        def call(target, *rest, **options):  # type: ignore[no-untyped-def]
+            place = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target
+            self.log.append(f"{name} {os.path.basename(place).split('.')[0] or 'temporary'}")
+            return real(target, *rest, **options)
+
+        return call
+
+
+def test_a_created_name_is_durable_with_all_its_new_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-1: an fsync of a file does not keep its name; each folder that changed is synced, once created from the top."""
+    storage = LocalStorage(str(tmp_path / "root"))
+    calls = _Calls(monkeypatch)
+    storage.create("s/blocks/1")
+    synced = [line for line in calls.log if line.startswith("fsync")]
+    assert synced[-1] == "fsync blocks"
+    assert [line for line in synced if line.split()[1] in ("root", "s")] == ["fsync root", "fsync s"]
+    assert f"fsync {tmp_path.name}" in synced
+    calls.log.clear()
+    storage.create("s/blocks/2")
+    assert calls.log == ["fsync blocks"]
+
+
+def test_a_whole_object_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/first", b"")
+    calls = _Calls(monkeypatch)
+    storage.put_new("s/name", b"x")
+    assert calls.log == ["fsync temporary", "link temporary", "unlink temporary", "fsync s"]
+    calls.log.clear()
+    storage.replace("s/name", b"y")
+    assert calls.log == ["fsync temporary", "rename temporary", "fsync s"]
+    calls.log.clear()
+    storage.delete("s/name")
+    storage.delete("s/name")
+    assert calls.log == ["unlink name", "fsync s", "unlink name", "fsync s"]
+
+
+def test_appended_bytes_are_synced_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(str(tmp_path))
+    file = storage.create("a")
+    calls = _Calls(monkeypatch)
+    file.append(b"x")
+    assert calls.log == []
+    file.sync()
+    assert calls.log == ["fdatasync a"]
+
+
+def test_a_file_whose_sync_failed_is_never_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-1: after a failed sync the kernel may call lost pages clean, and the next sync would lie."""
+    file = LocalStorage(str(tmp_path)).create("a")
+    file.append(b"x")
+    synced = []
+
+    def fail(descriptor: int) -> None:
+        synced.append(descriptor)
+        raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            file.sync()
+    with pytest.raises(StoreError):
+        file.append(b"y")
+    assert len(synced) == 1
+
+
+def test_what_a_kill_left_behind_is_never_listed_or_read_as_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", die)
+        patched.setattr(os, "unlink", lambda _: None)
+        with pytest.raises(Killed):
+            storage.put_new("s/name", b"half")
+        patched.setattr(os, "rename", die)
+        with pytest.raises(Killed):
+            storage.replace("s/name", b"half")
+    assert len(os.listdir(tmp_path / "s")) == 2
+    assert storage.list("") == []
+    assert storage.list("s") == []
+    assert not storage.exists("s/name")
+    storage.put_new("s/name", b"whole")
+    assert storage.list("") == ["s/name"]
+
+
+def test_a_failed_put_leaves_neither_name_nor_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/other", b"")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutOfSpaceError):
+        storage.put_new("s/name", b"x")
+    with pytest.raises(OutOfSpaceError):
+        storage.replace("s/name", b"x")
+    assert os.listdir(tmp_path / "s") == ["other"]
+
+
+def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/inner/a", b"x")
+    real = os.scandir
+
+    def refuse(path: str):  # type: ignore[no-untyped-def]
+        if str(path).endswith("inner"):
+            raise PermissionError(errno.EACCES, "no")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StoreError, match="can't be listed"):
+        storage.list("s")
+
+
+def test_a_folder_that_can_not_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    storage = LocalStorage(str(tmp_path / "file" / "root"))
+    with pytest.raises(StoreError):
+        storage.create("a")
+    with pytest.raises(StoreError):
+        storage.put_new("a", b"")
+    with pytest.raises(StoreError):
+        storage.list("")
+
+
+def test_a_file_where_a_folder_should_be_is_not_a_taken_name(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/a", b"x")
+    with pytest.raises(StoreError):
+        storage.create("s/a/b")
+    with pytest.raises(StoreError):
+        storage.put_new("s/a/b", b"")
+
+
+def test_free_bytes_are_known_before_the_root_is_there(tmp_path: Path) -> None:
+    free = LocalStorage(str(tmp_path / "not" / "there")).free_bytes()
+    assert free is not None
+    assert free > 0
+    assert MemoryStorage(f"free-{next(_names)}").free_bytes() is None
+
+
+def test_constructing_a_storage_does_no_io(tmp_path: Path) -> None:
+    open_storage(f"file://{tmp_path}/x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_check_path_returns_what_it_allows() -> None:
+    assert check_path("s/blocks/r-1_x/0001.seg") == "s/blocks/r-1_x/0001.seg"
