@@ -158,13 +158,22 @@ class SparkEngine:
 
 
 def _running_tasks(context: SparkContext, group: str) -> int:
-    """Tasks of all jobs of ``group`` that run now. Spark's own listeners are drained first: they count late."""
+    """Tasks of all jobs of ``group`` that run now.
+
+    Which stages there are is asked of the status store, once its events have arrived; how many of their tasks run is
+    asked of the scheduler, because the store's own count of them is written late.
+    """
     java: Any = context._jsc.sc()
     java.listenerBus().waitUntilEmpty()
-    tracker = context.statusTracker()
+    tracker, scheduler = context.statusTracker(), java.taskScheduler()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
-    return sum(info.numActiveTasks for info in stages.values() if info is not None)
+    running = 0
+    for stage in {stage for job in jobs if job is not None for stage in job.stageIds}:
+        info = tracker.getStageInfo(stage)
+        for attempt in range(info.currentAttemptId + 1 if info is not None else 0):
+            tasks = scheduler.taskSetManagerForAttempt(stage, attempt)
+            running += tasks.get().runningTasks() if tasks.isDefined() else 0
+    return running
 
 
 class _Counts(AccumulatorParam[TierCounts]):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from datetime import datetime, timedelta, timezone
+import threading
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 
 from driver.batch import Batch, BatchWork
-from driver.spark_engine import SparkEngine, dataframe_schema
+from driver.spark_engine import SparkEngine, _running_tasks, dataframe_schema
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import UnreadableBlockError
 from tests.support.rows import ODD_ROWS, Row, block, filler
@@ -34,20 +40,15 @@ BLOCKS: list[Ranges] = [
 
 
 def expected(headers: bool) -> list[KafkaRecord]:
-    rows = []
-    for ranges in BLOCKS:
-        for (topic, partition), records in ranges.items():
-            for row in records:
-                rows.append(
-                    KafkaRecord(
-                        row.key, row.value, topic, partition, row.offset, row.timestamp, row.timestamp_type,
-                        row.headers if headers else None,
-                    )
-                )  # fmt: skip
-    return rows
+    return [
+        KafkaRecord(*row[:2], topic, partition, *row[2:5], row.headers if headers else None)
+        for ranges in BLOCKS
+        for (topic, partition), records in ranges.items()
+        for row in records
+    ]
 
 
-def store(stored: Stored, headers: bool = False, stamp: Any = None) -> BatchWork:
+def store(stored: Stored, headers: bool = False) -> BatchWork:
     references: list[BlockReference] = []
     for sequence, ranges in enumerate(BLOCKS, start=1):
         sane = {tp: [row._replace(timestamp=min(row.timestamp, 2**40)) for row in rows] for tp, rows in ranges.items()}
@@ -67,12 +68,6 @@ def engine(spark: Any, stored: Stored) -> SparkEngine:
     engine = SparkEngine(stored.settings(), dict, spark)
     engine.start()
     return engine
-
-
-def milliseconds(moment: datetime) -> int:
-    return (moment.replace(tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(
-        milliseconds=1
-    )
 
 
 @pytest.mark.parametrize("headers", [False, True])
@@ -147,10 +142,8 @@ def test_accepted_losses_are_left_out(engine: SparkEngine, stored: Stored) -> No
     lost = work.tasks[1][0]
     local_path(stored.blocks_directory, lost.stream, lost.id).unlink()
     (stored.root / "wal" / lost.handle.path).unlink()
-    keep = BatchWork(
-        work.batch_id, work.number, work.time_ms, True, ((work.tasks[0][0],), work.tasks[1]), frozenset({"b/2[0, 4)", "a/1[5, 7)", "a/1[0, 5)"})
-    )  # fmt: skip
-    (stored.root / "wal").mkdir(exist_ok=True)
+    accepted = frozenset({"b/2[0, 4)", "a/1[5, 7)", "a/1[0, 5)"})
+    keep = replace(work, rerun=True, tasks=((work.tasks[0][0],), work.tasks[1]), lost=accepted)
     seen: dict[str, Any] = {}
 
     def job(batch: Batch) -> None:
@@ -174,50 +167,48 @@ def test_what_the_job_raises_comes_out_as_it_is(engine: SparkEngine, stored: Sto
 
 
 def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, stored: Stored, tmp_path: Path) -> None:
+    """A late task of an old attempt never writes over what the retry wrote. Threads of the job may outlive it."""
     work = store(stored)
-    started, ended = tmp_path / "started", tmp_path / "ended"
+    actions: list[threading.Thread] = []
 
     def linger(rows: Any) -> Any:
-        """A task that takes no notice of being cancelled until it has written."""
-        import time
-
-        started.mkdir(exist_ok=True)
+        """A task that takes long to notice that it was cancelled: as one that is in the middle of writing."""
+        name = f"task-{next(iter(rows)).column('topic')[0]}"
+        (tmp_path / f"{name}.started").touch()
         time.sleep(1.5)
-        ended.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.ended").touch()
         return iter([1])
 
+    def marks(suffix: str) -> int:
+        return len(list(tmp_path.glob(f"*.{suffix}")))
+
     def failing(batch: Batch) -> None:
-        import threading
-
-        from pyspark import InheritableThread
-
+        # an action of a thread of the job's own, which the job leaves behind
         action = InheritableThread(target=lambda: _quietly(lambda: batch.arrow.mapPartitions(linger).count()))
         action.start()
-        while not started.exists():
-            threading.Event().wait(0.02)
+        actions.append(action)
+        _until(lambda: marks("started") == 2)
         raise ValueError("the job gives up while its tasks still run")
 
     with pytest.raises(ValueError, match="gives up"):
         engine.run(work, failing)
-    assert engine._failed_group is not None
+    group = f"forebay-batch-{work.batch_id}-1"
+    assert _running_tasks(engine.session.sparkContext, group) == 2
     seen: list[int] = []
-
-    def retry(batch: Batch) -> None:
-        from driver.spark_engine import _running_tasks
-
-        seen.append(_running_tasks(engine.session.sparkContext, f"forebay-batch-{work.batch_id}-1"))
-
-    engine.run(work, retry)
+    engine.run(work, lambda _: seen.append(_running_tasks(engine.session.sparkContext, group)))
     assert seen == [0]
+    actions[0].join()
+
+
+def _until(condition: Any) -> None:
+    """Returns when ``condition`` holds: a mark left by a task in another process."""
+    while not condition():
+        threading.Event().wait(0.02)
 
 
 def _quietly(action: Any) -> None:
-    from py4j.protocol import Py4JError
-
-    try:
+    with contextlib.suppress(Py4JError):  # cancelled, as it should be
         action()
-    except Py4JError:
-        pass  # cancelled, as it should be
 
 
 def test_jobs_run_under_a_group_that_names_the_batch(engine: SparkEngine, stored: Stored) -> None:

@@ -1,0 +1,125 @@
+"""The agent's heartbeat: tells the driver how the store stands, and deletes what the driver says (INV-8)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Protocol
+
+import msgspec
+
+from executor_agent.commands import block_names, orders
+from executor_agent.store import BlockStore
+from forebay import failpoints
+from forebay.errors import FencedError, ForebayError
+from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command
+
+log = logging.getLogger(__name__)
+
+#: the longest time between two attempts to reach a driver that does not answer
+DELAY_SECONDS_MAX = 15.0
+
+
+class Driver(Protocol):
+    """The driver as the agent sees it: ``forebay.http.Client``."""
+
+    def post(
+        self, path: str, body: AgentHeartbeatRequest, answer: type[AgentHeartbeatAnswer]
+    ) -> AgentHeartbeatAnswer: ...
+
+
+class Heartbeat:
+    """One thread. :meth:`beat` is one exchange; the thread repeats it every ``interval_seconds``.
+
+    While the driver does not answer, the delay doubles up to ``DELAY_SECONDS_MAX``. A heartbeat acknowledges only what
+    the answer before it asked for, so a number of another driver's is never taken for one of this driver's.
+    """
+
+    def __init__(
+        self, store: BlockStore, driver: Driver, *, stream: str, host: str, instance_id: str, interval_seconds: float
+    ) -> None:
+        self._store = store
+        self._driver = driver
+        self._stream = stream
+        self._host = host
+        self._instance_id = instance_id
+        self._interval_seconds = interval_seconds
+        self._acknowledged = 0
+        self._driver_epoch = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.url = ""  # where this agent is reached: known when its server listens
+        self.deleted = 0
+        self.refused = 0
+        self.silent_driver = "the driver has not answered yet"  # why the driver can't be reached; "" while it can
+
+    @property
+    def driver_epoch(self) -> int:
+        return self._driver_epoch
+
+    def start(self) -> None:
+        """Reads the highest epoch of a driver seen here, and begins. Raises UsageError, StoreError."""
+        self._driver_epoch = self._store.driver_epoch(self._stream)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the exchange in flight has ended."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        delay = self._interval_seconds
+        while not self._stopping.is_set():
+            try:
+                self.beat()
+            except (ForebayError, OSError, msgspec.DecodeError) as error:
+                if str(error) != self.silent_driver:
+                    log.warning("heartbeat: %s", error)
+                self.silent_driver = str(error)
+                self._acknowledged = 0
+                delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
+            else:
+                if self.silent_driver:
+                    log.info("the driver answers, its epoch is %d", self._driver_epoch)
+                self.silent_driver = ""
+                delay = self._interval_seconds
+            self._stopping.wait(delay)
+
+    def beat(self) -> None:
+        """One heartbeat and what its answer asks for. Raises ForebayError; what was not done is asked for again."""
+        usage = self._store.usage()
+        request = AgentHeartbeatRequest(
+            host=self._host,
+            url=self.url,
+            instance_id=self._instance_id,
+            acknowledged=self._acknowledged,
+            blocks=usage.blocks,
+            used_bytes=usage.used_bytes,
+            free_bytes=usage.free_bytes,
+        )
+        answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
+        self._acknowledged = 0
+        decided = orders(self._driver_epoch, answer.driver_epoch, answer.commands)
+        if decided.driver_epoch > self._driver_epoch:
+            self._store.keep_driver_epoch(self._stream, decided.driver_epoch)
+            self._driver_epoch = decided.driver_epoch
+        self.refused += len(decided.refused)
+        for command in decided.commands:
+            self._obey(command)
+            self._acknowledged = command.version
+        if answer.driver_epoch < decided.driver_epoch:
+            raise FencedError(
+                f"the driver that answers has epoch {answer.driver_epoch}, {decided.driver_epoch} was seen: not obeyed"
+            )
+
+    def _obey(self, command: Command) -> None:
+        if command.kind != "delete":
+            raise ForebayError(f"command {command.version}: this release of the agent does not know {command.kind!r}")
+        try:
+            blocks = block_names(command, self._stream)
+            failpoints.hit("agent.before-delete")
+            for block_id in blocks:
+                self.deleted += self._store.delete(self._stream, block_id)
+        except ValueError as error:
+            raise ForebayError(f"command {command.version} is refused: {error}") from None
