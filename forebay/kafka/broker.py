@@ -165,6 +165,7 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
+            "log.retention.ms": "-1",  # nothing goes by age unless a topic says so
             "log.retention.check.interval.ms": "500",
             "log.segment.delete.delay.ms": "500",
             "log.initial.task.delay.ms": "100",

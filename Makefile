@@ -1,0 +1,42 @@
+# What a person runs here. `make` alone lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON_IN := .venv/bin/python
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
+
+.PHONY: help setup kafka demo test test-long sim check bench clean lock
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup:  ## .venv with everything in it, and Java if it is missing and may be installed
+	@sh scripts/setup.sh
+
+kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
+	@$(PYTHON_IN) -m forebay.kafka.broker
+
+demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
+	@.venv/bin/forebay demo $(DEMO)
+
+test: setup  ## the required tests, with a real Kafka (ARGS= for pytest)
+	@$(PYTHON_IN) -m forebay.kafka.broker >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
+
+test-long: kafka  ## the long random crash runs (ARGS= for pytest)
+	@$(PYTHON_IN) -m pytest -m long $(ARGS)
+
+sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
+	@$(PYTHON_IN) -m tests.simulation $(ARGS)
+
+check: setup  ## format, lint, types, direction of imports, links and commands in the docs
+	@sh scripts/check.sh
+
+bench: kafka  ## the benchmarks (ARGS= for their options)
+	@$(PYTHON_IN) -m benchmarks $(ARGS)
+
+lock: setup  ## write requirements.lock again, with the newest versions that fit
+	@sh scripts/lock.sh
+
+clean:  ## remove what was made, but for .venv and fetched jars
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist run
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Every check that needs no broker. Runs them all, and fails if one did.
+set -u
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+failed=
+
+run() {
+    printf '%-22s' "$1" >&2
+    shift
+    if output=$("$@" 2>&1); then
+        echo ok >&2
+    else
+        echo FAILED >&2
+        printf '%s\n' "$output"
+        failed=1
+    fi
+}
+
+run format $bin/ruff format --check .
+run lint $bin/ruff check .
+run types $bin/mypy forebay wal receiver driver executor_agent deploy
+run imports $bin/lint-imports
+run docs $bin/python scripts/check_docs.py
+[ -z "$failed" ]

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Writes requirements.lock: every package with its dependencies for Python 3.10 to 3.13, pinned, with hashes, and no index named.
+set -eu
+cd "$(dirname "$0")/.."
+exec .venv/bin/python -m uv pip compile --universal --python-version 3.10 --generate-hashes --upgrade --quiet \
+    --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+    --group dev --group demo pyproject.toml --output-file requirements.lock

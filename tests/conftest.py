@@ -1,0 +1,70 @@
+"""Fixtures that need a broker, and the rule for a missing service: skipped with a loud reason here, a failure in CI."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from forebay.errors import ForebayError, UsageError
+from forebay.kafka.broker import KafkaBroker, MockBroker, fetch_jars, find_java, jars_present
+
+
+def missing(reason: str) -> None:
+    """A service that a test needs is not there. Skips on a developer's machine, fails where CI=true."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"CI must have it: {reason}", pytrace=False)
+    pytest.skip(f"NOT TESTED: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Apache Kafka, one for the whole run. Make a topic of your own by ``topic_name``; don't stop it."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    require_kafka()
+    try:
+        broker.start()
+    except ForebayError as error:
+        missing(str(error))
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def own_kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Apache Kafka of the test's own, to be stopped, killed and restarted as it likes."""
+    require_kafka()
+    with KafkaBroker(tmp_path_factory.mktemp("own-kafka")) as broker:
+        yield broker
+
+
+def require_kafka() -> None:
+    """Skips or fails if Java or Kafka's jars are missing; in CI the jars are fetched if need be."""
+    try:
+        find_java()
+        if not jars_present():
+            if os.environ.get("CI", "").lower() not in ("1", "true"):
+                missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.broker")
+            fetch_jars()
+    except UsageError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def mock_broker() -> Iterator[MockBroker]:
+    """librdkafka's mock cluster, one for the whole run; every topic has four partitions."""
+    with MockBroker() as broker:
+        yield broker
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Gives names for topics and groups that no other test uses."""
+    return lambda: f"{request.node.originalname[:40]}-{os.getpid()}-{next(_numbers)}".replace("_", "-")

@@ -1,0 +1,242 @@
+"""The source against the mock cluster and a real Kafka: one contract, two brokers, both rebalance protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from forebay.columns import Columns, Start
+from forebay.errors import ForebayError
+from forebay.kafka.broker import KafkaBroker, MockBroker
+from forebay.kafka.loader import load
+from forebay.records import SOURCE_SCHEMA
+from forebay.values import TopicPartition
+from tests.support.kafka import Commit, Reader, partitions_of, poll_some, poll_until
+
+Broker = KafkaBroker | MockBroker
+EAGER = {"partition.assignment.strategy": "range"}
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    yield request.getfixturevalue(f"{request.param}_broker")
+
+
+@pytest.fixture(params=[EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+def protocol(request: pytest.FixtureRequest) -> dict[str, str]:
+    return dict(request.param)
+
+
+@pytest.fixture
+def topic(broker: Broker, topic_name: Callable[[], str]) -> str:
+    name = topic_name()
+    broker.create_topic(name)
+    return name
+
+
+def fill(broker: Broker, topic: str, records: int, partitions: int = 4, size: int = 10) -> None:
+    for partition in range(partitions):
+        load(broker.options, topic, ((b"k%d" % n, b"v%d" % n + b"." * size) for n in range(records)), partition=partition)
+
+
+def test_columns_hold_every_kind_of_record_unharmed(broker: Broker, topic: str) -> None:
+    """Null keys, tombstones, empty values, bytes that are no UTF-8, headers and timestamps come as Kafka has them."""
+    rows: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]] = [
+        (None, b"no key", 1_700_000_000_000, None),
+        (b"gone", None, 1_700_000_000_001, None),
+        (b"", b"", 1_700_000_000_002, [("empty", b""), ("null", None), ("twice", b"1"), ("twice", b"2")]),
+        (b"\xff\xfe", b"\x00\xff", 1_700_000_000_003, [("bytes", b"\xff")]),
+    ]
+    producer = Producer(broker.options)
+    for key, value, timestamp, headers in rows:
+        more = {"headers": headers} if headers else {}
+        producer.produce(topic, value, key, partition=0, timestamp=timestamp, **more)
+    assert producer.flush(10) == 0
+    tp = TopicPartition(topic, 0)
+    with Reader(broker.options, topic, [topic], headers=True) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 0})
+        poll_until(lambda: len(reader.offsets(tp)) == 4, reader)
+        columns = next(item for item in reader.polled if isinstance(item, Columns))
+        assert columns.batch.schema == SOURCE_SCHEMA(True)
+        assert reader.rows(tp, "key") == [None, b"gone", b"", b"\xff\xfe"]
+        assert reader.rows(tp, "value") == [b"no key", None, b"", b"\x00\xff"]
+        assert reader.rows(tp, "timestamp") == [row[2] for row in rows]
+        assert reader.rows(tp, "timestampType") == [0, 0, 0, 0]
+        assert reader.offsets(tp) == [0, 1, 2, 3]
+        assert [[(h["key"], h["value"]) for h in row] if row else None for row in reader.rows(tp, "headers")] == [
+            row[3] for row in rows
+        ]
+        assert sum(item.bytes for item in reader.polled if isinstance(item, Columns)) == 6 + 4 + 2 + 2
+        assert max(item.max_timestamp_ms for item in reader.polled if isinstance(item, Columns)) == 1_700_000_000_003
+
+
+def test_nothing_is_read_before_start_and_membership_is_kept(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+    fill(broker, topic, 100)
+    with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        poll_some(reader)
+        assert reader.polled == []
+        assert reader.told == [("assigned", frozenset(partitions_of(topic)))]
+        assert reader.source.commit_sync({TopicPartition(topic, 0): Commit(7)}, 10) == {}
+
+
+def test_start_gives_exactly_what_lies_from_the_position_on(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+    """INV-2: no record before the position, none left out; and the end is told."""
+    fill(broker, topic, 500)
+    at = {tp: 100 * tp.partition for tp in partitions_of(topic)}
+    with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        reader.start(at)
+        poll_until(lambda: all(reader.ends(tp) for tp in at), reader)
+        for tp, offset in at.items():
+            assert reader.offsets(tp) == list(range(offset, 500))
+            assert set(reader.ends(tp)) == {500}
+
+
+def test_a_rewind_reads_again_under_the_new_generation_and_leaves_others_alone(
+    broker: Broker, topic: str, protocol: dict[str, str]
+) -> None:
+    """Rule 3: after a start nothing of the older generation comes out, and other partitions go on where they were."""
+    fill(broker, topic, 3000, size=500)
+    one, *others = partitions_of(topic)
+    with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        reader.start(dict.fromkeys(partitions_of(topic), 0))
+        poll_until(lambda: len(reader.offsets(one)) > 100, reader)
+        for generation in range(2, 12):
+            reader.start({one: 10 * generation}, generation)
+            reader.poll(500)
+        poll_until(lambda: all(reader.ends(tp) for tp in others) and 3000 in reader.ends(one), reader)
+        poll_until(lambda: reader.offsets(one, 11)[-1:] == [2999], reader)
+        for generation in range(2, 12):
+            got = reader.offsets(one, generation)
+            assert got == list(range(10 * generation, 10 * generation + len(got)))
+        assert reader.offsets(one, 11) == list(range(110, 3000))
+        for tp in others:
+            assert reader.offsets(tp) == list(range(3000))
+
+
+def test_pause_gives_nothing_resume_goes_on_without_a_hole(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+    fill(broker, topic, 3000, size=500)
+    paused, *others = partitions_of(topic)
+    with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        reader.start(dict.fromkeys(partitions_of(topic), 0))
+        while 3000 not in reader.ends(paused):
+            had = len(reader.polled)
+            poll_until(lambda had=had: len(reader.polled) > had, reader)  # type: ignore[misc]
+            reader.source.pause([paused])
+            before = len(reader.offsets(paused))
+            reader.start({others[0]: 2990}, generation=len(reader.polled) + 2)  # a start elsewhere must not wake it
+            poll_some(reader, 1)
+            assert len(reader.offsets(paused)) == before
+            reader.source.resume([paused])
+        assert reader.offsets(paused) == list(range(3000))
+        assert [word for word, _ in reader.told] == ["assigned"]
+
+
+def test_start_wakes_a_paused_partition(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+    fill(broker, topic, 100)
+    tp = TopicPartition(topic, 1)
+    with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        reader.start({tp: 0})
+        reader.source.pause([tp])
+        reader.start({tp: 50}, generation=2)
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.offsets(tp, 2) == list(range(50, 100))
+
+
+def test_a_rebalance_tells_both_members_and_moves_partitions_only(
+    broker: Broker, topic: str, protocol: dict[str, str]
+) -> None:
+    """Eager takes everything back first, cooperative only what moves; what is started afterwards is read whole."""
+    fill(broker, topic, 200)
+    every = frozenset(partitions_of(topic))
+    options = {**broker.options, **protocol}
+    committed: dict[TopicPartition, str] = {}
+    with Reader(options, topic, [topic]) as first:
+        # an answer to a synchronous commit within the callback: what revocation is for (rule 6)
+        first.on_revoked = lambda tps: committed.update(first.source.commit_sync({tp: Commit(200) for tp in tps}, 10))
+        poll_until(lambda: first.source.owned == every, first)
+        first.start(dict.fromkeys(every, 0))
+        poll_until(lambda: all(first.ends(tp) for tp in every), first)
+        with Reader(options, topic, [topic]) as second:
+            poll_until(lambda: len(first.source.owned) == 2 and len(second.source.owned) == 2, first, second)
+            assert first.source.owned | second.source.owned == every
+            revoked = next(partitions for word, partitions in first.told if word == "revoked")
+            assert revoked == (every if protocol == EAGER else second.source.owned)
+            assert committed == {}
+            second.start(dict.fromkeys(second.source.owned, 50), generation=5)
+            poll_until(lambda: all(second.ends(tp) for tp in second.source.owned), first, second)
+            for tp in second.source.owned:
+                assert second.offsets(tp, 5) == list(range(50, 200))
+            gone = next(iter(second.source.owned))
+            first.start({gone: 0}, generation=9)  # not ours any more: left out
+            poll_some(first, 3)
+            assert first.offsets(gone, 9) == []
+        poll_until(lambda: first.source.owned == every, first)
+        assert all(word != "lost" for word, _ in first.told)
+        first.start(dict.fromkeys(every, 190), generation=10)
+        poll_until(lambda: all(first.offsets(tp, 10) == list(range(190, 200)) for tp in every), first)
+
+
+def test_a_start_within_a_callback_takes_effect_when_the_poll_returns(broker: Broker, topic: str) -> None:
+    fill(broker, topic, 20)
+    tp = TopicPartition(topic, 2)
+    with Reader(broker.options, topic, [topic]) as reader:
+        listener_assigned = reader.assigned
+        reader.assigned = lambda tps: (listener_assigned(tps), reader.source.start([Start(tp, 5, -1, 3)]))  # type: ignore[method-assign,assignment,func-returns-value]
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.offsets(tp, 3) == list(range(5, 20))
+
+
+def test_what_the_listener_raises_is_raised_by_poll(broker: Broker, topic: str) -> None:
+    with Reader(broker.options, topic, [topic]) as reader:
+
+        def fail(_: object) -> None:
+            raise ForebayError("from the callback")
+
+        reader.assigned = fail  # type: ignore[method-assign]
+        with pytest.raises(ForebayError, match="from the callback"):
+            poll_until(lambda: False, reader)
+
+
+def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
+    """A commit for a partition that is not there fails for itself alone; an unassigned one is refused before the broker."""
+    good, absent, foreign = TopicPartition(topic, 0), TopicPartition(topic, 77), TopicPartition(topic, 99)
+    with Reader(broker.options, topic, [topic]) as reader:
+        poll_until(lambda: len(reader.source.owned) == 4, reader)
+        errors = reader.source.commit_sync({good: Commit(3, 0, "forebay:1:1"), foreign: Commit(1)}, 10)
+        assert errors == {foreign: "not assigned to this member"}
+        reader.source.commit({good: Commit(4, 0, "forebay:1:1")})
+        poll_some(reader)
+        assert reader.source.poll_commit_errors() == {}
+        if isinstance(broker, KafkaBroker):  # the mock takes any number
+            reader.source.commit({good: Commit(5), absent: Commit(1)})
+            errors = {}
+            poll_until(lambda: errors.update(reader.source.poll_commit_errors()) or errors, reader)
+            assert set(errors) == {absent}
+            assert reader.source.poll_commit_errors() == {}
+
+
+def test_a_commit_of_no_member_is_refused(broker: Broker, topic: str) -> None:
+    """A broker would take it for a group without members; the claim must not rest on such a commit."""
+    with Reader(broker.options, topic, [topic]) as reader:
+        tp = TopicPartition(topic, 0)
+        assert reader.source.commit_sync({tp: Commit(3)}, 5) == {tp: "not a member of the group"}
+
+
+def test_watermarks_and_the_last_seen_end(broker: Broker, topic: str) -> None:
+    fill(broker, topic, 12)
+    tp = TopicPartition(topic, 0)
+    with Reader(broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        assert reader.source.watermarks(tp, 10) == (0, 12)
+        reader.start({tp: 0})
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.source.high_watermark(tp) == 12

@@ -1,0 +1,98 @@
+"""What tests of Kafka share: a source with everything it told, and ways to wait for what must come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.kafka.consumer import KafkaSource
+from forebay.values import TopicPartition
+
+#: so long a test waits for what must come; never asserted on
+PATIENCE_SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Commit:
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Reader:
+    """A source, its listener, and everything both of them told."""
+
+    def __init__(self, options: Mapping[str, str], group: str, topics: Sequence[str], **more: Any) -> None:
+        quick = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
+        self.source = KafkaSource({**quick, **options}, group=group, topics=topics, **more)
+        self.told: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.polled: list[Columns | EndOfPartition | PartitionTrouble] = []
+        self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
+
+    def __enter__(self) -> Reader:
+        self.source.subscribe(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.source.close()
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self.told.append(("assigned", frozenset(partitions)))
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.told.append(("revoked", frozenset(partitions)))
+        self.on_revoked(partitions)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.told.append(("lost", frozenset(partitions)))
+
+    def poll(self, max_records: int = 1_000) -> None:
+        self.polled += self.source.poll(max_records, 0.1)
+
+    def start(self, at: Mapping[TopicPartition, int], generation: int = 1, leader_epoch: int = -1) -> None:
+        self.source.start([Start(tp, offset, leader_epoch, generation) for tp, offset in at.items()])
+
+    def offsets(self, tp: TopicPartition, generation: int | None = None) -> list[int]:
+        return [
+            offset
+            for item in self.polled
+            if isinstance(item, Columns) and item.tp == tp and generation in (None, item.generation)
+            for offset in item.batch.column("offset").to_pylist()
+        ]
+
+    def ends(self, tp: TopicPartition) -> list[int]:
+        return [item.offset for item in self.polled if isinstance(item, EndOfPartition) and item.tp == tp]
+
+    def troubles(self, tp: TopicPartition) -> list[PartitionTrouble]:
+        return [item for item in self.polled if isinstance(item, PartitionTrouble) and item.tp == tp]
+
+    def rows(self, tp: TopicPartition, column: str) -> list[Any]:
+        return [
+            value
+            for item in self.polled
+            if isinstance(item, Columns) and item.tp == tp
+            for value in item.batch.column(column).to_pylist()
+        ]
+
+
+def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
+    """Polls the readers in turn until ``condition`` holds. Fails if it never does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
+        for reader in readers:
+            reader.poll()
+
+
+def poll_some(reader: Reader, polls: int = 10) -> None:
+    """Gives what must not come the chance to come."""
+    for _ in range(polls):
+        reader.poll()
+
+
+def partitions_of(topic: str, count: int = 4) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(count)]
