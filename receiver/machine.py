@@ -225,7 +225,7 @@ class ReceiverMachine:
     def _miss(self, pending: _Pending, reason: str, now: float) -> None:
         # Rule 7: the driver out of reach ends nothing. Polling goes on paused, what is unreported is kept.
         self._driver_failures += 1
-        if not self._driver_silence:
+        if self._driver_failures.bit_count() == 1:  # said again with growing intervals
             self._note(f"the driver is out of reach, trying again with growing delay: {reason}", warning=True)
         self._driver_silence = reason or "no answer"
         pending.failed(reason, now)

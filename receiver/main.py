@@ -32,9 +32,9 @@ _log = logging.getLogger("forebay.receiver")
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     """Runs receiver ``receiver_id`` until it is drained (SIGTERM, Ctrl-C, the driver's order) or must end.
 
-    ``host``: default ``receiver.host``, then this machine's name; it must be the agent's, whose directory keeps the local
-    copies. Returns the exit code: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. An unreachable
-    broker or driver is waited for, visibly. A second signal ends the process at once. Raises SettingsError.
+    ``host``: default ``receiver.host``, then this machine's name; it must be the agent's, whose directory keeps the
+    local copies. Returns the exit code: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. An
+    unreachable broker or driver is waited for, visibly. A second signal ends the process at once. Raises ForebayError.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

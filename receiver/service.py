@@ -3,11 +3,11 @@
 * **polling** (the caller of :meth:`ReceiverService.run`): polls the source and does every action on it, in order. The
   group's callbacks come within a poll; a revocation waits there until the machine says that it is done.
 * **store-encode, store-local, store-wal**: see block_store.py.
-* **driver-report, driver-claim, driver-beat**: one line to the driver each, so that a slow report holds up no heartbeat.
+* **driver-report, driver-claim, driver-beat**: a line to the driver each, so that no slow report holds up a heartbeat.
 * **broker**: see broker_line.py.
 
-All of them tell the machine what happened under one lock, and the actions are handed out under it, so their order is that
-of the decisions. The machine never waits, so nobody holds the lock for long.
+All of them tell the machine what happened under one lock, and the actions are handed out under it, so their order is
+that of the decisions. The machine never waits, so nobody holds the lock for long.
 """
 
 from __future__ import annotations
