@@ -72,8 +72,8 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(journal_storage: Storage, wal_storage: Storage, stream: str) -> Comparison:
     """Reads the journal, then every block segment with all its checksums. Fences nobody, changes nothing.
 
-    A driver and receivers may be at work: what they add meanwhile shows as an orphan that is kept, and what they clean up
-    is asked for again in the journal before it is called missing. Raises UsageError if there is no journal.
+    A driver and receivers may be at work: what they add meanwhile shows as an orphan that is kept, and what they clean
+    up is asked for again in the journal before it is called missing. Raises UsageError if there is no journal.
     """
     state = _state(journal_storage, stream)
     paths = [path for path in wal_storage.list(f"{stream}/blocks") if path.endswith(".seg")]
@@ -249,7 +249,9 @@ def accept_loss(invocation: Invocation, settings: Settings, named: int, labels: 
     short_help="Compare journal and WAL; accept a loss.",
     epilog=example("forebay recover", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"),
 )
-@click.option("--accept-loss", "batch", metavar="BATCH", type=click.IntRange(min=1), help="Let this batch go on without the RANGEs.")  # fmt: skip
+@click.option(
+    "--accept-loss", "batch", metavar="BATCH", type=click.IntRange(min=1), help="Let it go on without the RANGEs."
+)
 @click.argument("ranges", metavar="[RANGE]...", nargs=-1)
 @changing_options
 @shared_options
@@ -257,9 +259,9 @@ def accept_loss(invocation: Invocation, settings: Settings, named: int, labels: 
 def recover(invocation: Invocation, batch: int | None, ranges: tuple[str, ...], yes: bool) -> int:
     """Lay the journal beside the WAL and say what is whole, torn, damaged, orphaned or missing, with exact ranges.
 
-    Changes nothing, fences nobody, and may be run beside a driver at work. Exits with 1 if an accepted block is damaged or
-    missing, or a newer release wrote it. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't be read
-    is journalled, and the batch goes on without them.
+    Changes nothing, fences nobody, and may be run beside a driver at work. Exits with 1 if an accepted block is damaged
+    or missing, or a newer release wrote it. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't
+    be read is journalled, and the batch goes on without them.
     """
     settings = invocation.settings()
     if batch is not None:
