@@ -97,7 +97,7 @@ class LeaseKeeper:
             pid=os.getpid(),
             started=process_start(os.getpid()),
             beat=0,
-            duration_seconds=duration_seconds,
+            duration_seconds=float(duration_seconds),
             url=url,
         )
         self._stopping = threading.Event()

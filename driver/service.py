@@ -60,6 +60,8 @@ class Driver:
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
         self._detail = "opening the journal"
+        self._engine_ready = False
+        self._partitions_found = False
         self._state = "waiting"
         self._failure: BaseException | None = None
         self._closing = contextlib.ExitStack()
@@ -161,10 +163,10 @@ class Driver:
         try:
             self._engine.start()
             self._closing.callback(self._engine.stop)
-            self._detail = ""
+            self._detail = "finding the partitions" if not self._partitions_found else ""
             self._scheduler.start()
-            if not self._stopping.is_set():
-                self._state = "running"
+            self._engine_ready = True
+            self._settle_state()
             self._scheduler.run()
         except BaseException as error:
             self._fail(error)
@@ -241,6 +243,8 @@ class Driver:
                         if created and not checked:
                             self._check_commits()
                             checked = True
+                            self._partitions_found = True
+                            self._settle_state()
                     published = self._publish(published)
                     self._say("")
                 except UnreachableError as error:
@@ -249,6 +253,11 @@ class Driver:
                     return
         except BaseException as error:
             self._fail(error)
+
+    def _settle_state(self) -> None:
+        """Running: the engine is up, and the stream's partitions are known."""
+        if self._state == "waiting" and self._engine_ready and self._partitions_found:
+            self._state, self._detail = "running", ""
 
     def _say(self, detail: str) -> None:
         """Shows on status what is waited for, and logs it when it changes."""

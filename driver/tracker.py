@@ -656,7 +656,7 @@ def status(
         driver_epoch=tracker.driver_epoch,
         state=soft["state"],
         detail=soft["detail"],
-        topic_ids_known=all(p.life.topic_id for p in state.partitions.values()),
+        topic_ids_known=bool(state.partitions) and all(p.life.topic_id for p in state.partitions.values()),
         waiting_blocks=len(state.waiting),
         waiting_records=sum(state.blocks[b].meta.records for b in state.waiting),
         batches_completed=state.batches_completed,

@@ -50,10 +50,17 @@ def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Re
         refusal = messages.Refusal(code="not-ready", message=str(error))
     elif isinstance(error, HTTPException):
         code = "not-found" if error.status_code == 404 else "bad-request"
-        return Response(messages.Refusal(code=code, message=error.detail), status_code=error.status_code)
+        return Response(messages.Refusal(code=code, message=_words(error)), status_code=error.status_code)
     else:
         raise error
     return Response(refusal, status_code=_STATUS.get(refusal.code, 409))
+
+
+def _words(error: HTTPException) -> str:
+    """The detail, and which fields were wrong and why."""
+    extra = error.extra if isinstance(error.extra, list) else []
+    wrong = [f"{e.get('key', 'body')}: {e.get('message')}" for e in extra if isinstance(e, dict)]
+    return "; ".join([error.detail, *wrong])
 
 
 class Server:
@@ -72,6 +79,7 @@ class Server:
             loop="uvloop",
             log_config=None,
             access_log=False,
+            log_level="warning",
             lifespan="off",
             timeout_graceful_shutdown=grace_seconds,
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as WirePartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from forebay.errors import ForebayError, SettingsError, UnreachableError, UsageError
 from forebay.kafka.options import client_options
@@ -18,6 +18,10 @@ from forebay.kafka.positions import Point, commit_list
 from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
+
+# untyped in confluent-kafka
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -65,7 +69,7 @@ class KafkaAdmin:
         self._tells_topic_ids: bool | None = None
         try:
             # kept for the life of this object: a client that is collected while its futures run answers _DESTROY
-            self._client: AdminClient | None = AdminClient(client_options(options, client_id), logger=_log)
+            self._client: AdminClient | None = AdminClient({**client_options(options, client_id)}, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
 
@@ -128,14 +132,15 @@ class KafkaAdmin:
     def _can_tell_topic_ids(self) -> bool:
         """A cluster without a controller (librdkafka's mock) never answers, so it is not asked."""
         if self._tells_topic_ids is None:
-            self._tells_topic_ids = self._metadata().controller_id >= 0
+            metadata = self._metadata()
+            self._tells_topic_ids = metadata.controller_id in metadata.brokers
         return self._tells_topic_ids
 
     def watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """(first offset held, next offset to be written) of each partition; an open transaction's records count."""
         wanted = list(partitions)
-        low = self._offsets(dict.fromkeys(wanted, OffsetSpec.earliest()), IsolationLevel.READ_UNCOMMITTED)
-        high = self._offsets(dict.fromkeys(wanted, OffsetSpec.latest()), IsolationLevel.READ_UNCOMMITTED)
+        low = self._offsets(dict.fromkeys(wanted, _EARLIEST), IsolationLevel.READ_UNCOMMITTED)
+        high = self._offsets(dict.fromkeys(wanted, _LATEST), IsolationLevel.READ_UNCOMMITTED)
         return {tp: (low[tp], high[tp]) for tp in wanted}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
@@ -166,9 +171,9 @@ class KafkaAdmin:
         as given, at the beginning where none is. Raises UsageError for an explicit offset that Kafka does not hold.
         """
         wanted = list(partitions)
-        earliest = dict.fromkeys(wanted, OffsetSpec.earliest())
+        earliest = dict.fromkeys(wanted, _EARLIEST)
         if policy == "latest":
-            return self._offsets(dict.fromkeys(wanted, OffsetSpec.latest()), self._isolation)
+            return self._offsets(dict.fromkeys(wanted, _LATEST), self._isolation)
         if policy == "committed":
             committed = self.committed(group, wanted)
             beginnings = self._offsets(
@@ -182,16 +187,14 @@ class KafkaAdmin:
         if "timestamp" in policy:
             at = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(policy["timestamp"])), self._isolation)
             none = [tp for tp, offset in at.items() if offset < 0]
-            return {**at, **self._offsets(dict.fromkeys(none, OffsetSpec.latest()), self._isolation)}
+            return {**at, **self._offsets(dict.fromkeys(none, _LATEST), self._isolation)}
         held = self.watermarks(wanted)
         for tp, (low, high) in held.items():
             if not low <= policy.get(str(tp), low) <= high:
                 raise UsageError(f"starting offset {policy[str(tp)]} of {tp}: Kafka holds {low} to {high}")
         return {tp: policy.get(str(tp), held[tp][0]) for tp in wanted}
 
-    def _offsets(
-        self, asked: Mapping[TopicPartition, OffsetSpec], isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
+    def _offsets(self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel) -> dict[TopicPartition, int]:
         if not asked:
             return {}
         futures = self._admin.list_offsets(
