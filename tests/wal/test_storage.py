@@ -205,7 +205,7 @@ class _Calls:
 
 
 def test_a_created_name_is_durable_with_all_its_new_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-1: an fsync of a file does not keep its name; each folder that changed is synced, once created from the top."""
+    """INV-1: an fsync of a file does not keep its name; folders are synced, from the top."""
     storage = LocalStorage(str(tmp_path / "root"))
     calls = _Calls(monkeypatch)
     storage.create("s/blocks/1")
