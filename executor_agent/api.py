@@ -41,7 +41,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def agent_application(store: BlockStore, status: Callable[[], AgentStatus], release: str) -> Litestar:
     @get("/v1/blocks/{stream:str}/{block_id:str}", summary="The bytes of a block; takes one Range", tags=["tasks"])
-    async def block(stream: str, block_id: str, request: Request[Any, Any, Any]) -> Response[Any]:
+    async def block(request: Request[Any, Any, Any]) -> Response[Any]:
+        stream, block_id = request.path_params["stream"], request.path_params["block_id"]
         path = store.path(stream, block_id)
         try:
             size = (await asyncio.to_thread(path.stat)).st_size

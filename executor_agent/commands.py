@@ -21,7 +21,7 @@ class Orders:
 
 
 def orders(seen_epoch: int, answer_epoch: int, commands: Sequence[Command]) -> Orders:
-    """Sorts the ``commands`` of an answer from the driver with ``answer_epoch``; ``seen_epoch``: the highest seen so far.
+    """Sorts the ``commands`` of an answer from the driver with ``answer_epoch``; ``seen_epoch``: the highest seen.
 
     The newer of the two epochs must be durable before any command is done.
     """

@@ -31,6 +31,8 @@ TIERS: tuple[Tier, ...] = ("local", "agent", "wal")
 
 #: requests for one block to its agent; each after the first goes on where the one before broke off
 AGENT_REQUESTS_MAX = 3
+#: what a broken connection costs at most of what it had sent
+_CHUNK_BYTES = 1 << 17
 
 
 class BlockReference(msgspec.Struct, frozen=True):
@@ -229,7 +231,7 @@ class _Download:
             if self._body is None:
                 self._body = pa.allocate_buffer(length)
             target = memoryview(self._body).cast("B")
-            for chunk in response.stream(1 << 20):
+            for chunk in response.stream(_CHUNK_BYTES):
                 if self._received + len(chunk) > len(target):
                     raise self._damaged("the agent sent more than the block's length")
                 target[self._received : self._received + len(chunk)] = chunk

@@ -49,14 +49,20 @@ class Stored:
             **fields,  # type: ignore[arg-type]
         )
 
-    def settings(self, **spark: str) -> Settings:
+    def settings(self, driver_url: str = "http://127.0.0.1:9", **spark: str) -> Settings:
+        """``driver_url``: by default nobody answers there. The agent takes a free port, and is host ``h1``."""
         return from_values(
             {
                 "stream": "s",
                 "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
                 "wal": {"url": self.wal_url},
-                "driver": {"journal": f"file://{self.root}/journal"},
-                "agent": {"blocks": str(self.blocks_directory)},
+                "driver": {"journal": f"file://{self.root}/journal", "url": driver_url},
+                "agent": {
+                    "blocks": str(self.blocks_directory),
+                    "url": "http://127.0.0.1:0",
+                    "host": "h1",
+                    "heartbeat_interval": "20ms",
+                },
                 "spark": spark,
             }
         )

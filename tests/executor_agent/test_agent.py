@@ -1,0 +1,313 @@
+"""An agent over real HTTP: blocks by range, commands on the answers of heartbeats, start and stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import urllib3
+from litestar import post
+
+from executor_agent.api import AgentStatus, parse_range
+from executor_agent.main import Agent, reached_at
+from forebay import failpoints
+from forebay.errors import SettingsError, UsageError
+from forebay.http import Client, Server, application
+from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
+from forebay.settings import Settings
+from tests.support.rows import block, filler
+from tests.support.stored import Stored
+from wal.blocks import local_path
+from wal.reading import BlockReference
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+@pytest.fixture
+def agent(stored: Stored) -> Iterator[Agent]:
+    with Agent(stored.settings()) as agent:
+        yield agent
+
+
+def get(url: str, **headers: str) -> urllib3.BaseHTTPResponse:
+    with urllib3.PoolManager(retries=False) as pool:
+        return pool.request("GET", url, headers=headers)
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def big(stored: Stored) -> BlockReference:
+    return stored.add(*block({("a", 0): filler(8000, size=800)}))
+
+
+def test_a_block_is_served_whole_and_by_range(agent: Agent, stored: Stored, big: BlockReference) -> None:
+    data = local_path(stored.blocks_directory, "s", big.id).read_bytes()
+    assert len(data) > 3 << 20
+    url = f"{agent.url}/v1/blocks/s/{big.id}"
+    whole = get(url)
+    assert (whole.status, whole.data, whole.headers["accept-ranges"]) == (200, data, "bytes")
+    size = len(data)
+    for header, start, end in (
+        ("bytes=0-", 0, size),
+        ("bytes=100-2500000", 100, 2_500_001),
+        (f"bytes={size - 5}-{size + 100}", size - 5, size),
+        ("bytes=-7", size - 7, size),
+    ):
+        part = get(url, range=header)
+        assert part.status == 206
+        assert part.data == data[start:end]
+        assert part.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
+    beyond = get(url, range=f"bytes={size}-")
+    assert (beyond.status, beyond.headers["content-range"]) == (416, f"bytes */{size}")
+    assert msgspec.json.decode(beyond.data, type=Refusal).code == "bad-request"
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        (None, (0, 100)),
+        ("bytes=0-0", (0, 1)),
+        ("bytes=99-", (99, 100)),
+        ("bytes=-200", (0, 100)),
+        ("bytes=-0", None),
+        ("bytes=100-", None),
+        ("bytes=5-2", (0, 100)),
+        ("bytes=-", (0, 100)),
+        ("bytes=0-1,5-6", (0, 100)),
+        ("lines=0-1", (0, 100)),
+        ("bytes=99999999999999999999-", (0, 100)),
+    ],
+)
+def test_ranges_are_read_as_the_standard_says(header: str | None, part: tuple[int, int] | None) -> None:
+    assert parse_range(header, 100) == part
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["s/%2e%2e%2f%2e%2e%2fsecret", "%2e%2e/r1-1-1", "s/r1-1-1%00", "s/driver-epoch", "s/..%2fr1-1-1.block", "s/x"],
+)
+def test_names_that_lead_elsewhere_are_refused_over_http(agent: Agent, stored: Stored, path: str) -> None:
+    (stored.root / "secret").write_text("secret")
+    answer = get(f"{agent.url}/v1/blocks/{path}")
+    assert answer.status in (400, 404)
+    assert msgspec.json.decode(answer.data, type=Refusal).code in ("bad-request", "not-found")
+
+
+def test_an_absent_block_is_not_found(agent: Agent) -> None:
+    answer = get(f"{agent.url}/v1/blocks/s/r1-1-1")
+    assert (answer.status, msgspec.json.decode(answer.data, type=Refusal).code) == (404, "not-found")
+
+
+def test_health_status_and_openapi_are_served(agent: Agent, big: BlockReference) -> None:
+    client = Client(agent.url)
+    client.request("GET", "/v1/health")
+    status = client.get("/v1/status", AgentStatus)
+    assert (status.stream, status.host) == ("s", "h1")
+    assert "/v1/blocks/{stream}/{block_id}" in msgspec.json.decode(client.request("GET", "/v1/openapi.json"))["paths"]
+    client.close()
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+class FakeDriver:
+    """Answers heartbeats by ``answer``, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.answer = AgentHeartbeatAnswer(driver_epoch=5)
+        self.heard: list[AgentHeartbeatRequest] = []
+        self._news = threading.Condition()
+        self.server = Server(application("driver", "0", [self._route()]), "http://127.0.0.1:0")
+
+    def _route(self) -> object:
+        @post("/v1/agents/heartbeat", status_code=200)
+        async def heartbeat(data: AgentHeartbeatRequest) -> AgentHeartbeatAnswer:
+            with self._news:
+                self.heard.append(data)
+                self._news.notify_all()
+                return self.answer
+
+        return heartbeat
+
+    def await_heartbeat(self, condition: Callable[[AgentHeartbeatRequest], bool]) -> AgentHeartbeatRequest:
+        """The first heartbeat from now on for which ``condition`` holds."""
+        with self._news:
+            seen = len(self.heard)
+            assert self._news.wait_for(lambda: any(map(condition, self.heard[seen:])), 30), self.heard[-1:]
+            return next(filter(condition, self.heard[seen:]))
+
+    def say(self, epoch: int, *commands: Command) -> None:
+        with self._news:
+            self.answer = AgentHeartbeatAnswer(driver_epoch=epoch, commands=commands)
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    driver = FakeDriver()
+    with driver.server:
+        yield driver
+
+
+@pytest.fixture
+def settings(stored: Stored, driver: FakeDriver) -> Settings:
+    return stored.settings(driver.server.url)
+
+
+def delete(version: int, epoch: int, *references: BlockReference) -> Command:
+    return Command(version=version, driver_epoch=epoch, kind="delete", blocks=tuple(f"s/{r.id}" for r in references))
+
+
+def held(stored: Stored) -> list[str]:
+    return sorted(path.stem for path in (stored.blocks_directory / "s").glob("*.block"))
+
+
+@pytest.fixture
+def three(stored: Stored) -> list[BlockReference]:
+    return [stored.add(*block({("a", 0): filler(5)}, sequence=n)) for n in (1, 2, 3)]
+
+
+def test_deletes_are_done_and_acknowledged_until_the_driver_has_heard(
+    stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
+) -> None:
+    """INV-8: intent, idempotent delete, done; repeated as long as the driver repeats it."""
+    with Agent(settings) as agent:
+        first = driver.await_heartbeat(lambda beat: beat.blocks == 3)
+        assert (first.host, first.url, first.acknowledged) == ("h1", agent.url, 0)
+        driver.say(5, delete(8, 5, three[1]), delete(7, 5, three[0]))
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 8)
+        assert held(stored) == [three[2].id]
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 8)  # its answer was lost: the same again
+        driver.say(5)
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 0 and beat.blocks == 1)
+        assert agent.heartbeat.deleted == 2
+
+
+def test_an_old_drivers_delete_changes_nothing_even_after_a_restart(
+    stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
+) -> None:
+    """INV-4."""
+    driver.say(9)
+    with Agent(settings) as agent:
+        driver.await_heartbeat(lambda _: True)
+        driver.await_heartbeat(lambda _: True)
+        assert agent.heartbeat.driver_epoch == 9
+    driver.say(8, delete(1, 8, three[0]))
+    with Agent(settings) as agent:
+        driver.await_heartbeat(lambda _: True)
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 0)
+        status = agent.status()
+        assert status.driver_epoch == 9
+        assert status.refused_commands >= 1
+        assert "not obeyed" in status.silent_driver
+    assert len(held(stored)) == 3
+    driver.say(9, delete(1, 8, three[0]), delete(2, 9, three[1]))
+    with Agent(settings):
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 2)
+    assert held(stored) == [three[0].id, three[2].id]
+
+
+def test_a_delete_that_names_another_stream_or_leads_elsewhere_is_refused(
+    stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
+) -> None:
+    secret = stored.root / "secret.block"
+    secret.touch()
+    for name in ("t/r1-1-1", "s/../../secret", "../secret"):
+        driver.say(5, Command(version=3, driver_epoch=5, kind="delete", blocks=(name,)))
+        with Agent(settings) as agent:
+            driver.await_heartbeat(lambda _: True)
+            driver.await_heartbeat(lambda beat: beat.acknowledged == 0)
+            assert "refused" in agent.heartbeat.silent_driver
+    assert secret.exists()
+    assert len(held(stored)) == 3
+
+
+def test_the_failpoint_stands_before_the_first_deletion(
+    stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference], tmp_path: Path
+) -> None:
+    failpoints.arm("agent.before-delete=error:EIO", str(tmp_path))
+    try:
+        driver.say(5, delete(1, 5, *three))
+        with Agent(settings):
+            driver.await_heartbeat(lambda beat: beat.acknowledged == 1)
+    finally:
+        failpoints.arm("")
+    assert (tmp_path / "agent.before-delete.hit").exists()
+    assert held(stored) == []
+
+
+def test_an_agent_outlives_its_drivers_absence(stored: Stored, three: list[BlockReference]) -> None:
+    absent = FakeDriver()
+    with absent.server:
+        url = absent.server.url
+    with Agent(stored.settings(url)) as agent:
+        while "did not answer" not in agent.heartbeat.silent_driver:
+            threading.Event().wait(0.01)
+        assert get(f"{agent.url}/v1/blocks/s/{three[0].id}").status == 200
+        again = FakeDriver()
+        again.server = Server(application("driver", "0", [again._route()]), url)
+        with again.server:
+            again.await_heartbeat(lambda beat: beat.blocks == 3)
+            again.await_heartbeat(lambda _: True)
+            assert agent.heartbeat.silent_driver == ""
+
+
+# ---- start and stop --------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_cant_be_written_ends_the_start_with_one_sentence(stored: Stored) -> None:
+    stored.blocks_directory.touch()
+    with pytest.raises(UsageError, match=r"agent\.blocks"), Agent(stored.settings()):
+        pass
+
+
+def test_a_host_name_that_is_none_is_refused(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = stored.settings()
+    settings = msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, host="../up"))
+    with pytest.raises(SettingsError, match=r"agent\.host"), Agent(settings):
+        pass
+
+
+def test_an_agent_that_listens_everywhere_is_reached_by_its_hosts_name() -> None:
+    assert reached_at("http://0.0.0.0:7081", "h1") == "http://h1:7081"
+    assert reached_at("http://10.0.0.7:7081", "h1") == "http://10.0.0.7:7081"
+
+
+def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: Stored) -> None:
+    code = (
+        "import sys; from executor_agent.main import run; from forebay.settings import from_values\n"
+        "import msgspec\n"
+        "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
+    )
+    raw = {
+        "stream": "s",
+        "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
+        "wal": {"url": stored.wal_url},
+        "driver": {"journal": f"file://{stored.root}/journal", "url": "http://127.0.0.1:9"},
+        "agent": {"blocks": str(stored.blocks_directory), "url": "http://127.0.0.1:0", "host": "h1"},
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code, msgspec.json.encode(raw).decode()],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    ) as process:
+        assert process.stderr is not None
+        ready = process.stderr.readline()
+        assert ready.startswith(f"forebay agent: serves {stored.blocks_directory} at http://127.0.0.1:"), ready
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

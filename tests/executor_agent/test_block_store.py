@@ -1,0 +1,163 @@
+"""A host's block directory: nothing outside of it is touched, and what a crash left in it is dropped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from executor_agent.store import TEMPORARY_AGE_MS_MIN, BlockStore
+from forebay.clock import ManualClock
+from forebay.errors import OutOfSpaceError, UsageError
+from tests.support.rows import block, filler
+from wal.blocks import LocalRoom, has_room, local_path, write_local
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> BlockStore:
+    return BlockStore(tmp_path / "blocks", 1_000_000, clock)
+
+
+def write(store: BlockStore, sequence: int = 1) -> Path:
+    return write_local(store.directory, *block({("a", 0): filler(50)}, sequence=sequence))
+
+
+@pytest.mark.parametrize(
+    ("stream", "block_id"),
+    [
+        ("s", "../../etc/passwd"),
+        ("..", "r1-1-1"),
+        ("s", ".."),
+        ("s", "/etc/passwd"),
+        ("s/../..", "r1-1-1"),
+        ("s", "r1-1-1/x"),
+        ("s", ".r1-1-1"),
+        ("s", "r1-1-1\n"),
+        ("s", "r1-1-1\x00"),
+        ("s", "driver-epoch"),
+        ("", "r1-1-1"),
+        ("s", ""),
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(store: BlockStore, stream: str, block_id: str) -> None:
+    for use in (store.path, store.delete):
+        with pytest.raises(ValueError, match=r"stream|block"):
+            use(stream, block_id)
+
+
+def test_torn_files_are_dropped_at_start_and_whole_ones_stay(store: BlockStore) -> None:
+    whole, short, empty, foreign = (write(store, n) for n in (1, 2, 3, 4))
+    os.truncate(short, short.stat().st_size - 64)
+    os.truncate(empty, 0)
+    foreign.write_bytes(b"x" * 4096)
+    dropped = store.open()
+    assert whole.exists()
+    assert not any(path.exists() for path in (short, empty, foreign))
+    assert len(dropped) == 3
+
+
+def test_a_temporary_file_is_dropped_only_when_nobody_can_be_writing_it(store: BlockStore, clock: ManualClock) -> None:
+    temporary = write(store).with_name(".r1-1-9.block.tmp")
+    temporary.touch()
+    os.utime(temporary, (START_MS / 1000, START_MS / 1000))
+    assert store.open() == []
+    assert temporary.exists()
+    clock.advance(TEMPORARY_AGE_MS_MIN / 1000)
+    assert len(store.open()) == 1
+    assert not temporary.exists()
+
+
+def test_deleting_twice_is_no_error_and_frees_the_quota(store: BlockStore) -> None:
+    store.open()
+    path = write(store)
+    before = store.usage()
+    assert (before.blocks, before.used_bytes) == (1, path.stat().st_size)
+    assert store.delete("s", "r1-10000000001-1")
+    assert not store.delete("s", "r1-10000000001-1")
+    after = store.usage()
+    assert (after.blocks, after.used_bytes) == (0, 0)
+    assert after.free_bytes == before.free_bytes + before.used_bytes
+
+
+def test_usage_sees_what_receivers_write_after_a_while(store: BlockStore, clock: ManualClock) -> None:
+    store.open()
+    assert store.usage().blocks == 0
+    path = write(store)
+    clock.advance(10)
+    usage = store.usage()
+    assert (usage.blocks, usage.used_bytes) == (1, path.stat().st_size)
+    assert usage.free_bytes == 1_000_000 - usage.used_bytes
+
+
+def test_a_directory_that_cant_be_written_is_one_clear_sentence(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "file").touch()
+    store = BlockStore(tmp_path / "file" / "blocks", 1_000, clock)
+    with pytest.raises(UsageError, match=r"agent\.blocks: .*file/blocks can't be written"):
+        store.open()
+
+
+def test_the_highest_drivers_epoch_survives_a_restart(store: BlockStore, clock: ManualClock) -> None:
+    """INV-4."""
+    store.open()
+    assert store.driver_epoch("s") == 0
+    store.keep_driver_epoch("s", 1 << 40 | 3)
+    again = BlockStore(store.directory, 1_000, clock)
+    again.open()
+    assert again.driver_epoch("s") == 1 << 40 | 3
+    assert again.usage().blocks == 0
+    (store.directory / "s" / "driver-epoch").write_bytes(b"12x")
+    with pytest.raises(UsageError, match="damaged"):
+        again.driver_epoch("s")
+
+
+def test_files_and_directories_are_for_their_owner_only(store: BlockStore) -> None:
+    store.open()
+    path = write(store)
+    store.keep_driver_epoch("t", 1)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for directory in (store.directory, path.parent, store.directory / "t"):
+        assert directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("size", "used", "quota", "free", "total", "room"),
+    [
+        (10, 0, 10, 1000, 1000, True),
+        (10, 1, 10, 1000, 1000, False),  # quota
+        (10, 0, 10, 60, 1000, True),
+        (10, 0, 10, 59, 1000, False),  # a twentieth of the filesystem is left to the WAL
+    ],
+)
+def test_room_is_bounded_by_quota_and_free_space(
+    size: int, used: int, quota: int, free: int, total: int, room: bool
+) -> None:
+    """INV-6."""
+    assert has_room(size, used, quota, free, total) is room
+
+
+def test_a_copy_beyond_the_quota_is_given_up_and_room_comes_back(tmp_path: Path) -> None:
+    directory = tmp_path / "blocks"
+    size = write_local(directory, *block({("a", 0): filler(50)})).stat().st_size
+    room = LocalRoom(directory, 3 * size)
+    for sequence in (2, 3):
+        write_local(directory, *block({("a", 0): filler(50)}, sequence=sequence), room)
+    with pytest.raises(OutOfSpaceError, match="no room"):
+        write_local(directory, *block({("a", 0): filler(50)}, sequence=4), room)
+    assert len(list((directory / "s").iterdir())) == 3
+    local_path(directory, "s", "r1-10000000001-1").unlink()
+    for _ in range(64):
+        try:
+            write_local(directory, *block({("a", 0): filler(50)}, sequence=4), room)
+        except OutOfSpaceError:
+            continue
+        break
+    else:
+        pytest.fail("room that was made was never seen")
