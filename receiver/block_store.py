@@ -151,7 +151,7 @@ class BlockStore:
             return False
         try:
             write_local(self._local_directory, block.meta, block.payload, self._room)
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             if not self._local_failure_told:
                 _log.warning("local copies are given up for now: %s", error)
             self._local_failure_told = True

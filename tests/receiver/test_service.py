@@ -1,0 +1,300 @@
+"""The receiver's threads against a tracker over HTTP, a Kafka of lists and a real WAL folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay import failpoints
+from forebay.clock import SystemClock
+from forebay.errors import OutOfSpaceError, StoreError
+from forebay.settings import Settings, from_values
+from forebay.values import TopicPartition
+from receiver.main import compose
+from receiver.service import ReceiverService
+from tests.receiver.fakes import FakeKafka, FakeTracker
+from wal.blocks import local_path
+from wal.reading import BlockReference, ReadPlan, read_block
+from wal.storage import LocalStorage, Storage
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def values(count: int, prefix: bytes = b"") -> list[bytes]:
+    return [prefix + b"%05d" % number for number in range(count)]
+
+
+@pytest.fixture
+def tracker() -> Iterator[FakeTracker]:
+    with FakeTracker() as tracker:
+        yield tracker
+
+
+class Running:
+    """A receiver in a thread of this process."""
+
+    def __init__(self, service: ReceiverService) -> None:
+        self.service = service
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.code = self.service.run()
+
+    def ended(self, seconds: float = 20.0) -> int | None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "it did not end"
+        return self.code
+
+
+def settings_of(tmp_path: Path, url: str, **receiver: object) -> Settings:
+    own = {
+        "block_interval": "50ms", "heartbeat_interval": "100ms", "reclaim_delay": "50ms", "report_timeout": "5s",
+        "drain_timeout": "10s", **receiver,
+    }  # fmt: skip
+    return from_values(
+        {
+            "stream": "s",
+            "kafka": {"topics": ["t"], "bootstrap.servers": "unused:1"},
+            "wal": {"url": f"file://{tmp_path}/wal"},
+            "receiver": own,
+            "driver": {"url": url, "journal": f"file://{tmp_path}/journal"},
+            "agent": {"blocks": f"{tmp_path}/blocks"},
+        }
+    )
+
+
+@contextmanager
+def running(
+    tmp_path: Path, tracker: FakeTracker, kafka: FakeKafka, storage: Storage | None = None, **receiver: object
+) -> Iterator[Running]:
+    settings = settings_of(tmp_path, tracker.url, **receiver)
+    storage = storage or LocalStorage(str(tmp_path / "wal"))
+    run = Running(compose(settings, "r-1", kafka, storage, SystemClock(), host="h"))
+    try:
+        yield run
+    finally:
+        run.service.drain()
+        run.ended()
+
+
+def taken_in(tmp_path: Path, tracker: FakeTracker, tier: Any = "wal") -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    """(offset, value) of every record in the accepted blocks, read back with all checks, in the order of the blocks."""
+    plan = ReadPlan(
+        wal_url=f"file://{tmp_path}/wal", blocks_directory=str(tmp_path / "blocks"), tiers=(tier,), verify_digests=True
+    )
+    found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+    for block in tracker.blocks:
+        for batch in read_block(BlockReference.of(block), plan).batches:
+            for row in batch.to_pylist():
+                found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(
+                    (row["offset"], row["value"])
+                )
+    return found
+
+
+def expected(kafka: FakeKafka) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    return {tp: list(enumerate(own)) for tp, own in kafka.values.items() if own}
+
+
+def all_taken(tracker: FakeTracker, kafka: FakeKafka) -> Any:
+    return lambda: all(tracker.positions.get(tp, 0) == len(own) for tp, own in kafka.values.items())
+
+
+def test_records_are_stored_reported_and_committed_and_a_drain_ends_with_0(
+    tmp_path: Path, tracker: FakeTracker
+) -> None:
+    """INV-1, INV-2."""
+    kafka = FakeKafka({P0: values(1000), P1: values(700, b"x")})
+    with running(tmp_path, tracker, kafka) as receiver:
+        tracker.wait_for(all_taken(tracker, kafka))
+        receiver.service.drain()
+        assert receiver.ended() == 0
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+    assert {tp: point.offset for tp, point in kafka.committed.items()} == {P0: 1000, P1: 700}
+    assert {(r.topic, r.partition) for r in tracker.released} == {("t", 0), ("t", 1)}
+    assert kafka.closed
+
+
+def test_the_host_keeps_a_copy_of_each_block(tmp_path: Path, tracker: FakeTracker) -> None:
+    kafka = FakeKafka({P0: values(100)})
+    with running(tmp_path, tracker, kafka):
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert all(block.local and block.meta.host == "h" for block in tracker.blocks)
+    assert taken_in(tmp_path, tracker, "local") == expected(kafka) or not (tmp_path / "blocks").exists()
+    assert local_path(tmp_path / "blocks", "s", tracker.blocks[0].id).exists()
+
+
+def test_a_refused_report_is_claimed_and_cut_again_without_loss_or_repetition(
+    tmp_path: Path, tracker: FakeTracker
+) -> None:
+    """Rule 4, INV-2."""
+    kafka = FakeKafka({P0: values(600), P1: values(600, b"x")})
+    tracker.refuse = 2
+    with running(tmp_path, tracker, kafka):
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert tracker.refuse == 0
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_nothing_is_lost_while_the_driver_is_out_of_reach(tmp_path: Path, tracker: FakeTracker) -> None:
+    """Rule 7: polling goes on paused."""
+    kafka = FakeKafka({P0: values(200)})
+    with running(tmp_path, tracker, kafka) as receiver:
+        tracker.wait_for(all_taken(tracker, kafka))
+        tracker.down = True
+        kafka.values[P0] += values(300, b"later")
+        stopped = threading.Event()
+        for _ in range(100):
+            if P0 in kafka.paused:
+                break
+            stopped.wait(0.05)
+        assert P0 in kafka.paused
+        assert receiver.code is None
+        tracker.down = False
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_an_unreachable_driver_at_the_start_is_waited_for(tmp_path: Path, tracker: FakeTracker) -> None:
+    kafka = FakeKafka({P0: values(10)})
+    tracker.down = True
+    with running(tmp_path, tracker, kafka) as receiver:
+        threading.Event().wait(0.2)
+        assert receiver.code is None
+        tracker.down = False
+        tracker.wait_for(all_taken(tracker, kafka))
+
+
+def test_a_revocation_returns_when_what_was_taken_in_is_accepted(tmp_path: Path, tracker: FakeTracker) -> None:
+    """Rule 6: the next owner finds all of it; the block interval alone would have kept it open."""
+    kafka = FakeKafka({P0: values(120), P1: values(120)})
+    with running(tmp_path, tracker, kafka, block_interval="30s"):
+        for _ in range(200):
+            if len(kafka._ended) == 2:
+                break
+            threading.Event().wait(0.02)
+        kafka.to_revoke = [P0]
+        tracker.wait_for(lambda: bool(tracker.released))
+        assert tracker.positions[P0] == 120
+        assert kafka.callback_returned.wait(10)
+        assert kafka.revoked_after == {P0: 120}
+
+
+def test_full_memory_pauses_and_nothing_is_lost(tmp_path: Path, tracker: FakeTracker) -> None:
+    """INV-6, with a store that waits until told."""
+    gate = threading.Event()
+    kafka = FakeKafka({P0: [b"v" * 1000] * 400})
+    storage = Gated(str(tmp_path / "wal"), gate)
+    with running(tmp_path, tracker, kafka, storage, block_size="20KB", memory="100KB"):
+        for _ in range(400):
+            if P0 in kafka.paused:
+                break
+            threading.Event().wait(0.02)
+        assert P0 in kafka.paused
+        beats = len(tracker.heartbeats)
+        tracker.wait_for(lambda: len(tracker.heartbeats) > beats + 1)
+        assert tracker.heartbeats[-1].buffered_bytes <= 160_000
+        gate.set()
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_a_full_wal_is_waited_for_and_said(tmp_path: Path, tracker: FakeTracker) -> None:
+    """Rule 7."""
+    kafka = FakeKafka({P0: values(300)})
+    storage = Failing(str(tmp_path / "wal"), OutOfSpaceError("0 bytes are free"))
+    with running(tmp_path, tracker, kafka, storage, store_timeout="100ms") as receiver:
+        tracker.wait_for(lambda: any("no space" in beat.detail for beat in tracker.heartbeats))
+        assert tracker.heartbeats[-1].state == "waiting"
+        assert receiver.code is None
+        storage.error = None
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_a_store_that_fails_for_store_timeout_ends_the_receiver_with_the_reason(
+    tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = FakeKafka({P0: values(10)})
+    storage = Failing(str(tmp_path / "wal"), StoreError("input/output error"))
+    with running(tmp_path, tracker, kafka, storage, store_timeout="300ms") as receiver:
+        assert receiver.ended() == 1
+    assert "input/output error" in caplog.text
+    assert tracker.blocks == []
+
+
+def test_a_short_failure_of_the_store_is_retried(tmp_path: Path, tracker: FakeTracker) -> None:
+    kafka = FakeKafka({P0: values(300)})
+    storage = Failing(str(tmp_path / "wal"), StoreError("input/output error"))
+    with running(tmp_path, tracker, kafka, storage, store_timeout="20s"):
+        assert storage.failed.wait(10)
+        storage.error = None
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_a_local_copy_without_room_is_given_up_and_counted(tmp_path: Path, tracker: FakeTracker) -> None:
+    kafka = FakeKafka({P0: values(300)})
+    (tmp_path / "blocks").write_text("a file where the directory should be")
+    with running(tmp_path, tracker, kafka):
+        tracker.wait_for(all_taken(tracker, kafka))
+        tracker.wait_for(lambda: tracker.heartbeats[-1].counters.get("local_copies_given_up", 0) > 0)
+    assert not any(block.local for block in tracker.blocks)
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_a_superseded_receiver_ends_with_4(tmp_path: Path, tracker: FakeTracker) -> None:
+    """INV-4."""
+    kafka = FakeKafka({P0: values(10)})
+    tracker.fenced = True
+    with running(tmp_path, tracker, kafka) as receiver:
+        assert receiver.ended() == 4
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_taken_in_twice(
+    tmp_path: Path, tracker: FakeTracker
+) -> None:
+    """INV-2: a repeated block id gets the same answer."""
+    failpoints.arm("receiver.after-report=drop,receiver.before-commit=drop")
+    try:
+        kafka = FakeKafka({P0: values(300)})
+        with running(tmp_path, tracker, kafka):
+            tracker.wait_for(all_taken(tracker, kafka))
+        assert kafka.committed[P0].offset == 300
+    finally:
+        failpoints.arm("")
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+class Gated(LocalStorage):
+    """Creates no file until the gate opens."""
+
+    def __init__(self, root: str, gate: threading.Event) -> None:
+        super().__init__(root)
+        self._gate = gate
+
+    def create(self, path: str) -> Any:
+        assert self._gate.wait(30)
+        return super().create(path)
+
+
+class Failing(LocalStorage):
+    """Fails to create files while ``error`` is set."""
+
+    def __init__(self, root: str, error: Exception | None) -> None:
+        super().__init__(root)
+        self.error = error
+        self.failed = threading.Event()
+
+    def create(self, path: str) -> Any:
+        if self.error is not None:
+            self.failed.set()
+            raise self.error
+        return super().create(path)
