@@ -167,17 +167,24 @@ class ReceiverService:
         marks = {tp: mark for tp in partitions if (mark := self._source.high_watermark(tp)) >= 0}
         self.tell(inp.SourceSeen(marks, self._source.last_error))
 
-    def _act_on_source(self, within_callback: bool = False) -> None:
-        """All actions that wait, in order. Within the group's callback only commits: librdkafka is about to change the
-        assignment, so starting, pausing and the proof of membership wait until the poll has returned."""
-        while True:
-            with self._changed:
-                if not self._source_actions or self._exit is not None:
-                    return
-                if within_callback and not isinstance(self._source_actions[0], act.CommitAsync):
-                    return
-                action = self._source_actions.popleft()
+    def _act_on_source(self) -> None:
+        """All actions that wait, in order."""
+        while (action := self._next_action(lambda action: True)) is not None:
             self._do(action)
+
+    def _commit_in_callback(self) -> None:
+        """Within the group's callback only what was accepted is committed: librdkafka is about to change the assignment,
+        so starting, pausing and the proof of membership wait until the poll has returned."""
+        while (action := self._next_action(lambda action: isinstance(action, act.CommitAsync))) is not None:
+            self._do(action)
+
+    def _next_action(self, wanted: Callable[[act.SourceAction], bool]) -> act.SourceAction | None:
+        with self._changed:
+            found = next((action for action in self._source_actions if wanted(action)), None)
+            if found is None or self._exit is not None:
+                return None
+            self._source_actions.remove(found)
+            return found
 
     def _do(self, action: act.SourceAction) -> None:
         if isinstance(action, act.CommitAsync):
@@ -220,7 +227,7 @@ class ReceiverService:
             self._revocation_done = False
             self.tell(inp.Revoked(tuple(partitions)))
         while True:
-            self._act_on_source(within_callback=True)
+            self._commit_in_callback()
             with self._changed:
                 if self._revocation_done or self._exit is not None:
                     break
@@ -229,7 +236,7 @@ class ReceiverService:
                 self._drain_wanted = False
                 self.tell(inp.DrainRequested())
             self.tell(inp.Tick())
-        self._act_on_source(within_callback=True)
+        self._commit_in_callback()
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         self.tell(inp.Lost(tuple(partitions)))
