@@ -192,9 +192,13 @@ def test_without_rewrite_an_error_ends_the_writer() -> None:
         add(log, "a")
         log.sync()
         storage.fail(operation, 1)
-        with pytest.raises(StoreError, match="injected"):
+
+        def group(log: LogWriter = log) -> None:
             add(log, "b")
             log.sync()
+
+        with pytest.raises(StoreError, match="injected"):
+            group()
         calls = dict(storage.calls)
         for attempt in (log.sync, partial(add, log, "c")):
             with pytest.raises(StoreError, match="has ended"):
