@@ -10,7 +10,7 @@ from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation,
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from driver.audit import AuditReport, Finding
 
@@ -23,7 +23,7 @@ def read(settings: Settings) -> AuditReport:
     return driver_audit.audit(open_storage(settings.driver.journal), settings.stream)
 
 
-def tables(report: AuditReport) -> list[Table]:
+def tables(report: AuditReport) -> list[Group]:
     from deploy.table import table
 
     return [

@@ -33,7 +33,7 @@ from forebay.messages import StatusAnswer
 from forebay.settings import Settings, load
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from driver.audit import AuditReport
 
@@ -58,6 +58,8 @@ stream = "flights"
 [kafka]
 topics = ["{topic}"]
 "bootstrap.servers" = "{broker}"
+"session.timeout.ms" = 6000           # the group hands a killed receiver's partitions on after that
+"heartbeat.interval.ms" = 1500
 
 [wal]
 url = "file://{folder}/wal"
@@ -268,7 +270,7 @@ class Loader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stopping = threading.Event()
-        self._started = 0.0
+        self._began = 0.0
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self.expected = Expected()
         self.loaded = 0
@@ -276,8 +278,12 @@ class Loader:
         self.done = False
         self.failure: Exception | None = None
 
+    @property
+    def started(self) -> bool:
+        return self._thread.ident is not None
+
     def start(self) -> None:
-        self._started = time.monotonic()
+        self._began = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -302,7 +308,7 @@ class Loader:
 
     def _progressed(self, count: int) -> None:
         self.loaded = count
-        ahead_seconds = self._started + count / LOAD_RATE - time.monotonic()
+        ahead_seconds = self._began + count / LOAD_RATE - time.monotonic()
         if self._stopping.wait(max(0.0, ahead_seconds)):
             raise ForebayError("loading was stopped")
 
@@ -400,7 +406,6 @@ def _run_services(settings: Settings, path: Path, folder: Path, loader: Loader, 
     with stopping_on_signals(supervisor):
         thread.start()
         try:
-            loader.start()
             return _watch(settings, supervisor.kill, ended, loader, seen, folder)
         finally:
             if not ended.is_set():
@@ -434,6 +439,10 @@ def _watch(
                 answer = client.get("/v1/status", StatusAnswer)
             except UnreachableError:
                 continue  # it is starting, or was just killed
+            if answer.state == "running" and not loader.started:
+                # only now, so that the crashes come while batches are made and not before the first one
+                seen.say("the driver runs: loading")
+                loader.start()
             taken_in = sum(partition.position for partition in answer.partitions)
             seen.show(loader.loaded, taken_in, answer.records_completed, answer.batches_completed)
             for name in due_kills(taken_in, FLIGHTS, len(killed)):
@@ -452,7 +461,7 @@ def _watch(
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def tables(outcome: Outcome) -> list[Table]:
+def tables(outcome: Outcome) -> list[Group]:
     from deploy import audit
     from deploy.table import table
 

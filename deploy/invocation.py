@@ -16,7 +16,7 @@ from forebay.errors import SettingsError
 from forebay.settings import Settings, load
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 FINE = 0
 FOUND = 1
@@ -64,7 +64,7 @@ class Invocation:
         """Words for a person."""
         click.echo(words, err=True)
 
-    def write(self, data: object, tables: Callable[[], list[Table]] = list) -> None:
+    def write(self, data: object, tables: Callable[[], list[Group]] = list) -> None:
         """Data: as one JSON document with ``--json``, else as the tables that ``tables`` makes."""
         if self.json:
             click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())

@@ -16,7 +16,7 @@ from forebay.errors import CorruptionError, UsageError
 from forebay.values import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from wal.scan import Scanned
     from wal.storage import Storage
@@ -155,7 +155,7 @@ def _summary(path: str, size: int, entries: Sequence[Entry]) -> Segment:
     )
 
 
-def tables(inspection: Inspection, frames: bool) -> Iterator[Table]:
+def tables(inspection: Inspection, frames: bool) -> Iterator[Group]:
     from deploy.table import table
 
     yield table(

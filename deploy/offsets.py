@@ -22,7 +22,7 @@ from forebay.messages import AcceptGapRequest, OperatorAnswer, TrackedPartition
 from forebay.values import TopicPartition
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 
 @click.group(
@@ -48,7 +48,7 @@ def offsets(context: click.Context) -> int | None:
     return FOUND if waiting else FINE
 
 
-def _table(partitions: tuple[TrackedPartition, ...]) -> Table:
+def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
     from deploy.table import table
 
     return table(

@@ -27,7 +27,7 @@ from forebay.values import LINEAGE_SHIFT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
+    from rich.console import Group
 
     from driver.state import State
     from wal.recovery import Verdict
@@ -179,7 +179,7 @@ def sentence(place: Place) -> str:
     )
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def tables(comparison: Comparison) -> list[Group]:
     from deploy.table import table
 
     return [

@@ -11,7 +11,7 @@ from forebay.messages import StatusAnswer
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 #: one answer of a driver at work comes within a sync; a person waits no longer than this
 TIMEOUT_SECONDS = 10.0
@@ -36,7 +36,7 @@ def needs_a_person(answer: StatusAnswer) -> list[str]:
     return found
 
 
-def tables(answer: StatusAnswer) -> list[Table]:
+def tables(answer: StatusAnswer) -> list[Group]:
     from deploy.table import bytes_text, table
 
     state = f"{answer.state}: {answer.detail}" if answer.detail else answer.state
