@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from litestar import Litestar, get, post
+from litestar.params import JSONBody
 
 from driver.tracker import Request
 from forebay import messages as m
@@ -27,43 +28,43 @@ def tracker_application(
         return await asyncio.wrap_future(submit(request))
 
     @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
-    async def register(data: m.RegisterRequest) -> m.RegisterAnswer:
+    async def register(data: JSONBody[m.RegisterRequest]) -> m.RegisterAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/receivers/heartbeat", status_code=200, summary="A receiver's state; commands for it", tags=["receivers"])
-    async def heartbeat(data: m.HeartbeatRequest) -> m.HeartbeatAnswer:
+    async def heartbeat(data: JSONBody[m.HeartbeatRequest]) -> m.HeartbeatAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/partitions/look", status_code=200, summary="Newest token, life and position", tags=["receivers"])
-    async def look(data: m.LookRequest) -> m.LookAnswer:
+    async def look(data: JSONBody[m.LookRequest]) -> m.LookAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/partitions/claim", status_code=200, summary="Claim partitions by compare-and-set", tags=["receivers"])
-    async def claim(data: m.ClaimRequest) -> m.ClaimAnswer:
+    async def claim(data: JSONBody[m.ClaimRequest]) -> m.ClaimAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/partitions/release", status_code=200, summary="End claims", tags=["receivers"])
-    async def release_claims(data: m.ReleaseRequest) -> m.Done:
+    async def release_claims(data: JSONBody[m.ReleaseRequest]) -> m.Done:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/partitions/trouble", status_code=200, summary="Kafka does not go on at the position", tags=["receivers"])
-    async def trouble(data: m.Trouble) -> m.TroubleAnswer:
+    async def trouble(data: JSONBody[m.Trouble]) -> m.TroubleAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"])
-    async def report(data: m.ReportRequest) -> m.ReportAnswer:
+    async def report(data: JSONBody[m.ReportRequest]) -> m.ReportAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/agents/heartbeat", status_code=200, summary="An agent's state; commands for it", tags=["agents"])
-    async def agent_heartbeat(data: m.AgentHeartbeatRequest) -> m.AgentHeartbeatAnswer:
+    async def agent_heartbeat(data: JSONBody[m.AgentHeartbeatRequest]) -> m.AgentHeartbeatAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/operator/accept-gap", status_code=200, summary="Accept a gap or a new life", tags=["people"])
-    async def accept_gap(data: m.AcceptGapRequest) -> m.OperatorAnswer:
+    async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post("/v1/operator/accept-loss", status_code=200, summary="Run a batch without ranges of it", tags=["people"])
-    async def accept_loss(data: m.AcceptLossRequest) -> m.OperatorAnswer:
+    async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])

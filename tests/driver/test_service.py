@@ -1,0 +1,266 @@
+"""The whole driver in one process: a mock broker, real HTTP, a real journal and WAL, a job without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver import IngestContext
+from driver.audit import audit
+from driver.batch import Batch
+from driver.discovery import LostJournal
+from driver.lease import LeaseHeld
+from driver.service import LineageFound
+from forebay import messages as m
+from forebay.errors import FencedError, JobError, UsageError
+from forebay.http import Client
+from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.kafka.broker import MockBroker
+from forebay.settings import Settings, from_values
+from forebay.values import TopicPartition
+from tests.support.played import PlayedReceiver
+from wal.storage import open_storage
+
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Configure:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+
+    def configure(**driver: Any) -> Settings:
+        values = {
+            "journal": f"file://{tmp_path}/journal",
+            "url": "http://127.0.0.1:0",
+            "engine": "local",
+            "batch_interval": "20ms",
+            "job_retry_delay": "1ms",
+            "lease_duration": "300ms",
+            **driver,
+        }
+        return from_values(
+            {
+                "stream": "s",
+                "kafka": {"topics": [topic], "group": topic, **mock_broker.options},
+                "wal": {"url": f"file://{tmp_path}/wal"},
+                "driver": values,
+                "agent": {"blocks": f"{tmp_path}/blocks"},
+            }
+        )
+
+    return configure
+
+
+class Collecting:
+    """A job that keeps what it saw, by batch id, and tells when ``wanted`` records have come."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.seen: dict[int, list[int]] = {}
+        self.reruns: list[int] = []
+        self.enough = threading.Event()
+
+    def __call__(self, batch: Batch) -> None:
+        rows = [offset for rows in batch.read() for offset in rows["offset"].to_pylist()]
+        if batch.rerun:
+            self.reruns.append(batch.id)
+        self.seen[batch.id] = rows
+        if sum(len(rows) for rows in self.seen.values()) >= self.wanted:
+            self.enough.set()
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(offset for rows in self.seen.values() for offset in rows)
+
+
+def ready(intake: IngestContext, settings: Settings) -> TopicPartition:
+    """The first partition, once the driver has begun its life."""
+    tp = TopicPartition(settings.kafka.topics[0], 0)
+    client = Client(intake.url)
+    for _ in range(1000):
+        if client.get("/v1/status", m.StatusAnswer).state == "running":
+            return tp
+        threading.Event().wait(0.02)
+    raise AssertionError("the driver did not get ready")
+
+
+def test_records_reported_reach_the_job_once_and_the_audit_is_clean(settings: Configure) -> None:
+    """INV-2, INV-3, from HTTP to job; completed positions are shown in the second group."""
+    s = settings()
+    job = Collecting(30)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        for _ in range(3):
+            receiver.take_in(tp, 10)
+        assert job.enough.wait(30)
+    assert job.offsets == list(range(30))
+    report = audit(open_storage(s.driver.journal), "s")
+    assert report.clean
+    assert report.records_completed == 30
+
+
+def test_start_and_stop_may_be_repeated_and_stop_may_be_called_in_the_job(settings: Configure) -> None:
+    s = settings()
+    calls: list[int] = []
+    context = IngestContext(None, s)
+
+    def job(batch: Batch) -> None:
+        calls.append(batch.id)
+        context.stop()
+
+    context.foreach_batch(job)
+    tp = ready(context, s)
+    PlayedReceiver(s, context.url).take_in(tp, 5)
+    assert context.await_termination(30)
+    context.stop()
+    assert len(calls) == 1
+    context.start()
+    ready(context, s)
+    context.start()
+    PlayedReceiver(s, context.url).take_in(tp, 5)
+    assert context.await_termination(30)
+    assert len(set(calls)) == 2
+    report = audit(open_storage(s.driver.journal), "s")
+    assert (report.batches_completed, report.batches_unfinished) == (2, 0)
+
+
+def test_a_job_that_keeps_failing_stops_the_driver_with_the_batch_intact_and_it_reruns(settings: Configure) -> None:
+    """INV-3: the rerun has the same id and rows, and says that it is one."""
+    s = settings(job_max_failures=3)
+    attempts: list[tuple[int, list[int]]] = []
+
+    def failing(batch: Batch) -> None:
+        attempts.append((batch.id, [o for rows in batch.read() for o in rows["offset"].to_pylist()]))
+        raise ValueError("no such carrier")
+
+    context = IngestContext(None, s).foreach_batch(failing)
+    tp = ready(context, s)
+    PlayedReceiver(s, context.url).take_in(tp, 5)
+    with pytest.raises(JobError, match=r"failed 3 times .* no such carrier"):
+        context.await_termination(30)
+    assert len(attempts) == 3
+    job = Collecting(5)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        assert job.enough.wait(30)
+    assert job.seen == {attempts[0][0]: attempts[0][1]}
+    assert job.reruns == [attempts[0][0]]
+
+
+def test_a_batch_that_no_tier_can_read_stops_batches_loudly_until_a_person_accepts_the_loss(
+    settings: Configure, tmp_path: Path
+) -> None:
+    """INV-5: never an empty partition, never skipped."""
+    s = settings()
+    job = Collecting(5)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        block = receiver.store(tp, 10)
+        (tmp_path / "wal" / block.handle.path).unlink()
+        receiver.report(block)
+        client = Client(intake.url)
+        for _ in range(1000):
+            batches = client.get("/v1/status", m.StatusAnswer).batches
+            if batches and batches[0].state == "unreadable":
+                break
+            threading.Event().wait(0.02)
+        (batch,) = batches
+        assert "--accept-loss" in batch.detail
+        assert block.meta.ranges[0].label in batch.detail
+        receiver.take_in(tp, 5)
+        assert not job.seen
+        request = m.AcceptLossRequest(batch_id=batch.batch_id, ranges=(block.meta.ranges[0].label,))
+        client.post("/v1/operator/accept-loss", request, m.OperatorAnswer)
+        assert job.enough.wait(30)
+    assert job.offsets == [10, 11, 12, 13, 14]
+    life = audit(open_storage(s.driver.journal), "s").lives[0]
+    assert life.accepted_losses == (block.meta.ranges[0].label,)
+
+
+def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(settings: Configure) -> None:
+    s = settings()
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+        with pytest.raises(LeaseHeld, match="--take-over"):
+            IngestContext(None, s).foreach_batch(Collecting(1))
+
+
+def test_a_driver_taken_over_changes_nothing_more_and_ends_fenced(settings: Configure) -> None:
+    """INV-4."""
+    s = settings()
+    old = IngestContext(None, s).foreach_batch(Collecting(1))
+    tp = ready(old, s)
+    stale = PlayedReceiver(s, old.url)
+    job = Collecting(7)
+    with IngestContext(None, s, take_over=True) as intake:
+        intake.foreach_batch(job)
+        ready(intake, s)
+        with pytest.raises(Exception, match="stopping"):
+            stale.take_in(tp, 3)
+        with pytest.raises(FencedError):
+            old.await_termination(30)
+        PlayedReceiver(s, intake.url).take_in(tp, 7)
+        assert job.enough.wait(30)
+    assert audit(open_storage(s.driver.journal), "s").records_completed == 7
+
+
+def test_an_empty_journal_beside_a_wal_that_is_not_refuses_to_start(settings: Configure, tmp_path: Path) -> None:
+    with IngestContext(None, settings()) as intake:
+        intake.foreach_batch(Collecting(1))
+    with pytest.raises(LineageFound, match="journal was lost"):
+        IngestContext(None, settings(journal=f"file://{tmp_path}/elsewhere")).foreach_batch(Collecting(1))
+    assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").rglob("*.seg"))
+
+
+def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_events(settings: Configure) -> None:
+    """Rule 5. Somebody else's commit is pointed out and ignored."""
+    s = settings()
+    tp = TopicPartition(s.kafka.topics[0], 0)
+    admin = KafkaAdmin(s.kafka.options)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+    admin.publish(s.group, {tp: Committed(99, -1, "somebody")})
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+    admin.publish(s.group, {tp: Committed(99, -1, "forebay:1:1")})
+    context = IngestContext(None, s).foreach_batch(Collecting(1))
+    with pytest.raises(LostJournal, match="99"):
+        context.await_termination(30)
+
+
+def test_segments_that_nothing_needs_any_more_are_deleted(settings: Configure, tmp_path: Path) -> None:
+    """INV-8, with a rewind horizon of nothing."""
+    s = settings()
+    job = Collecting(20)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        first = receiver.take_in(tp, 10)
+        second = receiver.take_in(tp, 10)
+        assert job.enough.wait(30)
+        for _ in range(1000):
+            if not (tmp_path / "wal" / first.handle.path).exists():
+                break
+            threading.Event().wait(0.02)
+        assert not (tmp_path / "wal" / first.handle.path).exists()
+        assert (tmp_path / "wal" / second.handle.path).exists(), "its writer may still append"
+
+
+def test_a_job_while_another_runs_is_refused(settings: Configure) -> None:
+    with IngestContext(None, settings()) as intake:
+        intake.foreach_batch(Collecting(1))
+        with pytest.raises(UsageError):
+            intake.foreach_batch(Collecting(1))
