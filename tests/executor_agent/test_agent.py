@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import urllib3
-from litestar import post
+from litestar import Request, post
 
 from executor_agent.api import AgentStatus, parse_range
 from executor_agent.main import Agent, reached_at
@@ -136,7 +137,8 @@ class FakeDriver:
 
     def _route(self) -> object:
         @post("/v1/agents/heartbeat", status_code=200)
-        async def heartbeat(data: AgentHeartbeatRequest) -> AgentHeartbeatAnswer:
+        async def heartbeat(request: Request[Any, Any, Any]) -> AgentHeartbeatAnswer:
+            data = msgspec.json.decode(await request.body(), type=AgentHeartbeatRequest)
             with self._news:
                 self.heard.append(data)
                 self._news.notify_all()
