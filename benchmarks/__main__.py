@@ -1,0 +1,76 @@
+"""``python -m benchmarks``: runs the benchmarks, prints a line for each figure and a table at the end.
+
+Exit code 1 if a threshold is missed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine
+from benchmarks.measured import Measured, shown
+from benchmarks.setup import Setup
+
+#: name → the module that measures it, by its function ``measure``; in the order in which they run
+BENCHMARKS = {
+    "receiver": "benchmarks.receiver_rate",
+    "memory": "benchmarks.receiver_memory",
+    "arrow": "benchmarks.batch_arrow",
+    "dataframe": "benchmarks.batch_dataframe",
+    "reports": "benchmarks.block_reports",
+    "journal": "benchmarks.journal_opening",
+    "latency": "benchmarks.batch_latency",
+}
+SMALL_SCALE = 0.05
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="Run these alone; may be repeated.")
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Alternating runs of each.")
+@click.option("--small", is_flag=True, help="A twentieth of the records: shows that it works, proves no threshold.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there, as JSON.")
+@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep files here; default: a temporary one.")
+def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, directory: Path | None) -> None:
+    """Run Forebay's benchmarks. Exit code 1 if a threshold is missed."""
+    root = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=directory))
+    found: list[Measured] = []
+    try:
+        about = machine.facts(root)
+        for name, fact in about.items():
+            print(f"{name}: {fact}", flush=True)
+        with Setup(root, runs, SMALL_SCALE if small else 1.0) as setup:
+            for name in only or BENCHMARKS:
+                for measured in importlib.import_module(BENCHMARKS[name]).measure(setup):
+                    print(measured.line, flush=True)
+                    found.append(measured)
+    finally:
+        shutil.rmtree(root)
+    if output is not None:
+        figures = [{**asdict(measured), "verdict": measured.verdict} for measured in found]
+        output.write_text(json.dumps({"machine": about, "figures": figures}, indent=2, ensure_ascii=False) + "\n")
+    Console(width=None if sys.stdout.isatty() else 140).print(table(found))
+    sys.exit(1 if any(measured.missed for measured in found) else 0)
+
+
+def table(found: list[Measured]) -> Table:
+    made = Table("benchmark", "what", "median", "spread", "wanted", "", "ours", "peer", "unit", title="Forebay's benchmarks")
+    for m in found:
+        made.add_row(
+            m.benchmark, m.what, shown(m.value), f"{shown(m.low)} to {shown(m.high)}", str(m.threshold or ""), m.verdict,
+            "" if m.ours is None else shown(m.ours), "" if m.peer is None else shown(m.peer), m.unit,
+        )  # fmt: skip
+    return made
+
+
+if __name__ == "__main__":
+    main()

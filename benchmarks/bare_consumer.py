@@ -1,0 +1,43 @@
+"""The peer of the receiver: consumes a topic by ``Consumer.consume(10000)`` and drops the messages.
+
+``python -m benchmarks.bare_consumer SERVERS TOPIC RECORDS`` prints, as JSON, the seconds and the CPU seconds of the process
+from the assignment of its partitions to the last record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+
+from confluent_kafka import Consumer
+
+
+def consume(servers: str, topic: str, records: int) -> dict[str, float]:
+    begun = [0.0, 0.0]
+
+    def assigned(*_: object) -> None:
+        begun[:] = time.monotonic(), _cpu()
+
+    consumer = Consumer({
+        "bootstrap.servers": servers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    })  # fmt: skip
+    consumer.subscribe([topic], on_assign=assigned)
+    left = records
+    while left > 0:
+        left -= len(consumer.consume(10_000, 1.0))
+    figures = {"seconds": time.monotonic() - begun[0], "cpu_seconds": _cpu() - begun[1]}
+    consumer.close()
+    return figures
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+if __name__ == "__main__":
+    print(json.dumps(consume(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,148 @@
+"""One real receiver process against a driver's deciding thread, journal and HTTP in this process, without jobs."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.setup import PARTITIONS
+from driver import events as ev
+from driver import journal
+from driver.api import tracker_application
+from driver.loop import DriverLoop
+from driver.tracker import Ask, FoundPartitions, Tracker
+from forebay.clock import SystemClock
+from forebay.http import Server
+from wal.storage import open_storage
+
+STREAM = "bench"
+PATIENCE_SECONDS = 600.0
+
+
+class Tracking:
+    """A driver without discovery, batches and clean-up: it takes blocks in, durably, over HTTP."""
+
+    def __init__(self, directory: Path, durable: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        self._directory = directory
+        self._durable = durable
+        self._open = ExitStack()
+        self.url = ""
+
+    def begin(self, topic: str, partitions: int = PARTITIONS) -> None:
+        """The partitions of ``topic`` begin at offset 0."""
+        starts = tuple(ev.LifeStart(topic, number, 0) for number in range(partitions))
+        self._loop.ask(FoundPartitions(starts, 0, "earliest"))
+
+    def __enter__(self) -> Tracking:
+        clock = SystemClock()
+        opened, state = journal.lead(
+            open_storage(f"file://{self._directory}/journal"),
+            STREAM,
+            "bench",
+            clock.wall_ms(),
+            lambda: clock.wall_ms() / 1000,
+            lambda: secrets.randbits(64),
+        )
+        self._open.callback(opened.close)
+        tracker = Tracker(state, opened.epoch, "stop", 4, 0)
+        self._loop = DriverLoop(tracker, opened, clock, lambda action: None, self._failed, self._durable)
+        self._loop.start()
+        self._open.callback(self._loop.stop)
+        app = tracker_application(
+            self._loop.submit, lambda: self._loop.submit(Ask(lambda state: None)), lambda: None, "bench"
+        )
+        self.url = self._open.enter_context(Server(app, "http://127.0.0.1:0")).url
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @staticmethod
+    def _failed(error: BaseException) -> None:
+        print(f"the driver's loop ended: {error!r}", file=sys.stderr)
+
+
+class Receiving:
+    """A ``forebay receiver`` process that takes ``topic`` in; ``claimed`` and ``taken_in`` are called in the deciding
+    thread, when what they tell of is durable: claims given (once), and ``records`` records accepted."""
+
+    def __init__(
+        self, directory: Path, options: dict[str, str], topic: str, records: int,
+        claimed: Callable[[int], None] = lambda pid: None, taken_in: Callable[[int], None] = lambda pid: None,
+    ) -> None:  # fmt: skip
+        self._directory = directory
+        self._options = options
+        self._topic = topic
+        self._left = records
+        self._claimed, self._taken_in = claimed, taken_in
+        self._claims = 0
+        self._done = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, watch: Callable[[int], None] = lambda pid: None, watch_seconds: float = 0.2) -> None:
+        """Until all records are accepted and the receiver has drained; ``watch`` is called with its pid now and then."""
+        with Tracking(self._directory, self._hear) as tracking:
+            tracking.begin(self._topic)
+            config = self._directory / "forebay.toml"
+            config.write_text(settings_text(self._directory, self._options, self._topic, tracking.url))
+            with (self._directory / "receiver.log").open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "deploy.main", "--config", str(config), "receiver", "--id", "r1"],
+                    stdout=log, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+                try:
+                    self._await(watch, watch_seconds)
+                finally:
+                    self._process.terminate()
+                    self._process.wait(60)
+
+    def _await(self, watch: Callable[[int], None], watch_seconds: float) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._done.wait(watch_seconds):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = (self._directory / "receiver.log").read_text(errors="replace")
+                raise RuntimeError(f"the receiver did not take all in ({self._left} left): {log[-3000:]}")
+            watch(self._process.pid)
+
+    def _hear(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
+            if isinstance(event, ev.ClaimGiven):
+                self._claims += 1
+                if self._claims == PARTITIONS and self._process is not None:
+                    self._claimed(self._process.pid)
+            elif isinstance(event, ev.BlockAdded):
+                self._left -= event.block.meta.records
+                if self._left <= 0 and not self._done.is_set() and self._process is not None:
+                    self._taken_in(self._process.pid)
+                    self._done.set()
+
+
+def settings_text(directory: Path, options: dict[str, str], topic: str, driver_url: str, more: str = "") -> str:
+    """A configuration with everything below ``directory`` and the defaults of the product."""
+    servers = options["bootstrap.servers"]
+    return f"""\
+stream = "{STREAM}"
+[kafka]
+topics = ["{topic}"]
+"bootstrap.servers" = "{servers}"
+[wal]
+url = "file://{directory}/wal"
+[driver]
+url = "{driver_url}"
+journal = "file://{directory}/journal"
+[agent]
+blocks = "{directory}/blocks"
+host = "bench"
+[receiver]
+host = "bench"
+{more}"""

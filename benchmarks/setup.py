@@ -1,0 +1,113 @@
+"""What benchmarks run in: their folder, how often and how large, one real Kafka, topics full of records."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import Producer
+
+from forebay.kafka.broker import KafkaBroker
+
+PARTITIONS = 4
+RECORD_BYTES = 200
+
+_NAMES = itertools.count(1)
+_CHUNK = 5_000
+
+
+@dataclass
+class Setup:
+    """``scale``: what the number of records is multiplied with, 1 for a run that is to be recorded."""
+
+    directory: Path
+    runs: int = 5
+    scale: float = 1.0
+    _broker: KafkaBroker | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def records(self, full: int) -> int:
+        """How many records to use where a recorded run takes ``full``; a multiple of the partitions, at least 1,000 each."""
+        return max(1_000 * PARTITIONS, int(full * self.scale) // PARTITIONS * PARTITIONS)
+
+    @property
+    def broker(self) -> KafkaBroker:
+        """Started when it is first asked for. Raises UsageError if Java or Kafka's jars are missing."""
+        if self._broker is None:
+            self._broker = self._open.enter_context(KafkaBroker(self.directory / "kafka", heap_mib=768))
+        return self._broker
+
+    def topic(self, records: int, value_bytes: int = RECORD_BYTES) -> str:
+        """A new topic of 4 partitions with ``records`` records in it."""
+        name = f"records-{next(_NAMES)}"
+        self.broker.create_topic(name, PARTITIONS)
+        fill(self.broker.options, name, records, value_bytes)
+        return name
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """An empty folder, gone afterwards."""
+        path = self.directory / f"run-{next(_NAMES)}"
+        path.mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
+
+    def __enter__(self) -> Setup:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
+def values(count: int, value_bytes: int, seed: int = 7) -> list[tuple[bytes, bytes]]:
+    """``count`` different (key, value): 1,000 keys of 8 bytes, values of hexadecimal digits; together ``value_bytes``."""
+    source = random.Random(seed)
+    return [
+        (b"key-%04d" % source.randrange(1_000), source.randbytes(value_bytes // 2).hex().encode()[: value_bytes - 8])
+        for _ in range(count)
+    ]
+
+
+def fill(options: dict[str, str], topic: str, records: int, value_bytes: int) -> None:
+    """``records / PARTITIONS`` records into each partition, not compressed: so a consumer does nothing for them."""
+    producer = Producer({
+        **options, "linger.ms": 20, "batch.size": 1_000_000, "compression.type": "none", "acks": "1",
+        "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 200_000,
+    })  # fmt: skip
+    sample = values(_CHUNK, value_bytes)
+    failures: list[str] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    left = dict.fromkeys(range(PARTITIONS), records // PARTITIONS)
+    for partition in itertools.cycle(range(PARTITIONS)):
+        if not any(left.values()):
+            break
+        rest = [{"key": key, "value": value} for key, value in sample[: left[partition]]]
+        left[partition] -= len(rest)
+        while rest:
+            done = producer.produce_batch(topic, rest, partition)
+            rest = rest[done:]
+            producer.poll(0.05 if rest else 0)
+    if producer.flush(120) or failures:
+        raise RuntimeError(f"{topic} could not be filled: {failures[:1]}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
