@@ -34,7 +34,7 @@ from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 _log = logging.getLogger("forebay.receiver")
 
 #: encoded blocks that wait for the WAL at most: each is a second copy of its records
-ENCODED_MAX = 3
+ENCODED_MAX = 1
 #: between two attempts to write
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 
@@ -187,6 +187,7 @@ class BlockStore:
         except StoreError as error:
             self._tell(StoreFailed(f"the WAL failed for {self._timeout_seconds:g} s: {error}"))
             return False
+        self._writer.sealed.clear()  # who cleans up finds segments by the handles of their blocks
         for item, frame in zip(blocks, pending, strict=True):
             assert frame.handle is not None
             local = item.local.result()  # both must have finished before the block is reported
