@@ -45,7 +45,7 @@ RECEIVERS = 2
 KILLS = ((0.2, "receiver-1"), (0.5, "driver"))
 
 #: records per second that are loaded, so that data still flows when the killed ones come back
-LOAD_RATE = 14_000
+LOAD_RATE = 10_000
 #: how far the loader may be ahead of the group in a partition: the mock forgets after 5 MB
 AHEAD_RECORDS = 15_000
 LOOK_SECONDS = 0.5
@@ -182,7 +182,7 @@ class Screen:
     def __init__(self, total: int, bars: bool) -> None:
         self._total = total
         self._bars = bars
-        self._said_tenths = -1
+        self._said: tuple[int, ...] = (0, 0, 0)  # fifths of the whole that the last line told
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
 
@@ -223,9 +223,9 @@ class Screen:
                     self._tasks[name], completed=count, more=f"{batches} batches" if name == "completed" else ""
                 )
             return
-        tenths = 10 * completed // self._total
-        if tenths > self._said_tenths:
-            self._said_tenths = tenths
+        fifths = tuple(5 * count // self._total for count in (loaded, taken_in, completed))
+        if fifths != self._said:
+            self._said = fifths
             self.say(f"{loaded} records loaded, {taken_in} taken in, {completed} completed in {batches} batches")
 
 

@@ -231,12 +231,12 @@ def inspect(
     url = settings.driver.journal if journal else settings.wal.url
     storage: Any = open_storage(url)
     wanted = relative_to(url, path) if path is not None else settings.stream
-    paths = [wanted] if wanted.endswith(".seg") else [p for p in storage.list(wanted) if p.endswith(".seg")]
     try:
+        paths = [wanted] if wanted.endswith(".seg") else [p for p in storage.list(wanted) if p.endswith(".seg")]
         inspection = inspect_log(storage, paths, receiver=receiver, partitions=frozenset(partitions))
     except FileNotFoundError:
         raise UsageError(f"{url} has no {wanted}") from None
-    except ValueError as error:
+    except ValueError as error:  # a path that climbs out of the store
         raise UsageError(str(error)) from None
     invocation.write(inspection, lambda: list(tables(inspection, frames or wanted.endswith(".seg"))))
     if not inspection.segments:

@@ -82,8 +82,9 @@ def require_writable(key: str, place: str) -> None:
 
             open_storage(place)  # refuses what no storage can keep
             return
-        place = parts.path
-    folder = Path(place)
+        folder = Path(parts.path)
+    else:
+        folder = Path(place)
     try:
         while not folder.exists():
             folder = folder.parent

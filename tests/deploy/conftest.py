@@ -1,0 +1,143 @@
+"""The command line under test: a configuration in a folder of its own, the real command as a process, a made-up driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from litestar import get, post
+from litestar.params import JSONBody
+
+from forebay import messages as m
+from forebay.http import Server, application
+
+CONFIGURATION = """
+stream = "flights"
+[kafka]
+topics = ["t"]
+"bootstrap.servers" = "127.0.0.1:1"
+[wal]
+url = "file://{folder}/wal"
+[driver]
+url = "http://127.0.0.1:1"
+journal = "file://{folder}/journal"
+job = "jobs:process"
+engine = "local"
+[agent]
+url = "http://127.0.0.1:2"
+blocks = "{folder}/blocks"
+"""
+
+
+@dataclass
+class Project:
+    """A folder with a configuration and a job."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.config = self.folder / "forebay.toml"
+        self.config.write_text(CONFIGURATION.format(folder=self.folder))
+        (self.folder / "jobs.py").write_text("def process(batch):\n    pass\n\nnumber = 7\n")
+
+    def replace(self, old: str, new: str) -> None:
+        text = self.config.read_text()
+        assert old in text
+        self.config.write_text(text.replace(old, new))
+
+    def forebay(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs the installed command in ``folder`` (default: the project's)."""
+        command = Path(sys.executable).with_name("forebay")
+        return subprocess.run(
+            [str(command), *arguments],
+            cwd=folder or self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def status_answer(*partitions: m.TrackedPartition, state: str = "running", **more: object) -> m.StatusAnswer:
+    return m.StatusAnswer(
+        stream="flights",
+        release="0.1.0",
+        lineage=1,
+        driver_epoch=1 << 40 | 1,
+        state=state,
+        detail="",
+        topic_ids_known=True,
+        waiting_blocks=1,
+        waiting_records=10,
+        batches_completed=2,
+        records_completed=20,
+        partitions=partitions,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def tracked_partition(number: int = 0, trouble: str = "") -> m.TrackedPartition:
+    return m.TrackedPartition(
+        topic="t",
+        partition=number,
+        life=1,
+        topic_id="",
+        position=30,
+        completed=20,
+        high_watermark=42,
+        receiver_id="r1",
+        token=1,
+        state="trouble" if trouble else "active",
+        trouble=trouble,
+    )
+
+
+@dataclass
+class MadeUpDriver:
+    """Answers what ``status`` holds, and keeps what it was asked to change."""
+
+    status: m.StatusAnswer
+    gaps: list[m.AcceptGapRequest] = field(default_factory=list)
+    losses: list[m.AcceptLossRequest] = field(default_factory=list)
+
+
+@pytest.fixture
+def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
+    driver = MadeUpDriver(status_answer(tracked_partition()))
+
+    @get("/v1/status")
+    async def status() -> m.StatusAnswer:
+        return driver.status
+
+    @post("/v1/operator/accept-gap", status_code=200)
+    async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
+        driver.gaps.append(data)
+        return m.OperatorAnswer(message="the gap was recorded")
+
+    @post("/v1/operator/accept-loss", status_code=200)
+    async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
+        driver.losses.append(data)
+        return m.OperatorAnswer(message="the batch goes on")
+
+    with Server(application("driver", "0.1.0", [status, accept_gap, accept_loss]), "http://127.0.0.1:0") as server:
+        project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
+        yield driver
+
+
+@pytest.fixture
+def make_status() -> Callable[..., m.StatusAnswer]:
+    return status_answer
+
+
+@pytest.fixture
+def make_partition() -> Callable[..., m.TrackedPartition]:
+    return tracked_partition

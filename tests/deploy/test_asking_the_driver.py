@@ -1,0 +1,136 @@
+"""``status``, ``offsets`` and ``recover --accept-loss`` against a driver that is made up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from deploy.main import main
+from forebay import messages as m
+
+TROUBLE = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
+
+
+def run(project: Any, *arguments: str) -> int:
+    return main(["--config", str(project.config), *arguments])
+
+
+def test_status_shows_tables_for_people(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any, make_partition: Any
+) -> None:
+    made_up_driver.status = make_status(
+        make_partition(),
+        receivers=(
+            m.TrackedReceiver(
+                receiver_id="[bold]r1", epoch=1, host="h", state="active", detail="", silent_seconds=-1,
+                buffered_bytes=64_000_000, records=5, counters={"local_copies_given_up": 3},
+            ),
+        ),
+        agents=(m.TrackedAgent(host="h", url="http://h:1", silent_seconds=1, blocks=2, used_bytes=1, free_bytes=2),),
+        batches=(m.TrackedBatch(batch_id=1 << 40 | 3, number=3, time_ms=1, state="queued", blocks=1, records=9, attempts=0),),
+    )  # fmt: skip
+    assert run(project, "status") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "not heard yet", "local_copies_given_up 3",
+                 "http://h:1", "queued"):  # fmt: skip
+        assert part in out
+
+
+def test_status_as_json_is_the_drivers_answer(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(project, "status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["records_completed"] == 20
+
+
+@pytest.mark.parametrize("command", ["status", "offsets"])
+def test_what_needs_a_person_is_said_with_its_command_and_exit_code_1(
+    project: Any,
+    made_up_driver: Any,
+    capsys: pytest.CaptureFixture[str],
+    make_status: Any,
+    make_partition: Any,
+    command: str,
+) -> None:
+    """INV-5."""
+    made_up_driver.status = make_status(make_partition(trouble=TROUBLE))
+    assert run(project, command) == 1
+    assert capsys.readouterr().err == f"forebay: {TROUBLE}\n"
+
+
+def test_a_failed_driver_is_exit_code_1(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
+) -> None:
+    made_up_driver.status = make_status(state="failed")
+    assert run(project, "status") == 1
+    assert "the driver failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["offsets"], ["offsets", "accept-gap", "t/0", "1", "2", "--yes"], ["recover", "--accept-loss", "3"]],
+)
+def test_a_driver_that_does_not_answer_is_exit_code_3(
+    project: Any, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run(project, *arguments) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("forebay: http://127.0.0.1:1 did not answer")
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_accepting_a_gap_changes_nothing_unless_told(
+    project: Any,
+    made_up_driver: Any,
+    capsys: pytest.CaptureFixture[str],
+    make_status: Any,
+    make_partition: Any,
+    flags: list[str],
+) -> None:
+    made_up_driver.status = make_status(make_partition(trouble=TROUBLE))
+    assert run(project, "offsets", "accept-gap", "t/0", "30", "35", *flags) == 0
+    assert made_up_driver.gaps == []
+    assert "nothing was changed: say --yes" in capsys.readouterr().err
+
+
+def test_accepting_a_gap_asks_the_driver_for_exactly_that_range(project: Any, made_up_driver: Any) -> None:
+    assert run(project, "offsets", "accept-gap", "t/0", "30", "35", "--yes") == 0
+    assert made_up_driver.gaps == [m.AcceptGapRequest(topic="t", partition=0, from_offset=30, until_offset=35)]
+
+
+@pytest.mark.parametrize(
+    ("partition", "code", "part"), [("t/0", 1, "waits for no decision"), ("x/9", 2, "known are t/0")]
+)
+def test_a_gap_that_nobody_waits_for_is_refused_before_anything_is_asked(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], partition: str, code: int, part: str
+) -> None:
+    assert run(project, "offsets", "accept-gap", partition, "1", "2") == code
+    assert part in capsys.readouterr().err
+
+
+BATCH = m.TrackedBatch(batch_id=1 << 40 | 3, number=3, time_ms=1, state="failing", blocks=1, records=9, attempts=4)
+
+
+@pytest.mark.parametrize("named", ["3", str(1 << 40 | 3)])
+def test_a_loss_is_accepted_by_batch_number_or_id_and_only_with_yes(
+    project: Any, made_up_driver: Any, make_status: Any, named: str
+) -> None:
+    made_up_driver.status = make_status(batches=(BATCH,))
+    assert run(project, "recover", "--accept-loss", named, "t/0[10,20)") == 0
+    assert made_up_driver.losses == []
+    assert run(project, "recover", "--accept-loss", named, "t/0[10,20)", "--yes") == 0
+    assert made_up_driver.losses == [m.AcceptLossRequest(batch_id=1 << 40 | 3, ranges=("t/0[10, 20)",))]
+
+
+def test_a_completed_batch_has_no_loss_to_accept(
+    project: Any, made_up_driver: Any, make_status: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up_driver.status = make_status(batches=(msgspec.structs.replace(BATCH, state="completed"),))
+    assert run(project, "recover", "--accept-loss", "3", "t/0[10, 20)", "--yes") == 1
+    assert made_up_driver.losses == []
+    assert "no unfinished batch" in capsys.readouterr().err

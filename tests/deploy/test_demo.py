@@ -1,0 +1,158 @@
+"""The demo: its parts, and the whole of it with a mock broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import demo
+from deploy.examples.flights import jobs
+from deploy.main import main
+from driver.audit import AuditedGap, AuditedLife, AuditReport, Finding
+from forebay.settings import load
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deploy" / "examples").rglob("*.toml")), ids=lambda path: path.name)
+def test_every_example_of_a_configuration_can_be_loaded(path: Path) -> None:
+    assert load(path, {}).driver.job == "jobs:process"
+
+
+def test_the_example_with_every_key_names_every_default() -> None:
+    """What the example shows as a default is the default."""
+    from forebay.settings import ReceiverSettings, WalSettings
+
+    shown = load(ROOT / "deploy/examples/one-machine.toml", {})
+    assert shown.wal == WalSettings(url=shown.wal.url)
+    assert shown.receiver == ReceiverSettings(count=2)
+
+
+def test_what_the_demo_writes_is_a_configuration_that_loads(tmp_path: Path) -> None:
+    settings = load(demo.write_project(tmp_path, "127.0.0.1:9"), {})
+    assert settings.kafka.topics == (demo.TOPIC,)
+    assert (tmp_path / "jobs.py").read_text() == Path(jobs.__file__).read_text()
+
+
+def test_the_results_of_a_batch_replace_those_of_an_earlier_run(tmp_path: Path) -> None:
+    jobs.write(tmp_path, 1, {"AA": [3, 2, 10.0]})
+    jobs.write(tmp_path, 2, {"AA": [1, 1, 5.0], "B6": [1, 0, 0.0]})
+    jobs.write(tmp_path, 1, {"AA": [3, 2, 10.0]})
+    assert jobs.totals(tmp_path) == {"AA": (4, 3, 15.0), "B6": (1, 0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("taken_in", "done", "due"),
+    [
+        (0, 0, []),
+        (19, 0, []),
+        (20, 0, ["receiver-1"]),
+        (49, 1, []),
+        (50, 1, ["driver"]),
+        (100, 0, ["receiver-1", "driver"]),
+        (100, 2, []),
+    ],
+)
+def test_who_is_killed_when(taken_in: int, done: int, due: list[str]) -> None:
+    assert demo.due_kills(taken_in, 100, done) == due
+
+
+def test_the_expected_sums_are_taken_from_the_records_themselves() -> None:
+    expected = demo.Expected()
+    records = [
+        (None, b'{"carrier":"AA","arr_delay":-5.0}'),
+        (b"k", b'{"carrier":"AA","arr_delay":null,"x":1}'),
+        (b"k", b'{"carrier":"B6","arr_delay":2}'),
+    ]
+    assert list(expected.counting(records)) == records
+    assert expected.sums == {"AA": (2, 1, -5.0), "B6": (1, 1, 2.0)}
+
+
+def report(*findings: Finding, **changes: Any) -> AuditReport:
+    life: dict[str, Any] = {
+        "topic": demo.TOPIC, "partition": 0, "life": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
+        "batches": 1, "records": 3, "waiting": 0, "skipped": 0, "gaps": (), "accepted_losses": (), "duplicates": 0,
+        "missing": 0,
+    }  # fmt: skip
+    return AuditReport(
+        stream="flights",
+        lineage=1,
+        batches_completed=1,
+        batches_unfinished=0,
+        records_completed=3,
+        lives=(AuditedLife(**{**life, **changes}),),
+        findings=findings,
+    )
+
+
+SUMS = {"AA": (3, 2, 10.0)}
+
+
+@pytest.mark.parametrize(
+    ("found", "audited", "loaded", "part"),
+    [
+        ({"AA": (2, 2, 10.0)}, report(), {0: 3}, "carrier AA"),
+        ({"AA": (3, 2, 10.5)}, report(), {0: 3}, "carrier AA"),
+        ({}, report(), {0: 3}, "carrier AA"),
+        ({**SUMS, "XX": (1, 1, 1.0)}, report(), {0: 3}, "carrier XX"),
+        (SUMS, report(), {0: 4}, "flights/0: loaded up to 4, completed up to [3]"),
+        (SUMS, report(), {0: 3, 1: 1}, "flights/1: loaded up to 1, completed up to []"),
+        (
+            SUMS,
+            report(Finding("missing", "flights", 0, 1, 1, 2, ())),
+            {0: 3},
+            "flights/0[1, 2) of life 1 is in no batch",
+        ),
+        (SUMS, report(gaps=(AuditedGap(1, 2, "x"),)), {0: 3}, "1 gaps"),
+        (SUMS, report(waiting=1), {0: 3}, "1 records in no batch yet"),
+    ],
+)
+def test_every_difference_is_found(found: Any, audited: AuditReport, loaded: dict[int, int], part: str) -> None:
+    assert demo.differences(SUMS, SUMS, report(), {0: 3}) == []
+    (words,) = demo.differences(SUMS, found, audited, loaded)
+    assert part in words
+
+
+def test_a_folder_that_holds_something_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").touch()
+    assert main(["demo", "--keep", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_broker_command_prints_its_address_and_ends_with_0_at_sigterm() -> None:
+    command = [sys.executable, "-m", "deploy.main", "broker", "--topic", "flights:4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().partition(":")
+        process.terminate()
+        assert process.wait(30) == 0
+    assert host == "127.0.0.1"
+    assert port.isdigit()
+
+
+def test_the_mock_broker_refuses_topics_that_it_can_not_make(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "deploy.main", "broker", "--topic", "flights:3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
+def test_the_whole_demo_ends_with_a_clean_audit_and_the_right_table(tmp_path: Path) -> None:
+    """INV-1 to INV-3, INV-5: a receiver and the driver are killed while data flows, and each record counts once."""
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "deploy.main", "demo", "--json", "--keep", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["records"] == 336_776
+    assert outcome["differences"] == []
+    assert outcome["kills"] == ["receiver-1", "driver"]
+    assert done.stderr.count("was killed by SIGKILL") == 2
+    assert sum(life["records"] for life in outcome["audit"]["lives"]) == 336_776
+    assert {(life["duplicates"], life["missing"]) for life in outcome["audit"]["lives"]} == {(0, 0)}

@@ -1,0 +1,280 @@
+"""``audit``, ``recover`` and ``wal inspect`` over a journal and a WAL as driver and receiver write them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.main import main
+from driver import journal
+from driver.state import apply
+from forebay.values import Block, BlockMeta
+from tests.support.tracked import STREAM, Tracked, offsets
+from wal.blocks import encode_meta
+from wal.frame import FrameKind
+from wal.layout import block_segment
+from wal.storage import Storage, open_storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+uids = itertools.count(5)
+
+
+@dataclass
+class Stream:
+    """A stream with one receiver that holds partition t/0; ``take_in`` stores and reports a block."""
+
+    project: Any
+    tracked: Tracked = field(default_factory=lambda: Tracked(partitions=1))
+
+    def __post_init__(self) -> None:
+        self.journal: Storage = open_storage(f"file://{self.project.folder}/journal")
+        self.wal: Storage = open_storage(f"file://{self.project.folder}/wal")
+        self.epoch = self.tracked.register()
+        self.token = self.tracked.claim(self.epoch).view.token
+        self.writer = LogWriter(
+            self.wal,
+            lambda sequence: block_segment(STREAM, "r1", self.epoch, sequence),
+            SegmentIdentity(STREAM, "r1", self.epoch, 1),
+            SegmentLimits(10_000_000, 1000.0),
+            lambda: 0.0,
+            lambda: next(uids),
+        )
+
+    def store(self, start: int, until: int) -> Block:
+        meta: BlockMeta = self.tracked.block(self.epoch, [offsets(start, until, self.token)]).meta
+        pending = self.writer.append(FrameKind.BLOCK, encode_meta(meta), b"rows" * 50)
+        self.writer.sync()
+        assert pending.handle is not None
+        return Block(meta, pending.handle, False)
+
+    def take_in(self, start: int, until: int) -> Block:
+        block = self.store(start, until)
+        (result,) = self.tracked.report(self.epoch, block)
+        assert result.accepted
+        return block
+
+    def keep(self) -> None:
+        """Writes the journal."""
+        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        for event in self.tracked.events:
+            apply(state, event)
+        led.append(self.tracked.events)
+        led.sync()
+        led.close()
+
+    def file(self, block: Block) -> Path:
+        return Path(self.project.folder, "wal", block.handle.path)
+
+    def damage(self, block: Block) -> None:
+        """Turns one bit of the payload."""
+        with self.file(block).open("r+b") as file:
+            file.seek(block.handle.offset + block.handle.length - 3)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 1]))
+
+    def run(self, *arguments: str) -> int:
+        return main(["--config", str(self.project.config), *arguments])
+
+
+@pytest.fixture
+def stream(project: Any) -> Iterator[Stream]:
+    made = Stream(project)
+    yield made
+    made.writer.close()
+
+
+def test_a_clean_stream_passes_all_three(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+    stream.take_in(0, 10)
+    batch = stream.tracked.batch()
+    stream.tracked.complete(batch)
+    stream.take_in(10, 25)
+    stream.keep()
+    for command in (["audit"], ["recover"], ["wal", "inspect"], ["wal", "inspect", "--journal"]):
+        assert stream.run(*command) == 0, command
+        out, err = capsys.readouterr()
+        assert out
+        assert err == ""
+
+
+def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+    stream.take_in(0, 10)
+    stream.tracked.complete(stream.tracked.batch())
+    stream.take_in(10, 25)
+    stream.keep()
+    assert stream.run("audit", "--json") == 0
+    (life,) = json.loads(capsys.readouterr().out)["lives"]
+    assert (life["start"], life["until"], life["completed_until"]) == (0, 25, 10)
+    assert (life["batches"], life["records"], life["waiting"], life["duplicates"], life["missing"]) == (1, 25, 15, 0, 0)
+
+
+@pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"]])
+def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[str]) -> None:
+    """Looking opens read-only and fences nobody (INV-4)."""
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in Path(stream.project.folder).rglob("*") if path.is_file()}
+
+    stream.take_in(0, 10)
+    stream.store(10, 20)
+    stream.keep()
+    before = files()
+    stream.run(*command)
+    assert files() == before
+
+
+def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
+    stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-2, INV-5: a hole that somebody made in the history of a partition is told with its exact range."""
+    from driver import audit
+
+    stream.take_in(0, 10)
+    stream.tracked.complete(stream.tracked.batch())
+    stream.keep()
+    reading = journal.read(stream.journal, STREAM)
+    assert reading.state is not None
+    reading.state.partitions["t/0"].position = 12
+    monkeypatch.setattr(audit.journal, "read_beside_a_writer", lambda *_: reading)
+    assert stream.run("audit") == 1
+    err = capsys.readouterr().err
+    assert err == "forebay: t/0[10, 12) of life 1 is in no batch, does not wait and is no gap\n"
+
+
+def test_no_journal_is_wrong_use_and_not_an_empty_audit(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("audit", "recover"):
+        assert main(["--config", str(project.config), command]) == 2
+        assert "holds no journal of stream 'flights'" in capsys.readouterr().err
+
+
+def places(stream: Stream, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[dict[str, Any]], str]:
+    code = stream.run("recover", "--json")
+    out, err = capsys.readouterr()
+    return code, json.loads(out)["places"], err
+
+
+def test_a_damaged_block_is_told_with_its_range_and_the_batch_that_needs_it(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """INV-5."""
+    stream.take_in(0, 10)
+    block = stream.take_in(10, 25)
+    batch = stream.tracked.batch()
+    stream.keep()
+    stream.damage(block)
+    code, found, err = places(stream, capsys)
+    assert code == 1
+    (place,) = found
+    assert (place["decision"], place["ranges"], place["batch_id"], place["needed"]) == (
+        "damaged-quarantine",
+        ["t/0[10, 25)"],
+        batch,
+        True,
+    )
+    assert f"forebay recover --accept-loss {batch} 't/0[10, 25)' --yes" in err
+
+
+def test_a_segment_that_is_gone_is_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+    """INV-5."""
+    block = stream.take_in(0, 10)
+    stream.keep()
+    stream.file(block).unlink()
+    code, found, _ = places(stream, capsys)
+    assert code == 1
+    assert [(place["decision"], place["ranges"]) for place in found] == [("missing", ["t/0[0, 10)"])]
+
+
+def test_what_was_cleaned_up_while_looking_is_not_missing(
+    stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: the journal is asked again before a block is called missing."""
+    block = stream.take_in(0, 10)
+    stream.keep()
+    stream.file(block).unlink()
+    before = journal.read(stream.journal, STREAM)
+    after = journal.read(stream.journal, STREAM)
+    assert after.state is not None
+    after.state.cleaning_segments[block.handle.path] = True
+    readings = iter([before, after])
+    monkeypatch.setattr(journal, "read_beside_a_writer", lambda *_: next(readings))
+    assert places(stream, capsys)[:2] == (0, [])
+
+
+def test_a_block_that_nobody_reported_is_an_orphan_and_no_finding(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream.take_in(0, 10)
+    stream.store(10, 20)
+    stream.keep()
+    code, found, err = places(stream, capsys)
+    assert (code, err) == (0, "")
+    assert [(place["decision"], place["ranges"]) for place in found] == [("orphan-keep", ["t/0[10, 20)"])]
+
+
+@pytest.mark.parametrize(("accepted", "decision", "code"), [(True, "damaged-quarantine", 1), (False, "orphan-keep", 0)])
+def test_a_tail_that_was_cut_off_counts_only_if_it_was_accepted(
+    stream: Stream, capsys: pytest.CaptureFixture[str], accepted: bool, decision: str, code: int
+) -> None:
+    """INV-1: an accepted tail is never taken for torn."""
+    stream.take_in(0, 10)
+    block = stream.take_in(10, 20) if accepted else stream.store(10, 20)
+    stream.keep()
+    with stream.file(block).open("r+b") as file:
+        file.truncate(block.handle.offset + 100)
+    found = places(stream, capsys)
+    assert (found[0], found[1][0]["decision"]) == (code, decision)
+
+
+def test_inspect_shows_frames_ranges_and_filters_by_partition_and_receiver(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = stream.take_in(0, 10)
+    stream.keep()
+
+    def blocks(*arguments: str) -> list[list[str]]:
+        assert stream.run("wal", "inspect", "--json", *arguments) == 0
+        return [e["ranges"] for e in json.loads(capsys.readouterr().out)["entries"] if e["kind"] == "block"]
+
+    assert blocks() == [["t/0[0, 10)"]]
+    assert blocks("--partition", "t/0") == [["t/0[0, 10)"]]
+    assert blocks("--partition", "t/1") == []
+    assert blocks("--receiver", "r1") == [["t/0[0, 10)"]]
+    assert blocks("--receiver", "r2") == []
+    assert blocks(block.handle.path) == [["t/0[0, 10)"]]
+    assert blocks(str(stream.file(block))) == [["t/0[0, 10)"]]
+    assert blocks(str(stream.file(block).parent)) == [["t/0[0, 10)"]]
+
+
+def test_inspect_names_damage_with_the_ranges_that_it_held_even_when_filtered(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """INV-5."""
+    block = stream.take_in(0, 10)
+    stream.damage(block)
+    for arguments in ([], ["--partition", "t/0"]):
+        assert stream.run("wal", "inspect", *arguments) == 1
+        err = capsys.readouterr().err
+        assert f"forebay: {block.handle.path}, bytes {block.handle.offset} to " in err
+        assert "which held t/0[0, 10): the payload's checksum does not match" in err
+    assert stream.run("wal", "inspect", "--partition", "t/1") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/etc/passwd", "does not lie in"),
+        ("flights/none.seg", "has no flights/none.seg"),
+        ("../x", "parts are letters"),
+    ],
+)
+def test_inspect_refuses_what_is_not_in_the_wal(
+    project: Any, capsys: pytest.CaptureFixture[str], path: str, part: str
+) -> None:
+    assert main(["--config", str(project.config), "wal", "inspect", path]) == 2
+    assert part in capsys.readouterr().err
