@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
 import uuid
 from contextlib import ExitStack
 from importlib.metadata import version
+from types import FrameType
 from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
@@ -93,17 +95,20 @@ def reached_at(listens_at: str, host: str) -> str:
 
 def run(settings: Settings) -> int:
     """Runs the agent until SIGTERM or SIGINT. Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed."""
-    # Blocked and waited for, not handled: a handler runs amid any line of this thread, where it may not take a lock.
-    stops = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    told, tell = os.pipe()
+
+    def told_to_stop(number: int, _: FrameType | None) -> None:
+        # a handler runs amid any line of the main thread: it takes no lock, as an Event would
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
+        os.write(tell, b"!")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told_to_stop)
     try:
         with Agent(settings) as agent:
             print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)
-            signal.sigwait(stops)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a second signal ends at once
+            os.read(told, 1)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
