@@ -136,11 +136,13 @@ class KafkaAdmin:
             self._tells_topic_ids = metadata.controller_id in metadata.brokers
         return self._tells_topic_ids
 
-    def watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def watermarks(
+        self, partitions: Iterable[TopicPartition], timeout_seconds: float | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """(first offset held, next offset to be written) of each partition; an open transaction's records count."""
         wanted = list(partitions)
-        low = self._offsets(dict.fromkeys(wanted, _EARLIEST), IsolationLevel.READ_UNCOMMITTED)
-        high = self._offsets(dict.fromkeys(wanted, _LATEST), IsolationLevel.READ_UNCOMMITTED)
+        low = self._offsets(dict.fromkeys(wanted, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, timeout_seconds)
+        high = self._offsets(dict.fromkeys(wanted, _LATEST), IsolationLevel.READ_UNCOMMITTED, timeout_seconds)
         return {tp: (low[tp], high[tp]) for tp in wanted}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
@@ -194,13 +196,15 @@ class KafkaAdmin:
                 raise UsageError(f"starting offset {policy[str(tp)]} of {tp}: Kafka holds {low} to {high}")
         return {tp: policy.get(str(tp), held[tp][0]) for tp in wanted}
 
-    def _offsets(self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
+    ) -> dict[TopicPartition, int]:
         if not asked:
             return {}
         futures = self._admin.list_offsets(
             {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()},
             isolation_level=isolation,
-            request_timeout=self._timeout,
+            request_timeout=timeout_seconds or self._timeout,
         )
         return {
             TopicPartition(wire.topic, wire.partition): self._result(

@@ -12,10 +12,10 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-import pyspark
 from confluent_kafka.admin import AdminClient
 
 from forebay.errors import ForebayError, UnreachableError, UsageError
@@ -58,7 +58,9 @@ class MockBroker:
     def create_topic(self, topic: str, partitions: int = MOCK_PARTITIONS) -> None:
         """Makes the topic by asking for it. Raises UsageError for another number of partitions than it can make."""
         if partitions != MOCK_PARTITIONS:
-            raise UsageError(f"the mock broker makes topics of {MOCK_PARTITIONS} partitions, not {partitions}: use a real one")
+            raise UsageError(
+                f"the mock broker makes topics of {MOCK_PARTITIONS} partitions, not {partitions}: use a real one"
+            )
         if self._client is None:
             raise ForebayError("the mock broker is not open")
         self._client.list_topics(topic, timeout=10)
@@ -69,7 +71,9 @@ class MockBroker:
     def __enter__(self) -> MockBroker:
         return self.open()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -128,7 +132,9 @@ class KafkaBroker:
         if not properties.exists():
             properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
             (self.directory / "log4j2.properties").write_text(_LOG4J)
-            self._run_tool(java, classpath, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties))
+            self._run_tool(
+                java, classpath, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)
+            )
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._java(java, classpath), "kafka.Kafka", str(properties)],
@@ -182,7 +188,11 @@ class KafkaBroker:
 
     def _run_tool(self, java: str, classpath: str, *arguments: str) -> None:
         done = subprocess.run(
-            [*self._java(java, classpath), *arguments], capture_output=True, text=True, timeout=_READY_SECONDS, check=False
+            [*self._java(java, classpath), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_READY_SECONDS,
+            check=False,
         )
         if done.returncode != 0:
             raise ForebayError(f"{arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
@@ -237,7 +247,9 @@ class KafkaBroker:
     def __enter__(self) -> KafkaBroker:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
 
@@ -310,7 +322,8 @@ def find_java() -> str:
         seen.append(f"{java} is Java {match[1] if match else 'of an unknown release'}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise UsageError(
-        f"Java 17 or 21 is needed and was not found{found}: install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
+        f"Java 17 or 21 is needed and was not found{found}: "
+        "install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
     )
 
 
@@ -333,7 +346,9 @@ def fetch_jars(cache: str | Path | None = None) -> Path:
     libraries = target / "libs"
     if jars_present(cache):
         return libraries
-    ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    spark = find_spec("pyspark")  # where it lies; importing it would take a second
+    roots = (spark.submodule_search_locations or []) if spark is not None else []
+    ivy = sorted(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
     if not ivy:
         raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
     work = target.with_name(f"{target.name}.{os.getpid()}")

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +33,9 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.clock import Clock, SystemClock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.errors import ForebayError, SettingsError, UnreachableError
+from forebay.errors import ForebayError, SettingsError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.options import consumer_options, is_cooperative
 from forebay.kafka.positions import Point, commit_list
@@ -49,6 +49,8 @@ _Numbers = npt.NDArray[np.int64]
 
 #: once a record is there, how long a poll gathers more; bounds both the latency it adds and, times the network's rate, its memory
 GATHER_SECONDS = 0.01
+#: records kept while a synchronous commit is awaited; the commit is given up rather than hold more
+KEPT_MAX = 10_000
 #: how often a hole right at a start may change between reads before the partition is given up
 CONFIRMATIONS_MAX = 8
 
@@ -100,7 +102,7 @@ class _Reading:
 
 
 class KafkaSource:
-    """Implements ``receiver.source.Source``. Every method is called from the polling thread only."""
+    """Implements ``receiver.source.Source``. For the polling thread only, but for watermarks and topic_ids."""
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class KafkaSource:
         memory_bytes: int = 64_000_000,
         client_id: str = "forebay-receiver",
         metadata_refresh_seconds: float | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``options`` are the pass-through keys of ``[kafka]``; ``memory_bytes`` bounds librdkafka's prefetch queue.
 
@@ -140,7 +143,9 @@ class KafkaSource:
         self._callback_error: BaseException | None = None
         self._commit_errors: dict[TopicPartition, str] = {}
         self._commits_waiting = 0
-        self._sync_commit: _SyncCommit | None = None
+        self._awaited: _Awaited | None = None
+        self._kept: list[Message] = []
+        self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
         #: the newest transport error as text, "" after something was read again; for status, never raised
         self.last_error = ""
@@ -159,6 +164,8 @@ class KafkaSource:
     def subscribe(self, listener: Listener) -> None:
         """Joins the group; partitions come by ``listener`` within later polls. Raises SettingsError for refused options."""
         self._listener = listener
+        # questions go by a client of their own: the consumer's calls wait for one another, a long poll included
+        self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
         callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
         try:
             self._consumer = Consumer({**self._options, **callbacks}, logger=_log)
@@ -243,6 +250,8 @@ class KafkaSource:
         self._assign(starts)
 
     def _assign(self, starts: Sequence[Start]) -> None:
+        # librdkafka may carry the pause over a quick unassign and assign: taken off while the old reading still stands
+        self.resume([start.tp for start in starts])
         again = [_wire(start.tp) for start in starts if start.tp in self._reading]
         for start in starts:
             self._reading[start.tp] = _Reading(start, start.offset, start.leader_epoch)
@@ -251,6 +260,8 @@ class KafkaSource:
     def _put(self, partitions: Sequence[TopicPartition], again: list[WirePartition]) -> None:
         if not partitions:
             return
+        # what is kept of a partition that is read again would come twice
+        self._kept = [message for message in self._kept if self._cooperative and _tp(message) not in partitions]
         if self._cooperative:
             if again:
                 self._kafka.incremental_unassign(again)
@@ -313,6 +324,11 @@ class KafkaSource:
         finally:
             if collecting:
                 gc.enable()
+        self._after_callbacks()
+        return polled
+
+    def _after_callbacks(self) -> None:
+        """What callbacks asked for or raised within a call of librdkafka, done now that the call has returned."""
         starts, self._starts_in_poll = self._starts_in_poll, []
         self._stopped_in_poll.clear()
         if self._callback_error is not None:
@@ -322,9 +338,11 @@ class KafkaSource:
             raise ForebayError(f"Kafka client: fatal error: {self._fatal.str()}")
         if starts:
             self.start(starts)
-        return polled
 
     def _consume(self, max_records: int, timeout_seconds: float) -> list[Message]:
+        if self._kept:
+            messages, self._kept = self._kept, []
+            return messages + self._kafka.consume(max_records, 0)
         messages = self._kafka.consume(max_records, min(GATHER_SECONDS, timeout_seconds))
         if not messages and timeout_seconds > GATHER_SECONDS:
             messages = self._kafka.consume(1, timeout_seconds - GATHER_SECONDS)
@@ -388,16 +406,15 @@ class KafkaSource:
         for message in messages:
             error = message.error()
             if error is None:
-                if not troubles or TopicPartition(message.topic(), message.partition()) not in troubles:
+                if not troubles or _tp(message) not in troubles:
                     records.append(message)
                 continue
             code = error.code()
-            partition = message.partition()
-            tp = TopicPartition(message.topic() or "", -1 if partition is None else partition)
+            tp = _tp(message)
             if error.fatal():
                 self._fatal = error
             elif code == KafkaError._PARTITION_EOF:
-                ends[tp] = message.offset()
+                ends[tp] = message.offset() or 0
             elif code in TROUBLES and tp in self._reading:
                 text = error.str()
                 kind = "truncated" if "truncat" in text.lower() else TROUBLES[code]
@@ -424,7 +441,7 @@ class KafkaSource:
         key_ends, value_ends = _ends(keys), _ends(values)
         for begin, end in bounds:
             last = messages[end - 1]
-            tp = TopicPartition(last.topic(), last.partition())
+            tp = _tp(last)
             reading = self._reading.get(tp)
             if reading is None or tp in self._stopped_in_poll:
                 continue  # of an assignment that is over
@@ -459,17 +476,25 @@ class KafkaSource:
             self._kafka.commit(offsets=commit_list(positions), asynchronous=True)
             self._commits_waiting += 1
         except KafkaException as error:
-            self._commit_errors.update(dict.fromkeys(positions, error.args[0].str()))
+            self._answer_commit({tp: point.offset for tp, point in positions.items()}, error.args[0], {})
 
     def _on_commit(self, error: KafkaError | None, wire: list[WirePartition]) -> None:
         self._commits_waiting -= 1
-        for partition in wire:
-            reason = partition.error or error
-            tp = TopicPartition(partition.topic, partition.partition)
-            if reason is None:
-                self._commit_errors.pop(tp, None)
-            else:
-                self._commit_errors[tp] = reason.str()
+        own = {_ours([partition])[0]: partition.error.str() for partition in wire if partition.error is not None}
+        # the error of the whole repeats that of one partition, if any has one of its own
+        offsets = {_ours([partition])[0]: partition.offset for partition in wire}
+        self._answer_commit(offsets, None if own else error, own)
+
+    def _answer_commit(
+        self, offsets: dict[TopicPartition, int], error: KafkaError | None, own: dict[TopicPartition, str]
+    ) -> None:
+        errors = own if error is None else dict.fromkeys(offsets, error.str())
+        if self._awaited is not None and self._awaited.offsets == offsets:
+            self._awaited.errors = errors
+            return
+        for tp in offsets:
+            self._commit_errors.pop(tp, None)
+        self._commit_errors.update(errors)
 
     def poll_commit_errors(self) -> dict[TopicPartition, str]:
         """Errors of asynchronous commits since the last call, per partition; each is told once."""
@@ -482,41 +507,58 @@ class KafkaSource:
         """Commits and waits: partition → error, {} if all succeeded. After the time-out the outcome is unknown.
 
         Only a member of the group's current generation can: who is no member (or does not own a partition) is refused
-        here, since a broker takes a commit without a member for an empty group.
+        here, since a broker takes a commit without a member for an empty group. The listener may be called meanwhile, as
+        within poll; within a callback this raises ForebayError.
         """
+        if self._polling:
+            raise ForebayError("a synchronous commit within a rebalance callback would wait for itself")
         if not positions:
             return {}
+        # librdkafka's own synchronous commit has no time-out and keeps every other call waiting, so an asynchronous one is
+        # awaited; earlier ones are awaited first, since an answer that was given long ago proves nothing about now
+        deadline = self._clock.monotonic() + timeout_seconds
+        if not self._serve(lambda: self._commits_waiting == 0, deadline):
+            return dict.fromkeys(positions, "an earlier commit has not been answered yet")
         member = self._kafka.memberid()
         refused = {
             tp: "not assigned to this member" if member else "not a member of the group"
-            for tp in positions if tp not in self._owned or not member
-        }  # fmt: skip
+            for tp in positions
+            if tp not in self._owned or not member
+        }
         asked = {tp: point for tp, point in positions.items() if tp not in refused}
         if not asked:
             return refused
-        earlier = self._sync_commit
-        if earlier is not None and not earlier.done.wait(timeout_seconds):
-            return {**refused, **dict.fromkeys(asked, "an earlier commit has not been answered yet")}
-        self._sync_commit = commit = _SyncCommit(self._kafka, commit_list(asked))
-        commit.begin()
-        if not commit.done.wait(timeout_seconds):
+        self._awaited = awaited = _Awaited({tp: point.offset for tp, point in asked.items()})
+        self.commit(asked)
+        answered = self._serve(lambda: awaited.errors is not None, deadline)
+        self._awaited = None
+        if not answered or awaited.errors is None:
             return {**refused, **dict.fromkeys(asked, f"no answer within {timeout_seconds:g} s")}
-        self._sync_commit = None
-        if commit.error is not None:
-            return {**refused, **dict.fromkeys(asked, commit.error)}
-        return {**refused, **commit.errors}
+        return {**refused, **awaited.errors}
+
+    def _serve(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Serves callbacks until ``done`` or the deadline; records that come are kept for the next poll."""
+        while not done():
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or len(self._kept) >= KEPT_MAX:
+                return False
+            self._polling = True
+            try:
+                self._kept += self._kafka.consume(1, min(left, 0.1))
+            finally:
+                self._polling = False
+            self._kept = [message for message in self._kept if _tp(message) not in self._stopped_in_poll]
+            self._after_callbacks()
+        return True
 
     # ---- looking ----------------------------------------------------------------------------------------------------
 
     def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
-        """(first offset held, next offset to be written), asked from the broker. Raises UnreachableError."""
-        try:
-            answer = self._kafka.get_watermark_offsets(_wire(tp), timeout=timeout_seconds, cached=False)
-        except KafkaException as error:
-            raise UnreachableError(f"watermarks of {tp}: {error.args[0].str()}") from None
-        if answer is None:
-            raise UnreachableError(f"watermarks of {tp}: no answer within {timeout_seconds:g} s")
-        return answer
+        """(first offset held, next offset to be written), asked from the broker. May be called from any thread.
+
+        Raises UnreachableError, UsageError.
+        """
+        return self._questions.watermarks([tp], timeout_seconds)[tp]
 
     def high_watermark(self, tp: TopicPartition) -> int:
         """The next offset to be written, as the last fetch told it; -1 if unknown. Never waits."""
@@ -524,10 +566,11 @@ class KafkaSource:
         return answer[1] if answer is not None and answer[1] >= 0 else -1
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """topic → id; "" where the broker can't tell (or the topic is not there). Raises UnreachableError."""
-        if self._admin is None:
-            self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
-        return self._admin.topic_ids(topics)
+        """topic → id; "" where the broker can't tell (or the topic is not there). May be called from any thread.
+
+        Raises UnreachableError.
+        """
+        return self._questions.topic_ids(topics)
 
     def close(self) -> None:
         """Leaves the group. The listener is not called: drain first."""
@@ -540,43 +583,31 @@ class KafkaSource:
             self._admin = None
 
     @property
+    def _questions(self) -> KafkaAdmin:
+        if self._admin is None:
+            raise ForebayError("the Kafka source is not subscribed, or closed")
+        return self._admin
+
+    @property
     def _kafka(self) -> Consumer:
         if self._consumer is None:
             raise ForebayError("the Kafka source is not subscribed, or closed")
         return self._consumer
 
 
-class _SyncCommit:
-    """One synchronous commit on a thread of its own: librdkafka's has no time-out."""
+@dataclass(slots=True)
+class _Awaited:
+    """A commit that is waited for, by its offsets; ``errors`` when it is answered."""
 
-    def __init__(self, consumer: Consumer, points: list[WirePartition]) -> None:
-        self.done = threading.Event()
-        self.error: str | None = None
-        self.errors: dict[TopicPartition, str] = {}
-        self._consumer = consumer
-        self._points = points
-
-    def begin(self) -> None:
-        threading.Thread(target=self._run, name="kafka-commit", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            for partition in self._consumer.commit(offsets=self._points, asynchronous=False) or []:
-                if partition.error is not None:
-                    self.errors[TopicPartition(partition.topic, partition.partition)] = partition.error.str()
-        except KafkaException as error:
-            self.error = error.args[0].str()
-        except RuntimeError as error:  # closed meanwhile
-            self.error = str(error)
-        finally:
-            self.done.set()
+    offsets: dict[TopicPartition, int]
+    errors: dict[TopicPartition, str] | None = None
 
 
 def _by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int, int]]]:
     """The messages grouped by topic-partition, order kept within each, and the bounds of the groups."""
     count = len(messages)
     numbers = np.fromiter(map(Message.partition, messages), np.int64, count)
-    topics = list(map(Message.topic, messages))
+    topics = cast("list[str]", list(map(Message.topic, messages)))
     names = set(topics)
     if len(names) > 1:
         index = {name: place << 32 for place, name in enumerate(sorted(names))}
@@ -604,7 +635,7 @@ def _ends(array: Any) -> npt.NDArray[np.int32]:
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
 
 
-def _headers(headers: list[list[tuple[str, bytes | None]] | None]) -> Any:
+def _headers(headers: Sequence[object]) -> Any:
     return pa.array(headers, SOURCE_SCHEMA(True).field("headers").type)
 
 
@@ -614,6 +645,12 @@ def _raisable(error: KafkaException) -> ForebayError:
 
 def _ours(wire: Sequence[WirePartition]) -> list[TopicPartition]:
     return [TopicPartition(partition.topic, partition.partition) for partition in wire]
+
+
+def _tp(message: Message) -> TopicPartition:
+    """Of a record or event; an event of the whole client has partition -1."""
+    partition = message.partition()
+    return TopicPartition(message.topic() or "", -1 if partition is None else partition)
 
 
 def _wire(tp: TopicPartition) -> WirePartition:

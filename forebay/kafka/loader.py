@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,12 +11,14 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.options import client_options
 from forebay.values import TopicPartition
+
+_log = logging.getLogger("forebay.kafka")
 
 FLIGHTS = 336_776
 
@@ -68,7 +71,7 @@ def load(
         "linger.ms": linger_ms, "batch.size": 1_048_576, "compression.type": "zstd", "acks": "all",
         "enable.idempotence": True, "partitioner": "murmur2_random", "queue.buffering.max.messages": 200_000,
         **client_options(options, "forebay-loader"),
-    })  # fmt: skip
+    }, logger=_log)  # fmt: skip
     loaded = Loaded()
     failures: list[KafkaError] = []
 
@@ -82,14 +85,14 @@ def load(
         loaded.ends[number] = max(loaded.ends.get(number, 0), offset + 1)
 
     follower = _Follower(options, topic, pace) if pace is not None else None
-    where = {} if partition is None else {"partition": partition}
+    where = -1 if partition is None else partition
     source = iter(records)
     try:
         while chunk := list(islice(source, _CHUNK)):
             for key, value in chunk:
                 while True:
                     try:
-                        producer.produce(topic, value, key, on_delivery=delivered, **where)
+                        producer.produce(topic, value, key, where, on_delivery=delivered)
                         break
                     except BufferError:
                         producer.poll(0.1)

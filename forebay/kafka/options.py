@@ -62,6 +62,10 @@ def consumer_options(
         "queued.min.messages": "1000000",
         "client.id": client_id,
         "allow.auto.create.topics": "false",
+        # a start or resume waits for the fetch under way to its broker, which at the end of a log takes this long
+        "fetch.wait.max.ms": "100",
+        # a full queue of this size is empty again within a fraction of librdkafka's default of a second
+        "fetch.queue.backoff.ms": "10",
     }
     if options.get("group.protocol", "classic").lower() == "consumer":
         del made["partition.assignment.strategy"]  # the broker assigns

@@ -37,7 +37,9 @@ class Reader:
         self.source.subscribe(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.source.close()
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -83,7 +85,9 @@ def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
     """Polls the readers in turn until ``condition`` holds. Fails if it never does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
+        assert time.monotonic() < deadline, (
+            f"waited in vain; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
+        )
         for reader in readers:
             reader.poll()
 
