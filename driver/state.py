@@ -197,7 +197,7 @@ def _life_begun(state: State, event: ev.LifeBegun) -> None:
             cause=event.cause,
         )
     )
-    partition.position = start.start
+    partition.position = partition.completed = start.start
     partition.leader_epoch = start.leader_epoch
     partition.trouble = None
     _end_claim(partition)

@@ -1,0 +1,419 @@
+"""One process of a driver: the real tracker, journal, history and clean-up's scan; its threads as steps.
+
+The deciding thread is ``driver.loop`` taken apart: decide, append, sync, check, release are steps of their own, so that a
+kill, a pause or another driver can come between any two. The batch timer, the jobs and the clean-up are tasks that ask it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from driver import history, journal
+from driver.cleaner import Cleaner, _needed_paths
+from driver.discovery import check_commits
+from driver.events import Event, LifeStart
+from driver.state import State
+from driver.tracker import (
+    Allocate,
+    Archived,
+    Ask,
+    CleanedUp,
+    Complete,
+    Decision,
+    DeleteSegment,
+    FoundPartitions,
+    Request,
+    Tracker,
+)
+from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UsageError
+from forebay.kafka.admin import Committed
+from forebay.records import decode_block
+from forebay.values import Block
+from tests.simulation.network import Exchange
+from tests.simulation.scheduler import Step
+from tests.support.forgetful import Crash
+from wal import layout
+from wal.blocks import block_of_frame
+from wal.scan import read_frame
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+#: what a task yields: the name of its next step, or a request to the deciding thread, whose answer it is sent
+Task = Generator[str | Request, Any, None]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request with whoever waits for its answer: an exchange of the network, a task by name, or nobody."""
+
+    request: Request
+    exchange: Exchange | None = None
+    task: str = ""
+
+
+@dataclass(slots=True)
+class Decided:
+    """``refusal``: instead of a decision."""
+
+    waiting: Waiting
+    decision: Decision
+    refusal: ForebayError | None = None
+
+
+class DriverProcess:
+    """``name``: ``d<number>``, in order of start. Dead once ``killed`` is set or ``ended`` says why."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.name = f"d{number}"
+        self.paused = False
+        self.killed = False
+        self.ended: BaseException | None = None
+        self.journal: journal.Journal
+        self.tracker: Tracker
+        self.leading = False
+        self.since_snapshot = 0
+        self.queue: deque[Waiting] = deque()
+        self._group: list[Waiting] = []
+        self._deletes: deque[DeleteSegment] = deque()
+        self._main = self._run()
+        self._next = next(self._main)
+        self._tasks: dict[str, Task] = {}
+        self._task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
+        self._answers: dict[str, Any] = {}
+
+    @property
+    def alive(self) -> bool:
+        return not self.killed and self.ended is None
+
+    @property
+    def running(self) -> bool:
+        return self.alive and not self.paused
+
+    # ---- what can happen next ----------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        if self._next != "decide" or self.queue:
+            yield Step(f"{self.name} {self._next}", self.advance, 40)
+        for task, name in self._task_next.items():
+            if self._task_due(task, name):
+                yield Step(f"{self.name} {task}:{name}", partial(self.advance_task, task), 3 if name == "begin" else 20)
+
+    def fault_steps(self) -> Iterator[Step]:
+        yield Step(f"{self.name} kill", self.kill, 2)
+        yield Step(f"{self.name} pause", self.pause, 3)
+        if self._next in ("claim", "snapshot", "append", "sync", "snapshot-again"):
+            crash = partial(self.crash_in, self.advance)
+            yield Step(f"{self.name} {self._next}-crash", crash, 2, range(1, 8))
+        if self._next == "sync":
+            yield Step(f"{self.name} sync-fails", partial(self.fail_in, "sync"), 1)
+        if self._next == "append":
+            yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 1)
+
+    def _task_due(self, task: str, name: str) -> bool:
+        """Rounds that would find nothing are not begun: they would only be noise."""
+        if name != "begin" or not self.leading:
+            return True
+        state = self.tracker.state
+        if task == "timer":
+            return bool(state.waiting)
+        if task == "job":
+            return bool(state.batches) and bool(state.unfinished())
+        if task == "discover":
+            return True
+        return bool(self._deletes or state.blocks or state.completed_number > state.archived_number)
+
+    def advance(self) -> None:
+        try:
+            self._next = next(self._main)
+        except StopIteration:
+            raise AssertionError("the deciding thread goes on for ever") from None
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._end(error)
+
+    def advance_task(self, task: str) -> None:
+        del self._task_next[task]
+        answer = self._answers.pop(task, None)
+        try:
+            wanted = self._tasks[task].throw(answer) if isinstance(answer, Exception) else self._tasks[task].send(answer)
+        except StopIteration:
+            return
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._end(error)
+            return
+        if isinstance(wanted, str):
+            self._task_next[task] = wanted
+        else:
+            self.queue.append(Waiting(wanted, task=task))
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        self.killed = True
+        self._drop_requests()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def wake(self) -> None:
+        self.paused = False
+
+    def _end(self, error: BaseException) -> None:
+        self.ended = error
+        self._drop_requests()
+        self.world.invariants.driver_ended(self, error)
+
+    def _drop_requests(self) -> None:
+        for waiting in [*self.queue, *self._group]:
+            if waiting.exchange is not None:
+                self.world.network.driver_died(waiting.exchange)
+        self.queue.clear()
+        self._group = []
+
+    def crash_in(self, step: Any, at: int) -> None:
+        disk = self.world.journal
+        disk.crash_at_step = disk.steps + at
+        try:
+            step()
+        except Crash:
+            self.kill()
+        disk.crash_process()
+
+    def fail_in(self, operation: str) -> None:
+        self.world.journal.fail(operation, 1)
+        self.advance()
+        self.world.clear_failures(self.world.journal)
+
+    # ---- the deciding thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> Generator[str, None, None]:
+        yield from self._open()
+        self._lead()
+        while True:
+            yield "decide"
+            self._group = list(self.queue)
+            self.queue.clear()
+            decided = self._decide()
+            yield from self._finish(decided)
+
+    def _open(self) -> Generator[str, None, None]:
+        """``journal.lead``, step by step."""
+        world = self.world
+        opening = world.kinds.opening(
+            world.journal, world.stream, self.name, world.wall_ms, lambda: world.now, world.new_uid, 1_000_000
+        )
+        yield "claim"
+        next(opening)
+        yield "read"
+        next(opening)
+        yield "snapshot"
+        next(opening)
+        yield "open"
+        try:
+            next(opening)
+        except StopIteration as end:
+            self.journal, state = end.value
+        else:
+            raise AssertionError("opening has a step that the simulation does not know")
+        self.tracker = world.kinds.tracker(
+            state, self.journal.epoch, world.options.on_gap, world.options.max_queued_batches, world.options.retention_ms
+        )
+        world.invariants.opened(self)
+
+    def _lead(self) -> None:
+        world = self.world
+        self._deletes.extend(self.tracker.pending_actions())
+        self._history = history.HistoryWriter(
+            world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
+        )
+        self._cleaner = Cleaner(
+            None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
+            world.wal,
+            self._history,
+            world.stream,
+            world.clock,
+            1.0,
+            world.options.retention_ms,
+        )
+        self.leading = True
+        tasks = {"discover": self._discover(), "timer": self._timer(), "job": self._job(), "clean": self._clean()}
+        for name, task in tasks.items():
+            self._tasks[name] = task
+            first = next(task)
+            assert isinstance(first, str)
+            self._task_next[name] = first
+
+    def _decide(self) -> list[Decided]:
+        decided = []
+        for waiting in self._group:
+            try:
+                decision = self.world.invariants.decide(self, waiting.request)
+            except (FencedError, RefusedError, UsageError) as refusal:
+                decided.append(Decided(waiting, Decision(), refusal))
+            else:
+                decided.append(Decided(waiting, decision))
+        return decided
+
+    def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
+        """``DriverLoop._commit``: nothing leaves before all of it is durable and no newer epoch is there."""
+        events = [event for one in decided for event in one.decision.events]
+        if events:
+            yield from self._make_durable(events)
+        elif any(one.refusal is not None for one in decided):
+            yield "check"
+            self.journal.check()
+        yield "release"
+        self._release(decided)
+
+    def _make_durable(self, events: Sequence[Event]) -> Generator[str, None, None]:
+        yield "append"
+        self.journal.append(events)
+        while True:
+            yield "sync"
+            try:
+                self.journal.sync()
+                break
+            except OutOfSpaceError:
+                continue
+        yield "check"
+        self.journal.check()
+        self.world.invariants.checked(self)
+        self.since_snapshot += len(events)
+        if self.since_snapshot < self.world.options.snapshot_events:
+            return
+        yield "snapshot-again"
+        try:
+            self.journal.snapshot()
+        except OutOfSpaceError:
+            return
+        self.since_snapshot = 0
+        yield "check"
+        self.journal.check()
+        yield "drop"
+        self.journal.drop_superseded()
+
+    def _release(self, decided: Sequence[Decided]) -> None:
+        self._group = []
+        for one in decided:
+            answer = one.refusal if one.refusal is not None else one.decision.answer
+            self.world.invariants.released(self, one.waiting.request, answer)
+            if one.waiting.exchange is not None:
+                self.world.network.answer(one.waiting.exchange, answer)
+            elif one.waiting.task:
+                self._answers[one.waiting.task] = answer
+                self._task_next[one.waiting.task] = "answered"
+        for one in decided:
+            self._deletes.extend(one.decision.actions)
+
+    # ---- tasks -------------------------------------------------------------------------------------------------------
+
+    def _discover(self) -> Task:
+        """Once, as soon as it leads; and whether Kafka's commits prove that a journal was lost (rule 5)."""
+        world = self.world
+        yield "begin"
+        starts = tuple(
+            LifeStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
+            for tp in world.kafka.partitions()
+        )
+        yield FoundPartitions(starts, world.wall_ms, "simulated")
+        committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
+        positions = yield Ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
+        check_commits(committed, "group", self.tracker.state.lineage, positions)
+
+    def _timer(self) -> Task:
+        while True:
+            yield "begin"
+            yield Allocate(self.world.wall_ms, self.world.options.tasks)
+
+    def _job(self) -> Task:
+        while True:
+            yield "begin"
+            work = yield Ask(_first_unfinished)
+            if work is None:
+                continue
+            batch_id, tasks = work
+            rows: list[tuple[tuple[str, ...], ...]] = []
+            for task in tasks:
+                read: list[str] = []
+                for block in task:
+                    yield "read"
+                    read += self._read(block)
+                rows.append((tuple(b.id for b in task), tuple(read)))  # type: ignore[arg-type]
+            self.world.invariants.job_done(self, batch_id, tuple(rows))
+            yield "complete"
+            try:
+                yield Complete(batch_id, self.world.wall_ms, 1)
+            except RefusedError:
+                raise AssertionError("one job at a time, and each batch once") from None
+
+    def _read(self, block: Block) -> list[str]:
+        """The rows of one block, by handle, from the WAL: ``topic/partition/life/value``."""
+        stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
+        if stored.meta != block.meta:
+            raise AssertionError(f"another block lies where {block.id} should")
+        return [
+            f"{r.topic}/{r.partition}/{r.life}/{offset}"
+            for r, batches in decode_block(stored.payload, stored.meta, verify_digests=True)
+            for batch in batches
+            for offset in batch.column("offset").to_pylist()
+        ]
+
+    def _clean(self) -> Task:
+        """A round of ``driver.cleaner``, its I/O as steps."""
+        world = self.world
+        while True:
+            yield "begin"
+            yield from self._delete()
+            batches = yield Ask(history.finished)
+            if batches:
+                yield "archive"
+                try:
+                    self._history.append(batches)
+                except OutOfSpaceError:
+                    continue
+                yield Archived(tuple(b.batch_id for b in batches))
+            needed = yield Ask(partial(_needed_paths, horizon_ms=world.wall_ms - world.options.retention_ms))
+            yield "list"
+            segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
+            for path in world.wal.list(f"{world.stream}/blocks"):
+                place = layout.parse_block(path)
+                if place is not None:
+                    segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
+            for (receiver, epoch), files in sorted(segments.items()):
+                files.sort()
+                for index, (_, path) in enumerate(files):
+                    if path in needed:
+                        continue
+                    yield "scan"
+                    try:
+                        facts = self._cleaner._facts(path, receiver, epoch, index < len(files) - 1)
+                    except FileNotFoundError:
+                        break
+                    except ForebayError:
+                        break
+                    yield facts
+            yield from self._delete()
+
+    def _delete(self) -> Task:
+        while self._deletes:
+            yield "delete"
+            action = self._deletes.popleft()
+            self.world.invariants.deleting(self, action.path)
+            self.world.wal.delete(action.path)
+            yield CleanedUp(action.number)
+
+
+def _first_unfinished(state: State) -> tuple[int, tuple[tuple[Block, ...], ...]] | None:
+    unfinished = state.unfinished()
+    if not unfinished:
+        return None
+    return unfinished[0].batch_id, tuple(tuple(state.blocks[b] for b in task) for task in unfinished[0].tasks)

@@ -1,0 +1,405 @@
+"""What must hold after every step (docs/ARCHITECTURE.md, "Invariants"), against what a crash right now would leave.
+
+The checks look at bytes and at what was promised, not at the code's own opinion: the journal is read again from its synced
+bytes whenever those have changed, blocks are read back by handle from the WAL's, and their rows are compared with Kafka's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from driver import audit, history, journal
+from driver import events as ev
+from driver.discovery import LostJournal
+from driver.state import BrokenInvariant, Partition, State
+from driver.tracker import Decision, Request
+from forebay import messages as m
+from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
+from forebay.records import decode_block
+from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of
+from tests.simulation.kafka import RECORD
+from tests.support.forgetful import ForgetfulStorage
+from wal.blocks import block_of_frame
+from wal.scan import read_frame
+from wal.storage import Paths
+
+if TYPE_CHECKING:
+    from tests.simulation.driver_process import DriverProcess
+    from tests.simulation.receiver_process import ReceiverProcess
+    from tests.simulation.world import World
+
+#: (lineage, life) in the metadata of our commits
+_METADATA = re.compile(r"forebay:(\d+):(\d+)")
+
+
+class InvariantViolation(AssertionError):
+    """``invariant``: INV-n, "rule 4" or "progress"."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+
+
+class SyncedImage:
+    """A store as a host crash would leave it at its worst: of each file only what is durable. Read-only."""
+
+    appendable = False
+
+    def __init__(self, storage: ForgetfulStorage) -> None:
+        self.url = storage.url
+        self._storage = storage
+
+    def list(self, prefix: str) -> Paths:
+        return [path for path in self._storage.list(prefix) if self._storage.durable_bytes(path)]
+
+    def size(self, path: str) -> int:
+        return self._storage.durable_bytes(path)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._storage.durable_bytes(path))
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        end = self._storage.durable_bytes(path)
+        if not end:
+            raise FileNotFoundError(path)
+        until = end if length is None else min(end, offset + length)
+        return self._storage.read(path, offset, max(0, until - offset))
+
+    def signature(self, prefix: str) -> tuple[tuple[str, int], ...]:
+        return tuple((path, size) for path in self._storage.list(prefix) if (size := self._storage.durable_bytes(path)))
+
+
+class Invariants:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._journal = SyncedImage(world.journal)
+        self._wal = SyncedImage(world.wal)
+        self._journal_steps = self._wal_steps = self._commits = -1
+        self._signature: Any = None
+        self._history_signature: Any = None
+        self._durable_checked: Any = None
+        self.durable: State | None = None
+        self.finished: tuple[history.FinishedBatch, ...] = ()
+        self._verified: dict[str, Block] = {}  # read back and compared with Kafka
+        self._cleaned: set[str] = set()  # blocks whose deletion was durably intended
+        self._accepted: dict[str, str] = {}  # answered as accepted: block → by which driver
+        self._written: dict[tuple[TopicPartition, int], list[tuple[int, int, str]]] = {}  # per token, all that was written
+        self.runs: dict[int, tuple[Any, ...]] = {}  # batch → packing and rows that the job saw
+
+    # ---- after every step --------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self._refresh()
+        self._check_blocks()
+        self._check_commits()
+
+    def _refresh(self) -> None:
+        """Reads the durable journal again if its bytes have changed: INV-7, and what follows from its content."""
+        if self._world.journal.steps == self._journal_steps:
+            return
+        self._journal_steps = self._world.journal.steps
+        signature = self._journal.signature(self._world.stream)
+        if signature == self._signature:
+            return
+        self._signature = signature
+        try:
+            reading = journal.read(self._journal, self._world.stream)  # type: ignore[arg-type]
+            finished_signature = tuple(entry for entry in signature if "/history/" in entry[0])
+            if finished_signature != self._history_signature:
+                self._history_signature = finished_signature
+                found = history.read(self._journal, self._world.stream)  # type: ignore[arg-type]
+                self.finished = tuple({b.batch_id: b for b in found}.values())
+        except BrokenInvariant as error:
+            raise InvariantViolation("INV-7", f"the durable journal does not replay: {error}") from error
+        except ForebayError as error:
+            raise InvariantViolation("INV-7", f"the durable journal can't be read: {error}") from error
+        self.durable = reading.state
+        if self.durable is not None:
+            self._check_state(self.durable)
+
+    def _check_state(self, state: State) -> None:
+        for path in state.cleaning_segments:
+            for block in state.blocks.values():
+                if block.handle.path != path:
+                    continue
+                if block.id not in state.released:
+                    raise InvariantViolation("INV-8", f"{path} is to be deleted, its block {block.id} is needed")
+                self._cleaned.add(block.id)
+        for block_id, driver in self._accepted.items():
+            if block_id not in state.blocks and block_id not in self._cleaned:
+                raise InvariantViolation("INV-4", f"{driver} accepted block {block_id}, the journal does not hold it")
+        for partition in state.partitions.values():
+            if not partition.life.start <= partition.completed <= partition.position:
+                raise InvariantViolation(
+                    "INV-3", f"{partition.tp} is shown as completed to {partition.completed} of {partition.position}"
+                )
+        findings = audit.report(state, self.finished).findings
+        if findings:
+            invariant = "INV-3" if findings[0].kind == "duplicate" else "INV-2"
+            raise InvariantViolation(invariant, f"the audit finds {findings[0]}")
+
+    def _check_blocks(self) -> None:
+        """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""
+        state = self.durable
+        now = (self._signature, self._world.wal.steps)
+        if state is None or now == self._durable_checked:
+            return
+        sizes: dict[str, int] = {}
+        for block in state.blocks.values():
+            path = block.handle.path
+            if path in state.cleaning_segments:
+                continue
+            if path not in sizes:
+                sizes[path] = self._wal.size(path)
+            if sizes[path] < block.handle.offset + block.handle.length:
+                deleted = not self._world.wal.exists(path)
+                raise InvariantViolation(
+                    "INV-8" if deleted else "INV-1",
+                    f"block {block.id} is in the journal, the WAL {'lost' if deleted else 'does not durably hold'} it",
+                )
+            if self._verified.get(block.id) != block:
+                self._verify(state, block)
+                self._verified[block.id] = block
+        self._durable_checked = now
+
+    def hosts_crashed(self) -> None:
+        self._verified.clear()
+        self._durable_checked = None
+
+    def _verify(self, state: State, block: Block) -> None:
+        try:
+            stored = block_of_frame(read_frame(self._wal, block.handle), block.handle.path)  # type: ignore[arg-type]
+            decoded = decode_block(stored.payload, stored.meta, verify_digests=True)
+        except (ForebayError, FileNotFoundError) as error:
+            raise InvariantViolation("INV-1", f"block {block.id} can't be read from the WAL: {error}") from error
+        if stored.meta != block.meta:
+            raise InvariantViolation("INV-1", f"the WAL holds another block where {block.id} should be")
+        for held, batches in decoded:
+            rows = {
+                offset: value
+                for batch in batches
+                for offset, value in zip(
+                    batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
+                )
+            }
+            self._compare(state.partitions[str(held.tp)], held, rows, block.id)
+
+    def _compare(self, partition: Partition, held: OffsetRange, rows: dict[int, bytes], block_id: str) -> None:
+        """The range holds all that Kafka held there, and nothing else."""
+        life = next(life for life in partition.lives if life.life == held.life)
+        entries = self._world.kafka.log_of(held.tp, life.topic_id).entries
+        for offset in range(held.from_offset, held.until_offset):
+            entry = entries[offset] if offset < len(entries) else None
+            if offset in rows:
+                if entry is None or entry.kind != RECORD or entry.value != rows[offset]:
+                    raise InvariantViolation("INV-2", f"block {block_id}: {held.tp} offset {offset} is no record of its life")
+            elif entry is None or (entry.kind == RECORD and not entry.compacted):
+                raise InvariantViolation("INV-2", f"block {block_id}: {held.label} lacks offset {offset}")
+
+    def _check_commits(self) -> None:
+        """INV-1: nothing of ours is committed beyond the durable position of its life."""
+        group = self._world.kafka.group
+        now = (group.commits, self._signature)
+        if now == self._commits:
+            return
+        self._commits = now  # type: ignore[assignment]
+        for tp, committed in group.committed.items():
+            found = _METADATA.fullmatch(committed.metadata)
+            assert found is not None
+            position = self._durable_position(tp, int(found[2]))
+            if committed.offset > position:
+                raise InvariantViolation(
+                    "INV-1", f"{tp} was committed at {committed.offset}, the durable position is {position}"
+                )
+
+    def _durable_position(self, tp: TopicPartition, life: int) -> int:
+        """-1 for a life that the durable journal does not know."""
+        partition = self.durable.partition(tp) if self.durable is not None else None
+        if partition is None or life > partition.life.life:
+            return -1
+        if life == partition.life.life:
+            return partition.position
+        end = partition.lives[life - 1].end
+        assert end is not None
+        return end
+
+    # ---- receivers ---------------------------------------------------------------------------------------------------
+
+    def block_written(self, meta: BlockMeta) -> None:
+        """Rule 4: no range is ever written twice under one token except as the same block id."""
+        for held in meta.ranges:
+            written = self._written.setdefault((held.tp, held.token), [])
+            for begin, end, block_id in written:
+                if block_id != meta.id and begin < held.until_offset and held.from_offset < end:
+                    raise InvariantViolation(
+                        "rule 4", f"{held.label} was written in {block_id} and in {meta.id} under token {held.token:x}"
+                    )
+            written.append((held.from_offset, held.until_offset, meta.id))
+
+    def receiver_ended(self, process: ReceiverProcess) -> None:
+        """INV-4: only a newer process of the same id ends one as superseded, never the word of an outdated driver."""
+        if process.exit_code == 4:
+            self._refresh()
+            known = self.durable.receivers.get(process.receiver_id) if self.durable is not None else None
+            if known is not None and known.epoch == process.machine.epoch:
+                raise InvariantViolation("INV-4", f"{process.name} was ended, and is not superseded: {process.exit_reason}")
+        elif process.exit_code == 2:
+            raise InvariantViolation("progress", f"{process.name} was refused: {process.exit_reason}")
+
+    # ---- drivers -----------------------------------------------------------------------------------------------------
+
+    def opened(self, driver: DriverProcess) -> None:
+        """INV-7: what was opened is what the durable journal says."""
+        self._same_as_durable(driver)
+
+    def checked(self, driver: DriverProcess) -> None:
+        """INV-7: the state of a driver whose events are durable, and whom no other has superseded, is the journal's."""
+        self._same_as_durable(driver)
+
+    def _same_as_durable(self, driver: DriverProcess) -> None:
+        self._refresh()
+        if self.durable is None or _encoded(self.durable) != _encoded(driver.tracker.state):
+            raise InvariantViolation("INV-7", f"{driver.name}'s state is not what the durable journal replays to")
+
+    def decide(self, driver: DriverProcess, request: Request) -> Decision:
+        """Lets the tracker decide, and looks at what it decided (INV-4)."""
+        tokens = {key: p.token for key, p in driver.tracker.state.partitions.items()}
+        try:
+            decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
+        except BrokenInvariant as error:
+            raise InvariantViolation(_named(error), f"{driver.name} decided it: {error}") from error
+        if isinstance(request, m.ClaimRequest):
+            asked = {f"{ask.topic}/{ask.partition}": ask.known_token for ask in request.claims}
+            for event in decision.events:
+                if isinstance(event, ev.ClaimGiven):
+                    key = f"{event.topic}/{event.partition}"
+                    if asked[key] != tokens[key]:
+                        raise InvariantViolation("INV-4", f"a claim of {key} that names an outdated token was granted")
+        return decision
+
+    def released(self, driver: DriverProcess, request: Request, answer: Any) -> None:
+        """An answer leaves: what it promises must be in the durable journal, now and from now on."""
+        self._refresh()
+        state = self.durable
+        if isinstance(answer, m.ReportAnswer):
+            for result in answer.results:
+                if not result.accepted:
+                    continue
+                if state is None or (result.block_id not in state.blocks and result.block_id not in self._cleaned):
+                    raise InvariantViolation(
+                        "INV-1", f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it"
+                    )
+                self._accepted[result.block_id] = driver.name
+        elif isinstance(answer, m.RegisterAnswer):
+            if state is None or state.epochs < count_of(answer.epoch):
+                raise InvariantViolation("INV-4", f"{driver.name} gives epoch {answer.epoch:x}, which is not durable")
+        elif isinstance(answer, m.ClaimAnswer):
+            for grant in answer.claims:
+                if grant.granted and (state is None or state.tokens < count_of(grant.view.token)):
+                    raise InvariantViolation("INV-4", f"{driver.name} gives token {grant.view.token:x}: not durable")
+        elif isinstance(answer, m.LookAnswer):
+            for view in answer.partitions:
+                if view.known and view.position > self._durable_position(view.tp, view.life):
+                    raise InvariantViolation("INV-1", f"{driver.name} shows {view.tp} at {view.position}: not durable")
+
+    def deleting(self, driver: DriverProcess, path: str) -> None:
+        """INV-8: bytes go only after the journal durably says that nothing needs them."""
+        self._refresh()
+        if self._world.wal.exists(path) and (self.durable is None or path not in self.durable.cleaning_segments):
+            raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
+
+    def job_done(self, driver: DriverProcess, batch_id: int, rows: tuple[Any, ...]) -> None:
+        """INV-3: a rerun has the same blocks, rows, order and packing; and only durable batches are given to a job."""
+        before = self.runs.setdefault(batch_id, rows)
+        if before != rows:
+            raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")
+
+    def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
+        """A driver ends when fenced, and when its journal's store fails. Everything else is a finding."""
+        if isinstance(error, FencedError | StoreError):
+            return
+        if isinstance(error, LostJournal):
+            raise InvariantViolation("INV-1", f"{driver.name} ended: {error}") from error
+        if isinstance(error, BrokenInvariant):
+            raise InvariantViolation(_named(error), f"{driver.name} ended: {error}") from error
+        if isinstance(error, FileNotFoundError | CorruptionError | UnreadableBlockError) and driver.leading:
+            raise InvariantViolation("INV-8", f"{driver.name} can't read what a batch needs: {error}") from error
+        raise InvariantViolation("progress", f"{driver.name} ended by {type(error).__name__}: {error}") from error
+
+    # ---- at the end --------------------------------------------------------------------------------------------------
+
+    def settled(self) -> bool:
+        """Whether all that Kafka holds was taken in and completed."""
+        state = self.durable
+        if state is None or not state.created or state.waiting or state.unfinished():
+            return False
+        for tp in self._world.kafka.partitions():
+            partition = state.partition(tp)
+            if partition is None or partition.life.topic_id != self._world.kafka.topic_id(tp.topic):
+                return False
+            if partition.position < self._world.kafka.log(tp).high:
+                return False
+        return True
+
+    def unsettled(self) -> str:
+        """What is missing, in words."""
+        state = self.durable
+        if state is None:
+            return "there is no journal"
+        where = [
+            f"{tp} at {p.position if p else None} of {self._world.kafka.log(tp).high}, completed {p.completed if p else None}"
+            for tp in self._world.kafka.partitions()
+            for p in [state.partition(tp)]
+        ]
+        return f"{'; '.join(where)}; {len(state.waiting)} blocks wait, {len(state.unfinished())} batches are unfinished"
+
+    def check_completed(self) -> None:
+        """INV-3: the rows of completed batches are what Kafka held, each once."""
+        state = self.durable
+        assert state is not None
+        completed = {b.batch_id for b in self.finished}
+        completed |= {b.batch_id for b in state.batches.values() if b.completed_ms is not None}
+        seen: set[str] = set()
+        for batch_id in sorted(completed):
+            for _, rows in self.runs[batch_id]:
+                for row in rows:
+                    if row in seen:
+                        raise InvariantViolation("INV-3", f"{row} lies in two completed batches, one is {batch_id}")
+                    seen.add(row)
+        for partition in state.partitions.values():
+            for life in partition.lives:
+                self._check_life(partition, life.life, life.start, life.end, life.topic_id, seen)
+        if seen:
+            raise InvariantViolation("INV-3", f"{min(seen)} was completed and is no record of its life")
+
+    def _check_life(
+        self, partition: Partition, life: int, start: int, end: int | None, topic_id: str, seen: set[str]
+    ) -> None:
+        entries = self._world.kafka.log_of(partition.tp, topic_id).entries
+        until = end if end is not None else partition.position
+        gaps = [g.gap for g in partition.gaps if g.life == life]
+        for offset in range(start, until):
+            row = f"{partition.tp}/{life}/{offset}"
+            if row in seen:
+                seen.remove(row)
+                continue
+            if any(g.from_offset <= offset < g.until_offset for g in gaps):
+                continue
+            entry = entries[offset]
+            if entry.kind == RECORD and not entry.compacted:
+                raise InvariantViolation("INV-3", f"{row} lies in no completed batch")
+
+
+def _named(error: Exception) -> str:
+    found = re.search(r"INV-\d", str(error))
+    return found[0] if found else "INV-7"
+
+
+def _encoded(state: State) -> bytes:
+    return msgspec.msgpack.encode(state)
+
+

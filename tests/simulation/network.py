@@ -1,0 +1,96 @@
+"""HTTP between receivers and drivers: every request and every answer may be lost, repeated, late, or out of order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+#: a copy of a request or an answer is made at most so often
+COPIES_MAX = 2
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request and its answers. ``copies``: of the request, still on their way. ``told``: called with an answer, a
+    refusal (an exception) or None for "no answer in time"; the sender drops what comes twice by its request's number."""
+
+    label: str
+    body: Any
+    told: Callable[[Any], None]
+    copies: int = 1
+    made: int = 1
+    answers: dict[int, Any] = field(default_factory=dict)
+    answered: int = 0
+    given_up: bool = False  # the client has stopped waiting
+    at_driver: int = 0  # requests that a driver took and has not answered
+
+    @property
+    def over(self) -> bool:
+        return not self.copies and not self.answers and not self.at_driver and self.given_up
+
+
+class Network:
+    def __init__(self) -> None:
+        self.exchanges: dict[str, Exchange] = {}
+        self._numbers: Counter[str] = Counter()
+
+    def send(self, sender: str, kind: str, body: Any, told: Callable[[Any], None]) -> Exchange:
+        name = f"{sender}/{kind}"
+        self._numbers[name] += 1
+        exchange = Exchange(f"{name}#{self._numbers[name]}", body, told)
+        self.exchanges[exchange.label] = exchange
+        return exchange
+
+    def request_taken(self, exchange: Exchange) -> None:
+        exchange.copies -= 1
+        exchange.at_driver += 1
+
+    def answer(self, exchange: Exchange, answer: Any) -> None:
+        """``answer`` is on its way back."""
+        exchange.at_driver -= 1
+        exchange.answered += 1
+        exchange.answers[exchange.answered] = answer
+        self._tidy(exchange)
+
+    def driver_died(self, exchange: Exchange) -> None:
+        exchange.at_driver -= 1
+        self._tidy(exchange)
+
+    def lose_request(self, exchange: Exchange) -> None:
+        exchange.copies -= 1
+        self._tidy(exchange)
+
+    def repeat_request(self, exchange: Exchange) -> None:
+        exchange.copies += 1
+        exchange.made += 1
+
+    def deliver_answer(self, exchange: Exchange, number: int, keep: bool = False) -> None:
+        answer = exchange.answers[number] if keep else exchange.answers.pop(number)
+        exchange.given_up = True
+        self._tidy(exchange)
+        exchange.told(answer)
+
+    def lose_answer(self, exchange: Exchange, number: int) -> None:
+        del exchange.answers[number]
+        self._tidy(exchange)
+
+    def give_up(self, exchange: Exchange) -> None:
+        """The client's time limit passed; what is on its way may arrive all the same."""
+        exchange.given_up = True
+        self._tidy(exchange)
+        exchange.told(None)
+
+    def _tidy(self, exchange: Exchange) -> None:
+        if exchange.over:
+            self.exchanges.pop(exchange.label, None)
+
+    def sender_died(self, sender: str) -> None:
+        """Nobody waits any more; requests that are on their way may still arrive."""
+        for exchange in list(self.exchanges.values()):
+            if exchange.label.startswith(f"{sender}/"):
+                exchange.given_up = True
+                exchange.answers.clear()
+                exchange.told = lambda answer: None
+                self._tidy(exchange)

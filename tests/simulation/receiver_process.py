@@ -1,0 +1,345 @@
+"""One process of a receiver: the real machine, encoding and log writer; the threads around them as steps.
+
+The order of what one thread does is kept (``receiver.service``, ``receiver.block_store``); what different threads do is
+interleaved by the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
+from forebay.values import Block, TopicPartition, lineage_of
+from receiver import actions as act
+from receiver import inputs as inp
+from receiver.block_draft import BlockDraft
+from receiver.driver_line import ROUTES
+from receiver.encoded_block import BlockWriting, EncodedBlock, encode
+from receiver.source import CommitPoint
+from tests.simulation.scheduler import Step
+from tests.simulation.source import SimulatedSource
+from tests.support.forgetful import Crash
+from wal.blocks import encode_meta
+from wal.frame import FrameKind
+from wal.layout import block_segment
+from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+#: attempts to write that fail before the store fails for good: the simulation's ``store_timeout``
+STORE_ATTEMPTS = 3
+
+
+class ReceiverProcess:
+    """``name``: ``<receiver id>.<which process of that id>``. Dead once ``exit_code`` or ``killed`` is set."""
+
+    def __init__(self, world: World, receiver_id: str, number: int) -> None:
+        self.world = world
+        self.receiver_id = receiver_id
+        self.name = f"{receiver_id}.{number}"
+        self.paused = False
+        self.killed = False
+        self.exit_code: int | None = None
+        self.exit_reason = ""
+        self.machine = world.kinds.machine(
+            world.stream, receiver_id, f"host-{receiver_id}", self.name, "simulated", world.receiver_settings
+        )
+        self.source = SimulatedSource(world.kafka)
+        self._writing = BlockWriting(world.stream, receiver_id, f"host-{receiver_id}", False, "none")
+        self._writer: LogWriter | None = None
+        self._drafts: deque[BlockDraft] = deque()
+        self._appended: list[tuple[EncodedBlock, Pending]] = []
+        self._sync_failures = 0
+        self._source_actions: deque[act.SourceAction] = deque()
+        self._questions: deque[act.CheckTopicIds | act.Inspect] = deque()
+        self._commits: deque[dict[TopicPartition, CommitPoint]] = deque()
+        self._commit_errors: dict[TopicPartition, str] = {}
+        self._subscribed = False
+        self._member: str | None = None
+        self._joins = 0
+        self._generation = 0
+        self._owned: frozenset[TopicPartition] = frozenset()
+        self._revoking: frozenset[TopicPartition] | None = None  # within the callback until the machine says done
+
+    @property
+    def alive(self) -> bool:
+        return not self.killed and self.exit_code is None
+
+    @property
+    def running(self) -> bool:
+        return self.alive and not self.paused
+
+    @property
+    def member(self) -> str | None:
+        return self._member
+
+    # ---- what can happen next ----------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        name = self.name
+        yield Step(f"{name} tick", self.tick, 4)
+        if self._source_actions and (self._revoking is None or isinstance(self._source_actions[0], act.CommitAsync)):
+            yield Step(f"{name} source", self.act_on_source, 40)
+        if self._subscribed and self._revoking is None:
+            if self._commit_errors or self.source.can_poll():
+                yield Step(f"{name} poll", self.poll, 30)
+            if self._group_due():
+                yield Step(f"{name} group", self.group_turn, 15)
+            for tp in self.source.reading:
+                if self.source.can_fetch(tp):
+                    yield Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
+        if self._drafts and self._writer is not None and not self._sync_failures:
+            yield Step(f"{name} append", self.append, 30)
+        if self._appended:
+            yield Step(f"{name} sync", self.sync, 20)
+        if self._questions:
+            yield Step(f"{name} ask-broker", self.ask_broker, 20)
+        if self._commits:
+            yield Step(f"{name} commit", self.commit, 15)
+
+    def fault_steps(self) -> Iterator[Step]:
+        name = self.name
+        yield Step(f"{name} kill", self.kill, 2)
+        yield Step(f"{name} pause", self.pause, 2)
+        yield Step(f"{name} drain", self.drain, 1)
+        if self._drafts and self._writer is not None and not self._sync_failures:
+            yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 2, range(1, 8))
+            yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 1)
+        if self._appended:
+            yield Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 2, range(1, 6))
+            yield Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 2)
+        if self._questions:
+            yield Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 2)
+        if self._commits:
+            yield Step(f"{name} commit-lost", self.lose_commit, 3)
+
+    # ---- telling the machine -----------------------------------------------------------------------------------------
+
+    def tell(self, event: inp.Input) -> None:
+        for action in self.machine.handle(event, self.world.now):
+            self._hand_out(action)
+
+    def _hand_out(self, action: act.Action) -> None:
+        if isinstance(action, act.StoreBlock):
+            self._drafts.append(action.draft)
+        elif isinstance(action, act.DriverAction):
+            self._send(action)
+        elif isinstance(action, act.CheckTopicIds | act.Inspect):
+            self._questions.append(action)
+        elif isinstance(action, act.RevocationDone):
+            self._revocation_done()
+        elif isinstance(action, act.Exit):
+            self._exit(action)
+        elif not isinstance(action, act.Note):
+            self._source_actions.append(action)
+
+    def _send(self, action: act.DriverAction) -> None:
+        kind = type(action).__name__.lower()
+        self.world.network.send(self.name, kind, action.message, partial(self._told, action))
+
+    def _told(self, action: act.DriverAction, answer: Any) -> None:
+        """As ``DriverLine`` does: an answer, a refusal, or nothing in time."""
+        if not self.alive:
+            return
+        if answer is None:
+            self.tell(inp.DriverFailed(action.request, "no answer in time"))
+        elif isinstance(answer, FencedError):
+            self.tell(inp.Fenced(str(answer)))
+        elif isinstance(answer, UsageError) and isinstance(action, act.Register):
+            self.tell(inp.Misused(str(answer)))
+        elif isinstance(answer, ForebayError):
+            self.tell(inp.DriverFailed(action.request, str(answer)))
+        else:
+            self.tell(ROUTES[type(action)].tell(action.request, answer))
+
+    def tick(self) -> None:
+        self.tell(inp.Tick())
+
+    def drain(self) -> None:
+        self.tell(inp.DrainRequested())
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL: the page cache survives. The group does not know yet."""
+        self.killed = True
+        self.world.network.sender_died(self.name)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def wake(self) -> None:
+        self.paused = False
+
+    def _exit(self, action: act.Exit) -> None:
+        self.exit_code, self.exit_reason = action.code, action.reason
+        if self._member is not None:
+            self.world.kafka.group.leave(self._member)
+        self.world.network.sender_died(self.name)
+        self.world.invariants.receiver_ended(self)
+
+    def crash_in(self, step: Any, at: int) -> None:
+        """Killed in the middle of writing: just before the ``at``-th thing that ``step`` does to the WAL."""
+        wal = self.world.wal
+        wal.crash_at_step = wal.steps + at
+        try:
+            step()
+        except Crash:
+            self.kill()
+        wal.crash_process()
+
+    def fail_in(self, step: Any, operation: str) -> None:
+        self.world.wal.fail(operation, 1)
+        step()
+        self.world.clear_failures(self.world.wal)
+
+    # ---- the store ---------------------------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        assert self._writer is not None
+        block = encode(self._drafts.popleft(), self._writing, self.world.wall_ms)
+        pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
+        self._appended.append((block, pending))
+        self.world.invariants.block_written(block.meta)
+
+    def sync(self) -> None:
+        assert self._writer is not None
+        try:
+            self._writer.sync()
+        except OutOfSpaceError as error:
+            self._sync_failures += 1
+            self.tell(inp.OutOfSpace(str(error)))
+            return
+        except FencedError as error:
+            self.tell(inp.Fenced(str(error)))
+            return
+        except StoreError as error:
+            self._sync_failures += 1
+            if self._sync_failures >= STORE_ATTEMPTS:
+                self.tell(inp.StoreFailed(str(error)))
+            return
+        self._sync_failures = 0
+        stored, self._appended = self._appended, []
+        for block, pending in stored:
+            assert pending.handle is not None
+            self.tell(inp.BlockStored(block.meta.sequence, Block(block.meta, pending.handle, False)))
+
+    def _open_epoch(self, epoch: int) -> None:
+        world = self.world
+        self._writer = LogWriter(
+            world.wal,
+            lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),
+            SegmentIdentity(world.stream, self.receiver_id, epoch, lineage_of(epoch)),
+            SegmentLimits(world.options.segment_bytes, float("inf")),
+            now=lambda: world.now,
+            new_uid=world.new_uid,
+        )
+
+    # ---- the polling thread ------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        items = self.source.poll()
+        if items:
+            self.tell(inp.Polled(items))
+        if self._commit_errors and self.alive:
+            errors, self._commit_errors = self._commit_errors, {}
+            self.tell(inp.CommitFailed(errors))
+
+    def act_on_source(self) -> None:
+        action = self._source_actions.popleft()
+        if isinstance(action, act.CommitAsync):
+            self._commits.append(dict(action.positions))
+        elif isinstance(action, act.CommitSync):
+            self.tell(inp.CommitSynced(action.request, self._commit(dict(action.positions))))
+        elif isinstance(action, act.StartPartitions):
+            self.source.start(s for s in action.starts if self.machine.is_current(s.tp, s.generation))
+        elif isinstance(action, act.Pause):
+            self.source.pause((tp for tp in action.partitions if self.machine.owns(tp)), True)
+        elif isinstance(action, act.Resume):
+            self.source.pause((tp for tp in action.partitions if self.machine.owns(tp)), False)
+        elif isinstance(action, act.Subscribe):
+            self._open_epoch(action.epoch)
+            self._subscribed = True
+        else:
+            raise AssertionError(f"no such action on the source: {action}")
+
+    def _commit(self, positions: dict[TopicPartition, CommitPoint]) -> dict[TopicPartition, str]:
+        return self.world.kafka.group.commit(self._member, self._generation, positions)
+
+    def commit(self) -> None:
+        """An asynchronous commit arrives at the broker."""
+        self._commit_errors.update(self._commit(self._commits.popleft()))
+
+    def lose_commit(self) -> None:
+        self._commit_errors.update(dict.fromkeys(self._commits.popleft(), "_TRANSPORT"))
+
+    # ---- the broker line ---------------------------------------------------------------------------------------------
+
+    def ask_broker(self) -> None:
+        question = self._questions.popleft()
+        kafka = self.world.kafka
+        if isinstance(question, act.CheckTopicIds):
+            self.tell(inp.TopicIdsRead(question.request, {topic: kafka.topic_id(topic) for topic in question.topics}))
+        else:
+            log = kafka.log(question.tp)
+            self.tell(inp.Inspected(question.request, log.low, log.high, kafka.topic_id(question.tp.topic)))
+
+    def ask_broker_in_vain(self) -> None:
+        self.tell(inp.BrokerFailed(self._questions.popleft().request, "the broker did not answer"))
+
+    # ---- the group's callbacks, within a poll ------------------------------------------------------------------------
+
+    def _group_due(self) -> bool:
+        group = self.world.kafka.group
+        if self._member is None or self._member not in group.members:
+            return True
+        if group.rebalancing:
+            return self._member not in group.joined
+        return self._generation != group.generation
+
+    def group_turn(self) -> None:
+        """What the client does when it hears from the coordinator."""
+        group = self.world.kafka.group
+        if self._member is not None and self._member not in group.members:
+            lost, self._owned, self._member = self._owned, frozenset(), None
+            self.source.drop(lost)
+            if lost:
+                self.tell(inp.Lost(tuple(sorted(lost))))
+            return
+        if self._member is None:
+            self._joins += 1
+            self._member = f"{self.name}/{self._joins}"
+            group.join(self._member, ())
+        elif group.rebalancing:
+            if group.cooperative or not self._owned:
+                group.join(self._member, self._owned)
+            else:
+                self._revoke(self._owned)
+        else:
+            self._generation = group.generation
+            target = group.assignment.get(self._member, frozenset())
+            gone, new = self._owned - target, target - self._owned
+            self._owned = self._owned | new
+            if new:
+                self.tell(inp.Assigned(tuple(sorted(new))))
+            if gone and self.alive:
+                self._revoke(gone)
+
+    def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._revoking = partitions
+        self.tell(inp.Revoked(tuple(sorted(partitions))))
+
+    def _revocation_done(self) -> None:
+        """The callback returns. A cooperative member asks for the rebalance that gives its partitions to others."""
+        gone, self._revoking = self._revoking, None
+        group = self.world.kafka.group
+        if gone is None or self._member is None:
+            return
+        self._owned -= gone
+        self.source.drop(gone)
+        if self._member in group.members:
+            group.join(self._member, self._owned)

@@ -1,0 +1,59 @@
+"""Who moves next: steps by name, drawn by a seed or read from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+#: marks a label of a trace that is taken only where it can be
+OPTIONAL = "?"
+
+
+@dataclass(slots=True)
+class Step:
+    """One thing that can happen now. ``weight``: how likely, against the others. ``numbers``: if not None, the step takes
+    a number of this range, which is drawn and becomes the last word of its label."""
+
+    label: str
+    run: Callable[..., None]
+    weight: int = 10
+    numbers: range | None = None
+
+
+@dataclass(slots=True)
+class Choice:
+    label: str
+    run: Callable[[], None]
+
+
+class TraceMismatch(Exception):
+    """The trace names a step that can't happen here: the code, or the simulation, has changed since it was recorded."""
+
+
+def draw(steps: Sequence[Step], random: Random) -> Choice:
+    """One of ``steps``, by their weights."""
+    at = random.randrange(sum(step.weight for step in steps))
+    for step in steps:
+        at -= step.weight
+        if at < 0:
+            return _chosen(step, None if step.numbers is None else random.choice(step.numbers))
+    raise AssertionError("weights do not add up")
+
+
+def find(steps: Sequence[Step], label: str) -> Choice | None:
+    """The step that ``label`` names; None if it can't happen now."""
+    head, _, number = label.rpartition(" ")
+    for step in steps:
+        if step.numbers is None and step.label == label:
+            return _chosen(step, None)
+        if step.numbers is not None and step.label == head and number.isdigit():
+            return _chosen(step, int(number))
+    return None
+
+
+def _chosen(step: Step, number: int | None) -> Choice:
+    if number is None:
+        return Choice(step.label, step.run)
+    return Choice(f"{step.label} {number}", partial(step.run, number))

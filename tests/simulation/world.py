@@ -1,0 +1,404 @@
+"""Everything there is in one run: Kafka, two disks, the network, processes; what may happen next, and what must hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from driver import journal
+from driver.tracker import Tracker
+from forebay import messages as m
+from forebay.clock import ManualClock
+from forebay.settings import ReceiverSettings
+from forebay.units import Duration, Size
+from receiver.machine import ReceiverMachine
+from tests.simulation.driver_process import DriverProcess, Waiting
+from tests.simulation.invariants import Invariants, InvariantViolation
+from tests.simulation.kafka import Kafka
+from tests.simulation.network import COPIES_MAX, Exchange, Network
+from tests.simulation.receiver_process import ReceiverProcess
+from tests.simulation.scheduler import Step, TraceMismatch, draw, find
+from tests.support.forgetful import ForgetfulStorage
+
+STREAM = "sim"
+TOPIC = "t"
+#: every step takes so long
+STEP_SECONDS = 0.005
+#: rounds of everybody's steps after the faults have ended, within which all must be taken in and completed
+CALM_ROUNDS = 600
+#: kinds of faults that a run may have
+FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka")
+#: records produced in one run at most
+RECORDS_MAX = 120
+_ALL_THERE_IS = 1 << 40
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs from run to run; part of a trace."""
+
+    partitions: int = 2
+    receivers: int = 2
+    cooperative: bool = False
+    on_gap: str = "record"
+    retention_ms: int = 0
+    max_queued_batches: int = 2
+    tasks: int = 2
+    snapshot_events: int = 12
+    segment_bytes: int = 2_000
+    drivers_at_once: int = 2
+    faults: tuple[str, ...] = FAULTS
+
+    @classmethod
+    def drawn(cls, seed: int) -> Options:
+        """Some faults alone, some together: each hides what others would show."""
+        random = Random(seed)
+        return cls(
+            partitions=random.choice((1, 2, 3)),
+            receivers=random.choice((1, 2, 2, 3)),
+            cooperative=random.random() < 0.5,
+            on_gap=random.choice(("record", "stop")),
+            retention_ms=random.choice((0, 0, 2_000)),
+            max_queued_batches=random.choice((1, 2, 4)),
+            tasks=random.choice((1, 2, 3)),
+            snapshot_events=random.choice((3, 12, 1_000)),
+            segment_bytes=random.choice((1, 2_000, 6_000)),
+            drivers_at_once=random.choice((1, 2, 2, 3)),
+            faults=tuple(fault for fault in FAULTS if random.random() < 0.7),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What the world is built of. ``mistakes.py`` puts mistaken ones in their place."""
+
+    machine: Callable[..., ReceiverMachine] = ReceiverMachine
+    tracker: Callable[..., Tracker] = Tracker
+    opening: Callable[..., Any] = journal.opening
+    driver: type[DriverProcess] = DriverProcess
+    receiver: type[ReceiverProcess] = ReceiverProcess
+
+
+class World:
+    def __init__(self, options: Options, kinds: Kinds | None = None) -> None:
+        self.options = options
+        self.kinds = kinds or Kinds()
+        self.stream = STREAM
+        self.clock = ManualClock(1_000_000)
+        self.kafka = Kafka({TOPIC: options.partitions}, options.cooperative)
+        self.network = Network()
+        self.journal = ForgetfulStorage("forgetful://journal")
+        self.wal = ForgetfulStorage("forgetful://wal")
+        self.receiver_settings = ReceiverSettings(
+            block_interval=Duration(0.2),
+            block_size=Size(120),
+            memory=Size(2_000),
+            drain_timeout=Duration(8.0),
+            heartbeat_interval=Duration(4.0),
+            report_timeout=Duration(2.0),
+            reclaim_delay=Duration(0.3),
+            local_copies=False,
+        )
+        self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
+        self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
+        self.drivers: list[DriverProcess] = []  # those that live
+        self.calm = False
+        self.taken: list[str] = []
+        self._uids = itertools.count(1)
+        self._started: dict[str, int] = {}
+        self._drivers_started = 0
+        self._produced = 0
+        self.invariants = Invariants(self)
+
+    @property
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    @property
+    def wall_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def new_uid(self) -> int:
+        return next(self._uids)
+
+    def clear_failures(self, disk: ForgetfulStorage) -> None:
+        """What was armed for one step and not met by it acts no more."""
+        disk._failures.clear()
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    def step(self, random: Random) -> str:
+        """One step, drawn by ``random``. Raises InvariantViolation."""
+        choice = draw(self.steps(), random)
+        self._take(choice.label, choice.run)
+        return choice.label
+
+    def take(self, label: str) -> None:
+        """The step ``label``. Raises TraceMismatch if it can't happen now, InvariantViolation."""
+        choice = find(self.steps(), label)
+        if choice is None:
+            possible = ", ".join(step.label for step in self.steps())
+            raise TraceMismatch(f"step {len(self.taken)}, {label!r}, is not possible; these are: {possible}")
+        self._take(label, choice.run)
+
+    def can(self, label: str) -> bool:
+        return find(self.steps(), label) is not None
+
+    def _take(self, label: str, run: Callable[[], None]) -> None:
+        self.taken.append(label)
+        run()
+        self.drivers = [d for d in self.drivers if d.alive]
+        self.zombies = [r for r in self.zombies if r.alive]
+        self.clock.advance(STEP_SECONDS)
+        self.invariants.check()
+
+    def settle(self) -> None:
+        """Ends all faults and lets everybody do what they can, in turn. Raises InvariantViolation if not all is taken in
+        and completed within ``CALM_ROUNDS``."""
+        self.calm = True
+        self.journal.capacity_bytes = self.wal.capacity_bytes = None
+        for partition in range(self.options.partitions):  # a topic deleted and created again is noticed by its records
+            self._take(f"produce {TOPIC}/{partition} 1", partial(self._produce, partition, 1))
+        for _ in range(CALM_ROUNDS):
+            if self.invariants.settled():
+                self.invariants.check_completed()
+                return
+            for label in [step.label for step in self.steps()]:
+                choice = find(self.steps(), label)
+                if choice is not None:
+                    self._take(label, choice.run)
+            self.clock.advance(0.1)
+        raise InvariantViolation("progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}")
+
+    # ---- what can happen next ----------------------------------------------------------------------------------------
+
+    def steps(self) -> list[Step]:
+        return list(self._calm_steps()) if self.calm else list(self._steps())
+
+    def _processes(self) -> Iterator[ReceiverProcess]:
+        yield from self.zombies
+        yield from (process for process in self.receivers.values() if process.alive)
+
+    def _steps(self) -> Iterator[Step]:
+        faults = self.options.faults
+        yield Step("time", self._pass_time, 6, range(1, 60))
+        for process in self._processes():
+            if process.paused:
+                yield Step(f"{process.name} wake", process.wake, 4)
+                continue
+            yield from process.steps()
+            if "receiver" in faults:
+                yield from process.fault_steps()
+        for driver in self.drivers:
+            if driver.paused:
+                yield Step(f"{driver.name} wake", driver.wake, 6)
+                continue
+            yield from driver.steps()
+            if "driver" in faults:
+                yield from driver.fault_steps()
+        for number in range(1, self.options.receivers + 1):
+            name = f"r{number}"
+            if name not in self.receivers or not self.receivers[name].alive:
+                yield Step(f"start {name}", partial(self._start_receiver, name), 8)
+            elif "receiver" in faults and self.receivers[name].paused and not self.zombies:
+                yield Step(f"start {name}", partial(self._start_receiver, name), 2)  # beside its own zombie
+        if not self.drivers:
+            yield Step("start driver", self._start_driver, 10)
+        elif "driver" in faults and len(self.drivers) < self.options.drivers_at_once:
+            yield Step("start driver", self._start_driver, 3)
+        yield from self._network_steps("network" in faults)
+        yield from self._group_steps()
+        yield from self._kafka_steps()
+        if "host" in faults:
+            yield Step("crash driver-host", self._crash_driver_host, 1, range(1000))
+            yield Step("crash receiver-host", self._crash_receiver_host, 1, range(1000))
+        if "disk" in faults:
+            for name, disk in (("journal", self.journal), ("wal", self.wal)):
+                if disk.capacity_bytes is None:
+                    yield Step(f"{name} full", partial(self._fill, disk), 1, range(0, 600))
+                else:
+                    yield Step(f"{name} has-space", partial(self._free, disk), 6)
+
+    def _network_steps(self, faults: bool) -> Iterator[Step]:
+        serving = [d for d in self.drivers if d.leading]
+        for exchange in list(self.network.exchanges.values()):
+            label = exchange.label
+            if exchange.copies:
+                for driver in serving:
+                    yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), 20)
+                if faults:
+                    yield Step(f"lose {label}", partial(self.network.lose_request, exchange), 2)
+                    if exchange.made < COPIES_MAX:
+                        yield Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 2)
+            sender = self._sender(exchange)
+            if sender is None or not sender.running:
+                continue
+            for number in exchange.answers:
+                yield Step(f"answer {label} {number}", partial(self._answer, exchange, number), 25)
+                if faults:
+                    yield Step(f"lose-answer {label} {number}", partial(self.network.lose_answer, exchange, number), 2)
+            if not exchange.given_up:
+                lost = not exchange.copies and not exchange.answers and not exchange.at_driver
+                if lost or faults:
+                    weight = 20 if lost else 1
+                    yield Step(f"give-up {label}", partial(self.network.give_up, exchange), weight)
+
+    def _sender(self, exchange: Exchange) -> ReceiverProcess | None:
+        name = exchange.label.partition("/")[0]
+        return next((process for process in self._processes() if process.name == name), None)
+
+    def _group_steps(self) -> Iterator[Step]:
+        group = self.kafka.group
+        alive = {process.member: process for process in self._processes() if process.member is not None}
+        for member in sorted(group.members):
+            process = alive.get(member)
+            if process is None or process.paused:
+                yield Step(f"expire {member}", partial(group.leave, member), 8)
+            elif "kafka" in self.options.faults:
+                yield Step(f"expire {member}", partial(group.leave, member), 1)
+        if "kafka" in self.options.faults and group.members and not group.rebalancing:
+            yield Step("rebalance", group.rebalance, 1)
+
+    def _kafka_steps(self) -> Iterator[Step]:
+        topic = self.kafka.topics[TOPIC]
+        for partition in range(topic.partitions):
+            where = f"{TOPIC}/{partition}"
+            log = topic.log(partition)
+            if self._produced < RECORDS_MAX:
+                yield Step(f"produce {where}", partial(self._produce, partition), 8, range(1, 7))
+            if "kafka" not in self.options.faults:
+                continue
+            if log.high and self._produced < RECORDS_MAX:
+                yield Step(f"end-transaction {where}", partial(topic.end_transaction, partition), 1)
+            if log.high - log.low > 2:
+                yield Step(f"compact {where}", partial(self._compact, partition), 1, range(1000))
+                yield Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100))
+        if "kafka" in self.options.faults:
+            if topic.incarnation < 3:
+                yield Step("recreate", topic.recreate, 1)
+            yield from self._operator_steps()
+
+    def _operator_steps(self) -> Iterator[Step]:
+        """A person accepts the gap that status shows."""
+        for driver in self.drivers:
+            if not driver.leading or driver.paused:
+                continue
+            for key, partition in driver.tracker.state.partitions.items():
+                if partition.trouble is not None and not any(isinstance(w.request, m.AcceptGapRequest) for w in driver.queue):
+                    yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
+
+    def _calm_steps(self) -> Iterator[Step]:
+        """No faults any more: what was paused wakes, what is dead starts, messages arrive at the newest driver."""
+        for process in self._processes():
+            if process.paused:
+                yield Step(f"{process.name} wake", process.wake)
+            else:
+                yield from process.steps()
+        for driver in self.drivers:
+            if driver.paused:
+                yield Step(f"{driver.name} wake", driver.wake)
+            else:
+                yield from driver.steps()
+        for number in range(1, self.options.receivers + 1):
+            name = f"r{number}"
+            if name not in self.receivers or not self.receivers[name].alive:
+                yield Step(f"start {name}", partial(self._start_receiver, name))
+        leading = [driver for driver in self.drivers if driver.leading]
+        if not self.drivers:
+            yield Step("start driver", self._start_driver)
+        for exchange in list(self.network.exchanges.values()):
+            sender = self._sender(exchange)
+            if exchange.copies and leading:
+                step = partial(self._deliver, exchange, leading[-1])
+                yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
+            for number in exchange.answers:
+                if sender is not None and sender.running:
+                    yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
+            lost = not exchange.copies and not exchange.answers and not exchange.at_driver
+            if lost and sender is not None and sender.running and not exchange.given_up:
+                yield Step(f"give-up {exchange.label}", partial(self.network.give_up, exchange))
+        members = {process.member for process in self._processes()}
+        for member in sorted(self.kafka.group.members):
+            if member not in members:
+                yield Step(f"expire {member}", partial(self.kafka.group.leave, member))
+        yield from self._operator_steps()
+
+    # ---- the steps ---------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, tenths: int) -> None:
+        self.clock.advance(tenths / 10)
+
+    def _start_receiver(self, name: str) -> None:
+        before = self.receivers.get(name)
+        if before is not None and before.alive:
+            self.zombies.append(before)
+        self._started[name] = self._started.get(name, 0) + 1
+        self.receivers[name] = self.kinds.receiver(self, name, self._started[name])
+        self.receivers[name].tick()
+
+    def _start_driver(self) -> None:
+        self._drivers_started += 1
+        self.drivers.append(self.kinds.driver(self, self._drivers_started))
+
+    def _deliver(self, exchange: Exchange, driver: DriverProcess) -> None:
+        self.network.request_taken(exchange)
+        body = msgspec.json.decode(msgspec.json.encode(exchange.body), type=type(exchange.body))
+        driver.queue.append(Waiting(body, exchange))
+
+    def _answer(self, exchange: Exchange, number: int) -> None:
+        self.network.deliver_answer(exchange, number)
+
+    def _produce(self, partition: int, records: int) -> None:
+        self._produced += records
+        self.kafka.topics[TOPIC].produce(partition, records)
+
+    def _compact(self, partition: int, seed: int) -> None:
+        topic = self.kafka.topics[TOPIC]
+        log = topic.log(partition)
+        random = Random(seed)
+        topic.compact(partition, [at for at in range(log.low, log.high) if random.random() < 0.4])
+
+    def _retain(self, partition: int, percent: int) -> None:
+        topic = self.kafka.topics[TOPIC]
+        log = topic.log(partition)
+        topic.retain(partition, log.low + (log.high - log.low) * percent // 100)
+
+    def _accept_gap(self, driver: DriverProcess, key: str) -> None:
+        partition = driver.tracker.state.partitions[key]
+        trouble = partition.trouble
+        assert trouble is not None
+        request = m.AcceptGapRequest(
+            topic=partition.topic,
+            partition=partition.partition,
+            from_offset=trouble.position,
+            until_offset=trouble.accept_until,
+        )
+        driver.queue.append(Waiting(request))
+
+    def _crash_driver_host(self, seed: int) -> None:
+        """All drivers die, the journal's disk forgets."""
+        for driver in self.drivers:
+            driver.kill()
+        self.journal.crash_host(Random(seed))
+        self.invariants.hosts_crashed()
+
+    def _crash_receiver_host(self, seed: int) -> None:
+        """All receivers die, the WAL's disk forgets."""
+        for process in list(self._processes()):
+            process.kill()
+        self.wal.crash_host(Random(seed))
+        self.invariants.hosts_crashed()
+
+    def _fill(self, disk: ForgetfulStorage, room_bytes: int) -> None:
+        disk.capacity_bytes = _ALL_THERE_IS
+        free = disk.free_bytes()
+        assert free is not None
+        disk.capacity_bytes = _ALL_THERE_IS - free + room_bytes
+
+    def _free(self, disk: ForgetfulStorage) -> None:
+        disk.capacity_bytes = None
