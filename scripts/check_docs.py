@@ -6,13 +6,17 @@ import re
 import sys
 from pathlib import Path
 
-from deploy.main import main as command
+import click
+
+from deploy.main import commands
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 _MAKE = re.compile(r"(?:^|[`\s;&(])make ([a-z][a-z-]*)", re.MULTILINE)
-_FOREBAY = re.compile(r"(?:^|[`\s;&(/])forebay((?: +--?[a-z-]+(?:[ =][A-Za-z./_-]*\.toml)?)*) +([a-z][a-z-]*)", re.MULTILINE)
+_FOREBAY = re.compile(
+    r"(?:^|[`\s;&(/])forebay((?: --?[a-z-]+(?:[ =][A-Za-z./_-]*\.toml)?)*) ([a-z][a-z-]*)", re.MULTILINE
+)
 _TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
@@ -39,10 +43,10 @@ def broken_links(page: Path, text: str) -> list[str]:
 def unknown_commands(page: Path, text: str) -> list[str]:
     code = "\n".join(_CODE.findall(text))
     targets = set(_TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
-    commands = set(getattr(command, "commands", {}))
+    known = set(commands.list_commands(click.Context(commands)))
     place = page.relative_to(ROOT)
     return [f"{place}: make {name}: no such target" for name in _MAKE.findall(code) if name not in targets] + [
-        f"{place}: forebay {name}: no such command" for _, name in _FOREBAY.findall(code) if name not in commands
+        f"{place}: forebay {name}: no such command" for _, name in _FOREBAY.findall(code) if name not in known
     ]
 
 

@@ -214,8 +214,8 @@ def test_what_the_listener_raises_is_raised_by_poll(broker: Broker, topic: str) 
 
 
 def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
-    """A commit for a partition that is not there fails for itself alone; an unassigned one is refused before the broker."""
-    good, absent, foreign = TopicPartition(topic, 0), TopicPartition(topic, 77), TopicPartition(topic, 99)
+    """A commit that the broker refuses fails for its partition alone; an unassigned one is refused before the broker."""
+    good, bad, foreign = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic, 99)
     with Reader(broker.options, topic, [topic]) as reader:
         poll_until(lambda: len(reader.source.owned) == 4, reader)
         errors = reader.source.commit_sync({good: Commit(3, 0, "forebay:1:1"), foreign: Commit(1)}, 10)
@@ -224,11 +224,13 @@ def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
         poll_some(reader)
         assert reader.source.poll_commit_errors() == {}
         if isinstance(broker, KafkaBroker):  # the mock takes any number
-            reader.source.commit({good: Commit(5), absent: Commit(1)})
+            too_long = "x" * 10_000
+            reader.source.commit({good: Commit(5), bad: Commit(1, -1, too_long)})
             errors = {}
             poll_until(lambda: errors.update(reader.source.poll_commit_errors()) or errors, reader)
-            assert set(errors) == {absent}
+            assert set(errors) == {bad}
             assert reader.source.poll_commit_errors() == {}
+            assert set(reader.source.commit_sync({good: Commit(6), bad: Commit(1, -1, too_long)}, 10)) == {bad}
 
 
 def test_a_commit_of_no_member_is_refused(broker: Broker, topic: str) -> None:

@@ -1,0 +1,117 @@
+"""Questions to Kafka outside a group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from forebay.errors import UnreachableError, UsageError
+from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.kafka.broker import KafkaBroker, MockBroker
+from forebay.kafka.loader import FLIGHTS, Pace, flights, load
+from forebay.values import TopicPartition
+from tests.support.kafka import Commit, partitions_of
+
+
+@pytest.mark.kafka
+def test_every_starting_policy_resolves(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    topic, group = topic_name(), topic_name()
+    kafka_broker.create_topic(topic, 2)
+    one, two = partitions_of(topic, 2)
+    load(kafka_broker.options, topic, [(b"k", b"v")] * 30, partition=0)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({one: 5})
+        assert admin.publish(group, {one: Commit(12, 0, "forebay:1:1")}) == {}
+        assert admin.committed(group, [one, two]) == {one: Committed(12, 0, "forebay:1:1")}
+
+        def resolve(policy: str | dict[str, int]) -> dict[TopicPartition, int]:
+            return admin.starting_offsets(policy, [one, two], group)
+
+        assert resolve("earliest") == {one: 5, two: 0}
+        assert resolve("latest") == {one: 30, two: 0}
+        assert resolve("committed") == {one: 12, two: 0}
+        assert resolve({"timestamp": 1000}) == {one: 5, two: 0}
+        assert resolve({"timestamp": 32_503_680_000_000}) == {one: 30, two: 0}
+        assert resolve({str(one): 7}) == {one: 7, two: 0}
+        with pytest.raises(UsageError, match=r"Kafka holds 5 to 30"):
+            resolve({str(one): 4})
+        assert admin.partitions(pattern=f"^{re.escape(topic)[:-1]}.") == {one, two}
+        assert admin.partitions([topic, "absent"]) == {one, two}
+        with pytest.raises(UsageError, match="exists already"):
+            admin.create_topic(topic, 2)
+
+
+def test_the_mock_tells_no_topic_ids_and_is_not_waited_for(
+    mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    with KafkaAdmin(mock_broker.options) as admin:
+        assert admin.topic_ids([topic]) == {topic: ""}
+        assert admin.partitions([topic]) == set(partitions_of(topic))
+        with pytest.raises(UsageError, match="4 partitions"):
+            mock_broker.create_topic(topic_name(), 3)
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    with (
+        KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}) as admin,
+        pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"),
+    ):
+        admin.check(1.0)
+
+
+def test_a_paced_loader_stays_behind_its_group(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
+    """The mock forgets what was not read in time; so no partition gets further ahead of the commits than was asked."""
+    topic, group = topic_name(), topic_name()
+    mock_broker.create_topic(topic)
+    furthest = 0
+    with KafkaAdmin(mock_broker.options) as admin:
+
+        def follow(_: int) -> None:
+            nonlocal furthest
+            partitions = partitions_of(topic)
+            held = admin.watermarks(partitions)
+            done = admin.committed(group, partitions)
+            furthest = max(furthest, *(high - (done[tp].offset if tp in done else 0) for tp, (_, high) in held.items()))
+            admin.publish(group, {tp: Commit(high) for tp, (_, high) in held.items()})
+
+        loaded = load(mock_broker.options, topic, flights(20_000), pace=Pace(group, 3000), progress=follow)
+        ends = {tp.partition: high for tp, (_, high) in admin.watermarks(partitions_of(topic)).items()}
+    assert loaded.records == 20_000
+    assert loaded.ends == {number: end for number, end in ends.items() if end}
+    assert sum(loaded.counts.values()) == 20_000
+    assert furthest <= 3000 + 2000  # its bound and one chunk
+
+
+def test_the_flights_are_all_there_as_json_keyed_by_tail_number() -> None:
+    count, without_key, first = 0, 0, None
+    for key, value in flights():
+        first = first or (key, value)
+        count += 1
+        without_key += key is None
+    assert count == FLIGHTS
+    assert without_key == 2512
+    assert first is not None
+    assert first[0] == b"N14228"
+    assert first[1] is not None
+    assert b'"carrier":"UA"' in first[1]
+
+
+@pytest.mark.kafka
+def test_a_killed_broker_comes_back_on_the_same_ports_with_its_data(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    broker, topic = own_kafka_broker, topic_name()
+    broker.create_topic(topic, 1)
+    load(broker.options, topic, [(None, b"kept")] * 10)
+    address = broker.address
+    broker.kill9()
+    with KafkaAdmin(broker.options) as admin, pytest.raises(UnreachableError):
+        admin.check(1.0)
+    broker.start()
+    assert broker.address == address
+    with KafkaAdmin(broker.options) as admin:
+        assert admin.watermarks([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): (0, 10)}

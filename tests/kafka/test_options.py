@@ -1,0 +1,69 @@
+"""What is passed to librdkafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import SettingsError
+from forebay.kafka.options import FORCED, check_options, client_options, consumer_options, is_cooperative
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
+
+
+def made(options: dict[str, str], memory_bytes: int = 64_000_000) -> dict[str, str]:
+    return consumer_options({**SERVERS, **options}, group="g", memory_bytes=memory_bytes, client_id="c")
+
+
+@pytest.mark.parametrize("key", FORCED)
+def test_a_forced_option_set_otherwise_is_refused_with_its_reason(key: str) -> None:
+    """INV-1 and INV-5 rest on these."""
+    wanted, why = FORCED[key]
+    other = {"true": "false", "false": "true"}.get(wanted, "earliest")
+    with pytest.raises(SettingsError) as refused:
+        check_options({**SERVERS, key: other})
+    assert key in str(refused.value)
+    assert wanted in str(refused.value)
+    assert why in str(refused.value)
+    assert made({key: wanted})[key] == wanted
+
+
+def test_other_spellings_of_the_forced_value_are_taken() -> None:
+    assert made({"enable.auto.commit": "False", "check.crcs": "1"})["check.crcs"] == "true"
+    assert made({"auto.offset.reset": "none"})["auto.offset.reset"] == "error"
+
+
+def test_the_group_has_a_key_of_its_own() -> None:
+    with pytest.raises(SettingsError, match=r"kafka\.group instead"):
+        made({"group.id": "mine"})
+
+
+def test_an_unknown_option_and_a_bad_value_are_refused_in_one_sentence() -> None:
+    with pytest.raises(SettingsError, match=r"no\.such\.option"):
+        check_options({**SERVERS, "no.such.option": "1"})
+    with pytest.raises(SettingsError, match=r"session\.timeout\.ms"):
+        check_options({**SERVERS, "session.timeout.ms": "soon"})
+
+
+def test_the_prefetch_queue_is_bounded_by_the_receivers_memory() -> None:
+    """INV-6: half of it, whatever the user asked for beyond; less is kept."""
+    assert int(made({})["queued.max.messages.kbytes"]) * 1024 <= 32_000_000
+    assert int(made({}, 128_000_000)["queued.max.messages.kbytes"]) > 60_000
+    assert made({"queued.max.messages.kbytes": "2000"})["queued.max.messages.kbytes"] == "2000"
+    assert int(made({"queued.max.messages.kbytes": "1000000"})["queued.max.messages.kbytes"]) * 1024 <= 32_000_000
+    with pytest.raises(SettingsError, match="no whole number"):
+        made({"fetch.max.bytes": "1MB"})
+
+
+def test_committed_records_only_unless_asked_and_cooperative_unless_asked() -> None:
+    assert made({})["isolation.level"] == "read_committed"
+    assert made({"isolation.level": "read_uncommitted"})["isolation.level"] == "read_uncommitted"
+    assert is_cooperative(made({}))
+    assert not is_cooperative(made({"partition.assignment.strategy": "range,roundrobin"}))
+    assert is_cooperative(made({"group.protocol": "consumer"}))
+
+
+def test_an_admin_client_gets_nothing_that_only_a_consumer_takes() -> None:
+    options = client_options(
+        {**SERVERS, "sasl.username": "u", "fetch.max.bytes": "1", "isolation.level": "read_committed"}
+    )
+    assert options == {**SERVERS, "sasl.username": "u", "client.id": "forebay"}

@@ -1,0 +1,114 @@
+"""What a source can't go on with, on a real Kafka: each is told as trouble, and nothing is skipped or reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from forebay.columns import PartitionTrouble
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.loader import load
+from forebay.values import TopicPartition
+from tests.support.kafka import PATIENCE_SECONDS, Reader, poll_some, poll_until
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
+    name = topic_name()
+    kafka_broker.create_topic(name, 1)
+    return name
+
+
+def fill(broker: KafkaBroker, topic: str, records: int) -> None:
+    load(broker.options, topic, ((b"k", b"v%d" % n) for n in range(records)), partition=0)
+
+
+def test_records_deleted_under_the_position_are_trouble_and_nothing_is_read(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """INV-5: no silent reset; a start at a position that is held goes on."""
+    fill(kafka_broker, topic, 100)
+    tp = TopicPartition(topic, 0)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({tp: 40})
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 10}, generation=7)
+        poll_until(lambda: reader.troubles(tp), reader)
+        poll_some(reader, 3)
+        (trouble,) = reader.troubles(tp)
+        assert (trouble.kind, trouble.generation) == ("out-of-range", 7)
+        assert reader.offsets(tp) == []
+        assert reader.source.watermarks(tp, 10) == (40, 100)
+        reader.start({tp: 40}, generation=8)
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.offsets(tp, 8) == list(range(40, 100))
+
+
+def test_a_position_beyond_the_end_is_trouble(kafka_broker: KafkaBroker, topic: str) -> None:
+    fill(kafka_broker, topic, 10)
+    tp = TopicPartition(topic, 0)
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 50})
+        poll_until(lambda: reader.troubles(tp), reader)
+        assert reader.troubles(tp)[0].kind == "out-of-range"
+
+
+def test_a_leader_epoch_that_kafka_does_not_know_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
+    """The position's epoch lies ahead of the log's: the records before it are not the ones that were taken in."""
+    fill(kafka_broker, topic, 10)
+    tp = TopicPartition(topic, 0)
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 20}, leader_epoch=0)  # epoch 0 ends at 10
+        poll_until(lambda: reader.troubles(tp), reader)
+        assert [type(item) for item in reader.polled] == [PartitionTrouble]
+        assert reader.troubles(tp)[0].kind == "truncated"
+
+
+def test_aborted_transactions_are_not_read_and_the_true_end_is_told(kafka_broker: KafkaBroker, topic: str) -> None:
+    """A tail of aborted records and markers moves the end, so lag reaches 0; a start amid them is believed after two reads."""
+    producer = Producer({**kafka_broker.options, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    for commit in (True, False, True, False):
+        producer.begin_transaction()
+        for _ in range(5):
+            producer.produce(topic, b"committed" if commit else b"aborted", partition=0)
+        producer.flush(PATIENCE_SECONDS)
+        if commit:
+            producer.commit_transaction(PATIENCE_SECONDS)
+        else:
+            producer.abort_transaction(PATIENCE_SECONDS)
+    tp = TopicPartition(topic, 0)
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        end = reader.source.watermarks(tp, 10)[1]
+        assert end == 24
+        reader.start({tp: 0})
+        poll_until(lambda: end in reader.ends(tp), reader)
+        assert reader.offsets(tp) == [*range(5), *range(12, 17)]
+        assert set(reader.rows(tp, "value")) == {b"committed"}
+        reader.start({tp: 7}, generation=2)  # within the first aborted run
+        poll_until(lambda: reader.offsets(tp, 2), reader)
+        assert reader.offsets(tp, 2) == list(range(12, 17))
+        reader.polled.clear()
+        reader.start({tp: 18}, generation=3)  # nothing but markers and aborted records from here
+        poll_until(lambda: end in reader.ends(tp), reader)
+        assert reader.offsets(tp, 3) == []
+
+
+def test_a_recreated_topic_has_another_id(kafka_broker: KafkaBroker, topic: str) -> None:
+    with KafkaAdmin(kafka_broker.options) as admin, Reader(kafka_broker.options, topic, [topic]) as reader:
+        before = reader.source.topic_ids([topic])[topic]
+        assert before
+        admin.delete_topic(topic)
+        assert reader.source.topic_ids([topic, "absent"]) == {topic: "", "absent": ""}
+        admin.create_topic(topic, 1)
+        after = reader.source.topic_ids([topic])[topic]
+        assert after not in ("", before)
