@@ -31,6 +31,8 @@ RESUME_FRACTION = 0.5
 TROUBLE_REPEAT = 10
 #: ranges in one report: keeps its body far below forebay.http.BODY_LIMIT
 REPORT_RANGES_MAX = 10_000
+#: a rebalance fails a commit or two, which nobody needs to hear of; this many since the last claim are told
+COMMITS_FAILED_TOLD = 3
 #: an answer that did not come within so many times ``report_timeout`` is taken for lost
 ANSWER_PATIENCE = 3.0
 
@@ -889,7 +891,7 @@ class ReceiverMachine:
         self._recommit.update(tp for tp in event.errors if tp in self._partitions)
         self._recommit_at = now + self._delay(self._commit_failures)
         sample = next(iter(event.errors.items()), None)
-        if sample is not None and self._commit_failures == 1:
+        if sample is not None and self._commit_failures == COMMITS_FAILED_TOLD:
             self._note(f"Kafka refused a commit of {sample[0]}: {sample[1]}", warning=True)
 
     def _commit_again(self, now: float) -> None:
