@@ -60,14 +60,15 @@ def test_a_position_beyond_the_end_is_trouble(kafka_broker: KafkaBroker, topic: 
         assert reader.troubles(tp)[0].kind == "out-of-range"
 
 
-def test_a_leader_epoch_that_kafka_does_not_know_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
-    """The position's epoch lies ahead of the log's: the records before it are not the ones that were taken in."""
+def test_a_lower_leader_epoch_than_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Records of an older leader where a newer one wrote before: the log is not the one that was taken in (rule 2)."""
     fill(kafka_broker, topic, 10)
     tp = TopicPartition(topic, 0)
     with Reader(kafka_broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
-        reader.start({tp: 20}, leader_epoch=0)  # epoch 0 ends at 10
+        reader.start({tp: 5}, leader_epoch=5)  # the log's is 0
         poll_until(lambda: reader.troubles(tp), reader)
+        poll_some(reader, 3)
         assert [type(item) for item in reader.polled] == [PartitionTrouble]
         assert reader.troubles(tp)[0].kind == "truncated"
 
