@@ -14,11 +14,10 @@ from driver.state import State
 from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment
 from forebay import failpoints
 from forebay.clock import Clock
-from forebay.errors import ForebayError, OutOfSpaceError, StoreError, UnreachableError
-from forebay.values import OffsetRange
-from wal import blocks, layout
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, scan_segment
+from forebay.errors import OutOfSpaceError, StoreError, UnreachableError
+from wal import layout
+from wal.retention import segment_facts
+from wal.scan import scan_segment
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ class Cleaner:
         self._clock = clock
         self._pause_seconds = pause_seconds
         self._retention_ms = retention_ms
+        self._told: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clean-up", daemon=True)
@@ -74,8 +74,6 @@ class Cleaner:
                 log.warning("clean-up waits for space: %s", error)
             except StoreError as error:
                 log.error("clean-up could not go on, and tries again: %s", error)
-            except ForebayError as error:
-                log.error("clean-up found what it must not delete: %s", error)
             self._act(self._pause_seconds)
 
     def _act(self, wait_seconds: float = 0.0) -> None:
@@ -120,14 +118,14 @@ class Cleaner:
                 self._loop.ask(self._facts(path, receiver, epoch, sealed))
 
     def _facts(self, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
-        frames: list[tuple[str, tuple[OffsetRange, ...]]] = []
-        for found in scan_segment(self._wal, path, payloads=False):
-            if isinstance(found, (Damage, Newer)):
-                raise ForebayError(f"segment {path} is kept: it can't be read at byte {found.offset}")
-            if isinstance(found, Frame) and found.header.kind == FrameKind.BLOCK:
-                meta = blocks.decode_meta(found.metadata, path, found.offset)
-                frames.append((meta.id, meta.ranges))
-        return CleanSegment(path, receiver, epoch, sealed, tuple(frames), self._clock.wall_ms())
+        scan = scan_segment(self._wal, path, payloads=False)
+        facts = segment_facts(path, scan, sealed=sealed, fenced=False)
+        for words in facts.unreadable:
+            if path not in self._told:
+                log.error("WAL segment %s is kept: %s; look with `forebay wal inspect`", path, words)
+        if facts.unreadable:
+            self._told.add(path)
+        return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
 
 
 def _needed_paths(state: State, horizon_ms: int) -> set[str]:

@@ -104,23 +104,26 @@ class Journal:
         self._next = state.events
         self._writer: LogWriter | None = None
         self._bases: list[str] = []
+        self._kinds: list[str] = []  # of the events not yet durable, for failpoints
 
     def append(self, events: Sequence[ev.Event]) -> None:
         """Writes ``events``, decided and applied in this order, as one frame; not durable yet."""
         assert self._writer is not None
-        failpoints.hit("journal.before-write")
+        self._kinds = [*self._kinds, *(type(event).__name__ for event in events)] if failpoints.any_armed() else []
+        failpoints.hit("journal.before-write", self._kinds)
         meta = EventsMeta(first=self._next, count=len(events), epoch=self.epoch)
         self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), _encoder.encode(events))
         self._next += len(events)
         self._since_snapshot += len(events)
-        failpoints.hit("journal.before-sync")
+        failpoints.hit("journal.before-sync", self._kinds)
 
     def sync(self) -> None:
         """Makes all that was appended durable. Raises OutOfSpaceError (nothing is lost: call again) or StoreError: the
         process must end, its state is ahead of the journal."""
         assert self._writer is not None
         self._writer.sync()
-        failpoints.hit("journal.after-sync")
+        kinds, self._kinds = self._kinds, []
+        failpoints.hit("journal.after-sync", kinds)
 
     def check(self) -> None:
         """Raises FencedError if a newer epoch was claimed. To be called after each durable write, before any answer or

@@ -19,6 +19,7 @@ from driver.tracker import Action, Request, Tracker
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
+from forebay.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -117,23 +118,24 @@ class DriverLoop:
     def _commit(self, group: list[tuple[Request, Future[Any]]]) -> None:
         events: list[Event] = []
         actions: list[Action] = []
-        outcomes: list[tuple[Future[Any], Any, Exception | None]] = []
+        outcomes: list[tuple[Request, Future[Any], Any, Exception | None]] = []
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         for request, future in group:
             try:
                 decision = self._tracker.decide(request, now, now_ms)
             except (FencedError, RefusedError, UsageError) as refusal:
-                outcomes.append((future, None, refusal))
+                outcomes.append((request, future, None, refusal))
                 continue
             events += decision.events
             actions += decision.actions
-            outcomes.append((future, decision.answer, None))
+            outcomes.append((request, future, decision.answer, None))
         if events:
             self._make_durable(events)
             self._durable(events)
-            if failpoints.hit("driver.answer"):
-                return
-        for future, answer, error in outcomes:
+            if failpoints.hit("driver.answer", (type(event).__name__ for event in events)):
+                # what the network loses: the answers to messages, not what this process tells itself
+                outcomes = [outcome for outcome in outcomes if not isinstance(outcome[0], Message)]
+        for _, future, answer, error in outcomes:
             if not future.set_running_or_notify_cancel():
                 continue
             if error is not None:

@@ -8,7 +8,7 @@ the decisions **before** an answer, a refusal or an action leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from driver import events as ev
@@ -16,7 +16,8 @@ from driver.packing import pack
 from driver.state import Batch, Partition, State, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import Block, Gap, OffsetRange, TopicPartition, block_id, check_name, count_of
+from forebay.values import Gap, OffsetRange, TopicPartition, check_name
+from wal.retention import Judgement, JournalView, Position, SegmentFacts, judge_segment
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -52,13 +53,12 @@ class CleanLocalCopies:
 
 @dataclass(frozen=True, slots=True)
 class CleanSegment:
-    """Delete one WAL segment, if INV-8 lets it. ``frames``: (block id, ranges) of every frame found in it."""
+    """Delete one WAL segment, if INV-8 lets it. ``facts``: what a scan found, for a writer not known to be fenced; whether it
+    is, the journal says. ``receiver_id`` and ``epoch``: of the writer, from the segment's name."""
 
-    path: str
+    facts: SegmentFacts
     receiver_id: str
     epoch: int
-    sealed: bool
-    frames: tuple[tuple[str, tuple[OffsetRange, ...]], ...]
     now_ms: int
 
 
@@ -498,12 +498,13 @@ class Tracker:
         return batch_id is not None and self.state.batches[batch_id].number <= self.state.completed_number
 
     def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
-        reason = why_kept(self.state, request, self._retention_ms)
-        if reason is not None:
-            return Decision(reason)
+        path = request.facts.path
+        judgement = judge(self.state, request, self._retention_ms)
+        if not judgement.deletable:
+            return Decision(judgement)
         number = self.state.cleanup_count + 1
-        decided = self._applied(ev.CleanupIntended(number=number, segments=(request.path,)))
-        return Decision(None, decided, (DeleteSegment(number, request.path),))
+        decided = self._applied(ev.CleanupIntended(number=number, segments=(path,)))
+        return Decision(judgement, decided, (DeleteSegment(number, path),))
 
     def _cleaned_up(self, request: CleanedUp, now: float, now_ms: int) -> Decision:
         if request.number not in self.state.cleanups:
@@ -517,36 +518,33 @@ class Tracker:
         return Decision(request.read(self.state))
 
 
-def why_kept(state: State, request: CleanSegment, retention_ms: int) -> str | None:
-    """Why INV-8 keeps a segment; None if it may be deleted. The rule for orphans: a frame that the journal does not name
-    goes only when, for each of its ranges, the life has ended or the durable position is at or past ``until``, and only
-    from a sealed segment or one whose writer is fenced."""
-    if request.path in state.cleaning_segments:
-        return "its deletion is under way"
+def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
+    """INV-8 for one segment: ``wal.retention`` decides, with what the journal says of the blocks in it.
+
+    A block is released when the history holds its batch, the rewind horizon (``retention_ms``) has passed, and no deletion
+    of its local copy is under way, which would find its block gone. A block whose handle points elsewhere was written a
+    second time after a failed sync: here it is an orphan.
+    """
+    facts = request.facts
+    if facts.path in state.cleaning_segments:
+        return Judgement(facts.path, ("its deletion is under way",))
     writer = state.receivers.get(request.receiver_id)
     fenced = writer is not None and writer.epoch != request.epoch
-    if not request.sealed and not fenced:
-        return "its writer may still append"
-    for block, ranges in request.frames:
-        known = state.blocks.get(block)
-        if known is not None and known.handle.path == request.path:
-            completed_ms = state.released.get(block)
-            if completed_ms is None:
-                return f"block {block} waits, or its batch is unfinished or not yet in the history"
-            if request.now_ms - completed_ms < retention_ms:
-                return f"block {block} lies within the rewind horizon"
-            if block in state.cleaning_blocks:
-                return f"the local copy of block {block} is being deleted"
+    needed: set[str] = set()
+    released: set[str] = set()
+    positions: dict[TopicPartition, Position] = {}
+    for frame in facts.frames:
+        for r in frame.ranges:
+            if (partition := state.partition(r.tp)) is not None:
+                positions[r.tp] = Position(partition.life.life, partition.position)
+        known = state.blocks.get(frame.block_id)
+        if known is None or known.handle.path != facts.path:
             continue
-        for r in ranges:
-            partition = state.partition(r.tp)
-            if partition is None:
-                return f"orphan {block}: {r.tp} is not known here"
-            if r.life == partition.life.life and partition.position < r.until_offset:
-                return f"orphan {block}: {r.label} may still be reported, the position is {partition.position}"
-            if r.life > partition.life.life:
-                return f"orphan {block}: {r.label} is of life {r.life}, which the journal does not know"
-    return None
+        completed_ms = state.released.get(frame.block_id)
+        past_horizon = completed_ms is not None and request.now_ms - completed_ms >= retention_ms
+        free = past_horizon and frame.block_id not in state.cleaning_blocks
+        (released if free else needed).add(frame.block_id)
+    return judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))
 
 
 def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
@@ -682,5 +680,3 @@ def _tracked_batch(state: State, batch: Batch, running: Mapping[int, tuple[str, 
         detail=detail,
     )
 
-
-__all__ = ["Block", "Decision", "Request", "Tracker", "block_id", "count_of", "status", "why_kept"]

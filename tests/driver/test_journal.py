@@ -148,6 +148,17 @@ def test_events_missing_in_the_middle_are_noticed(storage: Storage) -> None:
         journal.read(storage, STREAM)
 
 
+def test_a_segment_missing_in_the_middle_is_noticed(storage: Storage) -> None:
+    led, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1)
+    for event in some_events():
+        write(led, state, event)
+    paths = [p for p in storage.list(STREAM) if p.endswith(".seg")]
+    assert journal.read(storage, STREAM).state == state
+    storage.delete(paths[len(paths) // 2])
+    with pytest.raises(CorruptionError, match="are missing"):
+        journal.read(storage, STREAM)
+
+
 def test_a_torn_last_group_was_never_answered_and_is_dropped(storage: Storage) -> None:
     led, state = lead(storage)
     events = some_events()

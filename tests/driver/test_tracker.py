@@ -10,6 +10,7 @@ from driver import events as ev
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import BlockMeta, numbered
+from wal.retention import FrameFacts, SegmentFacts
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 
 
@@ -35,6 +36,7 @@ def test_a_new_instance_gets_a_new_epoch_and_ends_the_claims_of_the_older_one() 
     grant = t.claim(old)
     new = t.register(instance="i2")
     assert new > old
+    assert t.state.partitions["t/0"].owner == ""
     with pytest.raises(FencedError, match="registered again"):
         t.report(old, t.block(old, [offsets(0, 5, grant.view.token)]))
     (result,) = t.report(new, t.block(new, [offsets(0, 5, grant.view.token)]))
@@ -310,7 +312,14 @@ def test_a_loss_is_accepted_for_ranges_that_the_unfinished_batch_has() -> None:
 
 def segment(t: Tracked, epoch: int, *metas: BlockMeta, sealed: bool = True, now_ms: int = 10_000) -> CleanSegment:
     path = f"{STREAM}/blocks/r1/{epoch:016x}/00000000.seg"
-    return CleanSegment(path, "r1", epoch, sealed, tuple((m.id, m.ranges) for m in metas), now_ms)
+    frames = tuple(FrameFacts(meta.id, meta.ranges) for meta in metas)
+    return CleanSegment(SegmentFacts(path, sealed, False, frames), "r1", epoch, now_ms)
+
+
+def kept_because(t: Tracked, request: CleanSegment) -> str:
+    decision = t.decide(request)
+    assert not decision.events
+    return "; ".join(decision.answer.reasons)
 
 
 def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_past_the_horizon() -> None:
@@ -318,18 +327,18 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     epoch = t.register()
     token = t.claim(epoch).view.token
     block = t.take_in(epoch, token, 5)
-    assert "waits" in t.say(segment(t, epoch, block.meta))
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
     batch = t.batch()
-    assert "unfinished" in t.say(segment(t, epoch, block.meta))
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
     t.complete(batch)
-    assert "not yet in the history" in t.say(segment(t, epoch, block.meta))
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
     t.archive(batch)
-    assert "rewind horizon" in t.say(segment(t, epoch, block.meta, now_ms=5_999))
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta, now_ms=5_999))
     decision = t.decide(segment(t, epoch, block.meta, now_ms=6_000))
     (action,) = decision.actions
     assert isinstance(decision.events[0], ev.CleanupIntended)
     assert block.id in t.state.blocks
-    assert "under way" in t.say(segment(t, epoch, block.meta))
+    assert "under way" in kept_because(t, segment(t, epoch, block.meta, now_ms=9_000))
     t.say(CleanedUp(action.number))
     assert block.id not in t.state.blocks
     assert not t.state.cleanups
@@ -342,7 +351,7 @@ def test_an_open_segment_of_a_living_writer_is_kept_and_a_fenced_one_is_not() ->
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
-    assert "may still append" in t.say(segment(t, epoch, block.meta, sealed=False))
+    assert "may still append" in kept_because(t, segment(t, epoch, block.meta, sealed=False))
     t.register(instance="i2")
     assert t.decide(segment(t, epoch, block.meta, sealed=False)).actions
 
@@ -353,11 +362,19 @@ def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     orphan = t.block(epoch, [offsets(0, 5, token)])
-    assert "may still be reported" in t.say(segment(t, epoch, orphan.meta))
+    assert "is before its end" in kept_because(t, segment(t, epoch, orphan.meta))
     t.take_in(epoch, token, 4)
-    assert "orphan" in t.say(segment(t, epoch, orphan.meta))
+    assert "is before its end" in kept_because(t, segment(t, epoch, orphan.meta))
     t.take_in(epoch, token, 5)
     assert t.decide(segment(t, epoch, orphan.meta)).actions
+
+
+def test_a_block_written_twice_after_a_failed_sync_is_an_orphan_where_its_handle_does_not_point() -> None:
+    t = Tracked()
+    epoch = t.register()
+    block = t.take_in(epoch, t.claim(epoch).view.token, 5, path=f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg")
+    assert block.id in t.state.waiting
+    assert t.decide(segment(t, epoch, block.meta)).actions
 
 
 def test_an_orphan_of_an_ended_life_goes() -> None:
