@@ -1,6 +1,7 @@
 """Failpoints: named places where a test kills, holds or fails the real process.
 
-``FOREBAY_FAILPOINTS`` holds ``name=action`` pairs split by commas, where action is one of
+``FOREBAY_FAILPOINTS`` holds ``name=action`` pairs split by commas. A place that tells what passes it takes ``name:kind``
+too, and acts then at that kind alone (``journal.before-sync:BlockAdded=kill``). An action is one of
 
 * ``kill`` or ``kill@N``: the process kills itself with SIGKILL at the N-th arrival (default 1);
 * ``stop`` or ``stop@N``: the process stops itself with SIGSTOP, a zombie until SIGCONT;
@@ -21,6 +22,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,10 +68,14 @@ class _Failpoints:
         self._directory = Path(directory) if directory else None
         for part in filter(None, (p.strip() for p in spec.split(","))):
             name, _, action = part.partition("=")
-            if name not in NAMES:
+            if name.partition(":")[0] not in NAMES:
                 raise ValueError(f"unknown failpoint {name!r}: known are {', '.join(sorted(NAMES))}")
             action, _, at = action.partition("@")
             self._armed[name] = _Armed(action, int(at or 1))
+
+    @property
+    def any_armed(self) -> bool:
+        return bool(self._armed)
 
     def armed(self, name: str) -> bool:
         return name in self._armed
@@ -113,14 +119,26 @@ class _Failpoints:
 _active = _Failpoints(os.environ.get("FOREBAY_FAILPOINTS", ""), os.environ.get("FOREBAY_FAILPOINT_DIR"))
 
 
-def hit(name: str) -> bool:
-    """Passes the failpoint ``name``. True only if it is armed with ``drop``: the caller then loses what it holds."""
-    return _active.hit(name)
+def hit(name: str, kinds: Iterable[str] = ()) -> bool:
+    """Passes the failpoint ``name``. True only if it is armed with ``drop``: the caller then loses what it holds.
+
+    ``kinds``: of what passes here; read only if some failpoint is armed.
+    """
+    dropped = _active.hit(name)
+    if _active.any_armed:
+        for kind in sorted(set(kinds)):
+            dropped |= _active.hit(f"{name}:{kind}")
+    return dropped
 
 
 def armed(name: str) -> bool:
     """Whether ``name`` will act at some arrival: for places that cost something to pass."""
     return _active.armed(name)
+
+
+def any_armed() -> bool:
+    """Whether any failpoint is armed in this process."""
+    return _active.any_armed
 
 
 def arm(spec: str, directory: str | None = None) -> None:
