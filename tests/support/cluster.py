@@ -1,0 +1,464 @@
+"""The real processes in a folder: started, killed, paused, waited for, and what they did checked.
+
+A :class:`Cluster` starts ``forebay driver``, ``agent`` and ``receiver`` as child processes of the test, each with a log file,
+and restarts what a failpoint or a test killed. Waiting is always for a condition, with a deadline, and a wait in vain fails
+with the end of every log. Checks go by what the job saw (tests/support/witness.py) and by the product's audit, both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from deploy.main import main as command_line
+from deploy.tether import tethered
+from driver import history, journal
+from driver.audit import AuditReport, audit
+from driver.state import State
+from forebay.errors import ForebayError
+from forebay.http import Client
+from forebay.kafka.admin import KafkaAdmin
+from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
+from forebay.values import TopicPartition
+from tests.support import witness
+from tests.support.flow import Truth
+from wal.storage import Storage, open_storage
+
+#: so long a test waits for what must come; never asserted on
+PATIENCE_SECONDS = 60.0
+_TICK_SECONDS = 0.05
+_COMMAND = str(Path(sys.executable).with_name("forebay"))
+_ROOT = str(Path(__file__).parents[2])  # the processes run the code that the test sees
+_STREAM = "stream"
+_TAIL_LINES = 25
+
+Found = TypeVar("Found")
+
+#: small and quick, so that everything (rolled segments, clean-up, history) happens within seconds
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "kafka": {"discovery_interval": "1s", "session.timeout.ms": "2000", "heartbeat.interval.ms": "300"},
+    "wal": {"segment_size": "20KB", "retention": "0s"},
+    "receiver": {
+        "block_interval": "50ms", "heartbeat_interval": "200ms", "report_timeout": "2s", "reclaim_delay": "100ms",
+        "drain_timeout": "15s", "memory": "32MB", "block_size": "4MB",
+    },
+    "driver": {"batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s"},
+    "agent": {"heartbeat_interval": "200ms"},
+    "spark": {
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m",
+    },
+}  # fmt: skip
+
+
+@dataclass
+class _Service:
+    name: str
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    failpoints: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    wanted: bool = False  # restarted when a kill ended it
+    starts: int = 0
+
+
+class Cluster:
+    """A stream's processes: ``driver``, ``agent``, and receivers ``r1``, ``r2``, … by name.
+
+    ``settings`` are sections of forebay.toml (``receiver={"memory": "8MB"}``) over small and quick defaults. Entering writes
+    the folder and starts all (unless ``start`` is False); leaving kills what is left.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        topics: Sequence[str],
+        *,
+        receivers: int = 2,
+        engine: str = "local",
+        job: str | None = None,
+        start: bool = True,
+        **settings: Mapping[str, Any],
+    ) -> None:
+        self.folder = folder
+        self.options = dict(options)
+        self.topics = tuple(topics)
+        self.seen = folder / "seen"
+        self.failpoint_folder = folder / "failpoints"
+        self.driver_url = f"http://127.0.0.1:{_free_port()}"
+        self._config = folder / "forebay.toml"
+        self._start_all = start
+        self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
+        self._sections["kafka"] = {**self._sections["kafka"], "topics": list(topics), **options, **settings.get("kafka", {})}
+        self._sections["wal"].setdefault("url", f"file://{folder}/wal")
+        self._sections["driver"] = {
+            "url": self.driver_url, "journal": f"file://{folder}/journal", "engine": engine,
+            "job": job or f"jobs:{'local' if engine == 'local' else 'by_dataframe'}", **self._sections["driver"],
+        }  # fmt: skip
+        self._sections["agent"] = {
+            "url": f"http://127.0.0.1:{_free_port()}",
+            "blocks": f"{folder}/blocks",
+            **self._sections["agent"],
+        }
+        self._services = {name: _Service(name, (name,)) for name in ("driver", "agent")}
+        for number in range(1, receivers + 1):
+            self.add_receiver(f"r{number}")
+        self._client = Client(self.driver_url, timeout_seconds=3.0)
+        self._last_status = "no answer yet"
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        self.seen.mkdir(parents=True, exist_ok=True)
+        self.failpoint_folder.mkdir(exist_ok=True)
+        (self.folder / "jobs.py").write_text(witness.JOB)
+        if self._sections["driver"]["engine"] == "local":
+            # pyarrow imports pandas wherever it finds it, for nothing here: a second of every process's start
+            (self.folder / "pandas.py").write_text('raise ImportError("not needed")\n')
+        self.write_settings()
+        if self._start_all:
+            self.start_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for service in self._services.values():
+            if service.process is not None:
+                self._signal_group(service.process, signal.SIGKILL)
+                service.process.wait()
+        self._client.close()
+
+    def write_settings(self, **settings: Mapping[str, Any]) -> None:
+        """Writes forebay.toml, with ``settings`` over what was given; processes started from now on read it."""
+        for name, values in settings.items():
+            self._sections[name] = {**self._sections[name], **values}
+        lines = [f'stream = "{_STREAM}"']
+        for name, values in self._sections.items():
+            lines += ["", f"[{name}]", *(f'"{key}" = {_toml(value)}' for key, value in values.items())]
+        self._config.write_text("\n".join(lines) + "\n")
+
+    def add_receiver(self, name: str) -> None:
+        """Makes a receiver known; :meth:`start` starts it."""
+        self._services[name] = _Service(name, ("receiver", "--id", name))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._services)
+
+    def start_all(self, failpoints: str = "") -> None:
+        """Starts all that do not run, all with the same ``failpoints``."""
+        for service in self._services.values():
+            if service.process is None:
+                self.start(service.name, failpoints=failpoints)
+
+    def start(
+        self, name: str, *more: str, failpoints: str = "", environment: Mapping[str, str] | None = None, keep: bool = True
+    ) -> None:
+        """Starts a process; what kills it, but for :meth:`kill9`, has it restarted while the test waits (``keep``)."""
+        service = self._services[name]
+        assert service.process is None, f"{name} runs already"
+        service.failpoints, service.environment, service.wanted = failpoints, dict(environment or {}), keep
+        self._spawn(service, *more)
+
+    def start_rival(self, name: str, of: str, *more: str) -> None:
+        """Starts a second process of service ``of`` under ``name``."""
+        self._services[name] = _Service(name, self._services[of].arguments)
+        self.start(name, *more)
+
+    def _spawn(self, service: _Service, *more: str) -> None:
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("FOREBAY")},
+            "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join((str(self.folder), _ROOT)),
+            "FOREBAY_FAILPOINTS": service.failpoints, "FOREBAY_FAILPOINT_DIR": str(self.failpoint_folder),
+            **service.environment,
+        }  # fmt: skip
+        with self.log_file(service.name).open("ab") as log:
+            service.starts += 1
+            log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
+            log.flush()
+            service.process = subprocess.Popen(
+                tethered((_COMMAND, "--config", str(self._config), *service.arguments, *more)),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        process = self._services[name].process
+        assert process is not None, f"{name} does not run"
+        return process
+
+    def starts(self, name: str) -> int:
+        return self._services[name].starts
+
+    def kill9(self, name: str) -> None:
+        """Ends it as a crash would, with all that it started; it stays down until started or restarted."""
+        process = self.process(name)
+        self._signal_group(process, signal.SIGKILL)
+        process.wait()
+        self._services[name].process = None
+
+    def restart(self, name: str, failpoints: str | None = None) -> None:
+        """Starts it again after :meth:`kill9`, :meth:`terminate` or its own end, as it was started before."""
+        service = self._services[name]
+        service.process = None
+        if failpoints is not None:
+            service.failpoints = failpoints
+        self._spawn(service)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP; returns when the process is stopped."""
+        process = self.process(name)
+        self._signal_group(process, signal.SIGSTOP)
+        self.wait(lambda: _state(process.pid) == "T", f"{name} stopped")
+
+    def wake(self, name: str) -> None:
+        """SIGCONT."""
+        self._signal_group(self.process(name), signal.SIGCONT)
+
+    def terminate(self, name: str) -> int:
+        """SIGTERM, and its exit code."""
+        self.process(name).terminate()
+        return self.await_end(name)
+
+    def await_end(self, name: str) -> int:
+        """The exit code of a process that ends by itself or was told to."""
+        service = self._services[name]
+        process = self.process(name)
+        service.wanted = False
+        ended = [name]
+        self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=ended)
+        service.process = None
+        return process.returncode
+
+    @staticmethod
+    def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        condition: Callable[[], Found | None],
+        what: str,
+        seconds: float = PATIENCE_SECONDS,
+        may_end: Sequence[str] = (),
+    ) -> Found:
+        """What ``condition`` returns, as soon as it is something. Meanwhile restarts what was killed.
+
+        Fails after ``seconds``, and at once when a process ended by itself that is not in ``may_end``.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = condition()
+            if found:
+                return found
+            self._tend(may_end, what)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {seconds:g} s in vain for: {what}\n{self.describe()}")
+            time.sleep(_TICK_SECONDS)
+
+    def _tend(self, may_end: Sequence[str], what: str) -> None:
+        for service in self._services.values():
+            if service.process is None or service.name in may_end:
+                continue
+            code = service.process.poll()
+            if code is None:
+                continue
+            if code != -signal.SIGKILL or not service.wanted:
+                raise AssertionError(f"{service.name} ended with {code} while waiting for: {what}\n{self.describe()}")
+            service.process = None
+            self._spawn(service)
+
+    def describe(self) -> str:
+        """The last status and the end of every log."""
+        parts = [f"folder: {self.folder}", f"status: {self._last_status}"]
+        for name, service in self._services.items():
+            lines = self.log(name).splitlines()[-_TAIL_LINES:]
+            state = "down" if service.process is None else f"pid {service.process.pid}, code {service.process.poll()}"
+            parts.append(f"---- {name} ({state}, starts {service.starts})\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    def log_file(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def log(self, name: str) -> str:
+        path = self.log_file(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # ---- failpoints --------------------------------------------------------------------------------------------------
+
+    def was_hit(self, failpoint: str) -> bool:
+        return (self.failpoint_folder / f"{failpoint}.hit").exists()
+
+    def await_hit(self, failpoint: str) -> None:
+        self.wait(lambda: self.was_hit(failpoint), f"failpoint {failpoint} to be hit")
+
+    def let_go(self, failpoint: str) -> None:
+        """Releases a ``hold``."""
+        (self.failpoint_folder / f"{failpoint}.release").touch()
+
+    # ---- what it says ------------------------------------------------------------------------------------------------
+
+    def status(self) -> StatusAnswer | None:
+        """None while no driver answers."""
+        try:
+            answer = self._client.get("/v1/status", StatusAnswer)
+        except ForebayError as error:
+            self._last_status = str(error)
+            return None
+        self._last_status = repr(answer)
+        return answer
+
+    def partition(self, topic: str, number: int) -> TrackedPartition | None:
+        status = self.status()
+        return status and next((p for p in status.partitions if (p.topic, p.partition) == (topic, number)), None)
+
+    def receiver(self, name: str) -> TrackedReceiver | None:
+        status = self.status()
+        return status and next((r for r in status.receivers if r.receiver_id == name), None)
+
+    def owners(self) -> dict[tuple[str, int], str]:
+        """(topic, partition) → receiver, of those claimed."""
+        status = self.status()
+        return {(p.topic, p.partition): p.receiver_id for p in status.partitions if p.receiver_id} if status else {}
+
+    def await_completed(self, ends: Mapping[tuple[str, int], int], seconds: float = PATIENCE_SECONDS) -> None:
+        """Until every partition is completed up to its end: lag 0."""
+
+        def done() -> bool:
+            status = self.status()
+            if status is None:
+                return False
+            completed = {(p.topic, p.partition): p.completed for p in status.partitions}
+            return all(completed.get(tp, -1) >= end for tp, end in ends.items()) and not status.waiting_blocks
+
+        self.wait(done, f"completion up to {dict(ends)}", seconds)
+
+    def await_records(self, count: int) -> None:
+        """Until ``count`` records are in completed batches."""
+        self.wait(
+            lambda: (status := self.status()) is not None and status.records_completed >= count, f"{count} records completed"
+        )
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``forebay`` as a person would."""
+        return subprocess.run(
+            [_COMMAND, "--config", str(self._config), *arguments],
+            capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=self.folder, check=False,
+        )  # fmt: skip
+
+    # ---- what it did -------------------------------------------------------------------------------------------------
+
+    @property
+    def journal_storage(self) -> Storage:
+        return open_storage(self._sections["driver"]["journal"])
+
+    @property
+    def wal_storage(self) -> Storage:
+        return open_storage(self._sections["wal"]["url"])
+
+    def state(self) -> State:
+        """The journal's state, read as the audit reads it."""
+        state = journal.read_beside_a_writer(self.journal_storage, _STREAM).state
+        assert state is not None, "there is no journal"
+        return state
+
+    def audit(self) -> AuditReport:
+        return audit(self.journal_storage, _STREAM)
+
+    def completed_batches(self) -> set[int]:
+        """Ids by journal and history; the journal is read first, since batches move from it to the history."""
+        in_state = {batch.batch_id for batch in self.state().batches.values() if batch.completed_ms is not None}
+        return in_state | {batch.batch_id for batch in history.read(self.journal_storage, _STREAM)}
+
+    def records_seen(self) -> pa.Table:
+        """The rows of all completed batches as the job saw them."""
+        return witness.seen_by(self.seen, sorted(self.completed_batches()))
+
+    def check(self, truth: Truth) -> AuditReport:
+        """Every produced record is in exactly one completed batch with its key and value; the audit is clean, by function and by
+        command; nothing is committed to Kafka beyond the journal's position (INV-1, INV-2, INV-3)."""
+        report = self.check_audit()
+        witness.assert_same_records(self.records_seen(), truth.table())
+        self.check_commits()
+        return report
+
+    def check_audit(self) -> AuditReport:
+        report = self.audit()
+        assert report.clean, f"the audit found {report.findings}\n{self.describe()}"
+        words = io.StringIO()
+        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
+            code = command_line(["--config", str(self._config), "audit"])
+        assert code == 0, f"forebay audit: {code}\n{words.getvalue()}"
+        return report
+
+    def check_commits(self) -> None:
+        """INV-1: what is committed to Kafka lies at or below the journal's position, in the same life."""
+        with KafkaAdmin(self.options) as admin:
+            partitions = [TopicPartition(p.topic, p.partition) for p in self.state().partitions.values()]
+            committed = admin.committed(f"forebay.{_STREAM}", partitions)
+        state = self.state()  # read after the commits, which follow the positions
+        for tp, commit in committed.items():
+            partition = state.partition(tp)
+            assert partition is not None
+            if commit.metadata == f"forebay:{state.lineage}:{partition.life.life}":
+                assert commit.offset <= partition.position, f"{tp}: committed {commit.offset} beyond {partition.position}"
+
+    def drain(self, names: Sequence[str] = ()) -> None:
+        """Ends receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""
+        receivers = names or [n for n, s in self._services.items() if s.arguments[0] == "receiver" and s.process]
+        for name in receivers:
+            self._services[name].wanted = False
+            self.process(name).terminate()
+        codes = {name: self.await_end(name) for name in receivers}
+        codes |= {name: self.terminate(name) for name in ("driver", "agent") if self._services[name].process}
+        assert not any(codes.values()), f"did not end in order: {codes}\n{self.describe()}"
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for a process: R, S, T (stopped), Z, …; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _free_port() -> int:
+    """A free loopback port below the range of outgoing connections: nobody takes it while its owner restarts."""
+    choose = random.SystemRandom()
+    for _ in range(1000):
+        port = choose.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no free port on loopback")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
