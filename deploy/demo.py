@@ -49,7 +49,7 @@ LOAD_RATE = 10_000
 #: how far the loader may be ahead of the group in a partition: the mock forgets after 5 MB
 AHEAD_RECORDS = 15_000
 LOOK_SECONDS = 0.5
-LIMIT_SECONDS = 900.0
+LIMIT_SECONDS = 600.0
 
 _CONFIGURATION = """\
 # Written by `forebay demo`: all it runs, on this machine.
@@ -83,6 +83,7 @@ host = "demo"
 "spark.master" = "local[2]"
 "spark.sql.shuffle.partitions" = 2
 "spark.ui.enabled" = false
+"spark.ui.showConsoleProgress" = false
 "spark.driver.memory" = "1g"
 """
 
