@@ -113,8 +113,9 @@ def test_a_truncated_copy_falls_to_the_next_tier(stored: Stored, reference: Bloc
         lambda: block({("a", 0): ODD_ROWS, ("b", 1): filler(2000)}, sequence=2),
         lambda: block({("a", 0): ODD_ROWS, ("b", 1): filler(1999)}),
         lambda: block({("a", 0): ODD_ROWS, ("b", 1): filler(2000, size=40)}),
+        lambda: block({("a", 0): ODD_ROWS, ("b", 1): filler(2000)}, compression="lz4"),
     ],
-    ids=["another block", "other ranges", "other bytes"],
+    ids=["another block", "other ranges", "other records", "same records, other bytes"],
 )
 def test_a_whole_frame_of_another_block_is_not_taken(
     stored: Stored, reference: BlockReference, swap: Callable[[], tuple[object, object]]
@@ -220,7 +221,7 @@ def test_a_broken_connection_goes_on_where_it_broke(stored: Stored) -> None:
         lambda _: b"HTTP/1.1 206 Partial\r\ncontent-range: bytes 0-1/99999999999\r\ncontent-length: 2\r\n\r\n01",
         lambda _: b"HTTP/1.1 206 Partial\r\ncontent-range: bytes 7-9/100\r\ncontent-length: 3\r\n\r\n789",
         lambda _: b"HTTP/1.1 206 Partial\r\ncontent-range: bytes 0-1/2\r\ncontent-length: 9\r\n\r\n012345678",
-        lambda _: b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n",
+        lambda _: b"HTTP/1.1 500 Oops\r\ncontent-range: bytes 0-1/2\r\ncontent-length: 2\r\n\r\n01",
     ],
     ids=["no range", "too long", "another range", "more than said", "failed"],
 )
@@ -231,6 +232,7 @@ def test_an_agent_that_answers_nonsense_is_passed_over(
     with Breaking([answer]) as agent:
         read = read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": agent.url}))
     assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("agent", "damaged")])
+    assert "agent " in read.failures[0].detail or "not the length" in read.failures[0].detail
 
 
 def test_references_and_plans_can_be_pickled_and_are_small(reference: BlockReference, stored: Stored) -> None:
