@@ -115,7 +115,11 @@ class Cleaner:
                 if path in needed:
                     continue
                 sealed = index < len(files) - 1
-                self._loop.ask(self._facts(path, receiver, epoch, sealed))
+                try:
+                    facts = self._facts(path, receiver, epoch, sealed)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile, by an older driver whose durable intent it was
+                self._loop.ask(facts)
 
     def _facts(self, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
         scan = scan_segment(self._wal, path, payloads=False)

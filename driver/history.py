@@ -110,12 +110,15 @@ class HistoryWriter:
             now,
             new_uid,
         )
+        self._waiting: tuple[FinishedBatch, ...] = ()
 
     def append(self, batches: tuple[FinishedBatch, ...]) -> None:
-        """Durable on return. Raises OutOfSpaceError (call again later with the same batches) or StoreError."""
-        if not self._writer.unsynced():
+        """Durable on return. Raises OutOfSpaceError (nothing is lost: call again later) or StoreError."""
+        if batches != self._waiting:  # what waits for space is written with it, and read once
             self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
+            self._waiting = batches
         self._writer.sync()
+        self._waiting = ()
         failpoints.hit("history.after-append")
 
     def close(self) -> None:

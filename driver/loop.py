@@ -135,6 +135,8 @@ class DriverLoop:
             if failpoints.hit("driver.answer", (type(event).__name__ for event in events)):
                 # what the network loses: the answers to messages, not what this process tells itself
                 outcomes = [outcome for outcome in outcomes if not isinstance(outcome[0], Message)]
+        elif any(error is not None for *_, error in outcomes):
+            self._journal.check()  # INV-4: "fenced" from an outdated driver would end a process that is not outdated
         for _, future, answer, error in outcomes:
             if not future.set_running_or_notify_cancel():
                 continue

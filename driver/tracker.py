@@ -530,6 +530,12 @@ def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
         return Judgement(facts.path, ("its deletion is under way",))
     writer = state.receivers.get(request.receiver_id)
     fenced = writer is not None and writer.epoch != request.epoch
+    if fenced and not facts.sealed:
+        # Its writer could still append when it was scanned, and may have been fenced only since.
+        scanned = {frame.block_id for frame in facts.frames}
+        for block in state.blocks.values():
+            if block.handle.path == facts.path and block.id not in scanned:
+                return Judgement(facts.path, (f"block {block.id} was accepted after the scan",))
     needed: set[str] = set()
     released: set[str] = set()
     positions: dict[TopicPartition, Position] = {}

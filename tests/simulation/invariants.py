@@ -345,6 +345,15 @@ class Invariants:
                 return False
         return True
 
+    def unnoticed(self) -> list[TopicPartition]:
+        """Partitions of a topic that was created again, whose new log ends just where the old one was read to."""
+        kafka = self._world.kafka
+        return [
+            p.tp
+            for p in (self.durable.partitions.values() if self.durable is not None else ())
+            if p.life.topic_id != kafka.topic_id(p.topic) and p.position == kafka.log(p.tp).high
+        ]
+
     def unsettled(self) -> str:
         """What is missing, in words."""
         state = self.durable

@@ -20,6 +20,7 @@ class Step:
     run: Callable[..., None]
     weight: int = 10
     numbers: range | None = None
+    fault: bool = False
 
 
 @dataclass(slots=True)

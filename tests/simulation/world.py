@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -53,6 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = 2_000
     drivers_at_once: int = 2
     faults: tuple[str, ...] = FAULTS
+    quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
     @classmethod
     def drawn(cls, seed: int) -> Options:
@@ -70,6 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             segment_bytes=random.choice((1, 2_000, 6_000)),
             drivers_at_once=random.choice((1, 2, 2, 3)),
             faults=tuple(fault for fault in FAULTS if random.random() < 0.7),
+            quiet=random.choice((2, 5, 20)),
         )
 
 
@@ -162,9 +164,9 @@ class World:
         and completed within ``CALM_ROUNDS``."""
         self.calm = True
         self.journal.capacity_bytes = self.wal.capacity_bytes = None
-        for partition in range(self.options.partitions):  # a topic deleted and created again is noticed by its records
-            self._take(f"produce {TOPIC}/{partition} 1", partial(self._produce, partition, 1))
         for _ in range(CALM_ROUNDS):
+            for tp in self.invariants.unnoticed():  # that a topic was created again is noticed by its records
+                self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
             if self.invariants.settled():
                 self.invariants.check_completed()
                 return
@@ -178,7 +180,10 @@ class World:
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
-        return list(self._calm_steps()) if self.calm else list(self._steps())
+        if self.calm:
+            return list(self._calm_steps())
+        quiet = self.options.quiet
+        return [step if step.fault else replace(step, weight=step.weight * quiet) for step in self._steps()]
 
     def _processes(self) -> Iterator[ReceiverProcess]:
         yield from self.zombies
@@ -193,34 +198,34 @@ class World:
                 continue
             yield from process.steps()
             if "receiver" in faults:
-                yield from process.fault_steps()
+                yield from map(_fault, process.fault_steps())
         for driver in self.drivers:
             if driver.paused:
                 yield Step(f"{driver.name} wake", driver.wake, 6)
                 continue
             yield from driver.steps()
             if "driver" in faults:
-                yield from driver.fault_steps()
+                yield from map(_fault, driver.fault_steps())
         for number in range(1, self.options.receivers + 1):
             name = f"r{number}"
             if name not in self.receivers or not self.receivers[name].alive:
                 yield Step(f"start {name}", partial(self._start_receiver, name), 8)
             elif "receiver" in faults and self.receivers[name].paused and not self.zombies:
-                yield Step(f"start {name}", partial(self._start_receiver, name), 2)  # beside its own zombie
+                yield _fault(Step(f"start {name}", partial(self._start_receiver, name), 2))  # beside its own zombie
         if not self.drivers:
             yield Step("start driver", self._start_driver, 10)
         elif "driver" in faults and len(self.drivers) < self.options.drivers_at_once:
-            yield Step("start driver", self._start_driver, 3)
+            yield _fault(Step("start driver", self._start_driver, 2))
         yield from self._network_steps("network" in faults)
         yield from self._group_steps()
         yield from self._kafka_steps()
         if "host" in faults:
-            yield Step("crash driver-host", self._crash_driver_host, 1, range(1000))
-            yield Step("crash receiver-host", self._crash_receiver_host, 1, range(1000))
+            yield _fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
+            yield _fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
-                    yield Step(f"{name} full", partial(self._fill, disk), 1, range(0, 600))
+                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(0, 600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
 
@@ -232,21 +237,22 @@ class World:
                 for driver in serving:
                     yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), 20)
                 if faults:
-                    yield Step(f"lose {label}", partial(self.network.lose_request, exchange), 2)
+                    yield _fault(Step(f"lose {label}", partial(self.network.lose_request, exchange), 2))
                     if exchange.made < COPIES_MAX:
-                        yield Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 2)
+                        yield _fault(Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 2))
             sender = self._sender(exchange)
             if sender is None or not sender.running:
                 continue
             for number in exchange.answers:
                 yield Step(f"answer {label} {number}", partial(self._answer, exchange, number), 25)
                 if faults:
-                    yield Step(f"lose-answer {label} {number}", partial(self.network.lose_answer, exchange, number), 2)
+                    step = Step(f"lose-answer {label} {number}", partial(self.network.lose_answer, exchange, number), 2)
+                    yield _fault(step)
             if not exchange.given_up:
                 lost = not exchange.copies and not exchange.answers and not exchange.at_driver
                 if lost or faults:
-                    weight = 20 if lost else 1
-                    yield Step(f"give-up {label}", partial(self.network.give_up, exchange), weight)
+                    step = Step(f"give-up {label}", partial(self.network.give_up, exchange), 20 if lost else 2)
+                    yield step if lost else _fault(step)
 
     def _sender(self, exchange: Exchange) -> ReceiverProcess | None:
         name = exchange.label.partition("/")[0]
@@ -260,9 +266,9 @@ class World:
             if process is None or process.paused:
                 yield Step(f"expire {member}", partial(group.leave, member), 8)
             elif "kafka" in self.options.faults:
-                yield Step(f"expire {member}", partial(group.leave, member), 1)
+                yield _fault(Step(f"expire {member}", partial(group.leave, member), 2))
         if "kafka" in self.options.faults and group.members and not group.rebalancing:
-            yield Step("rebalance", group.rebalance, 1)
+            yield _fault(Step("rebalance", group.rebalance, 4))
 
     def _kafka_steps(self) -> Iterator[Step]:
         topic = self.kafka.topics[TOPIC]
@@ -274,13 +280,13 @@ class World:
             if "kafka" not in self.options.faults:
                 continue
             if log.high and self._produced < RECORDS_MAX:
-                yield Step(f"end-transaction {where}", partial(topic.end_transaction, partition), 1)
+                yield _fault(Step(f"end-transaction {where}", partial(topic.end_transaction, partition), 4))
             if log.high - log.low > 2:
-                yield Step(f"compact {where}", partial(self._compact, partition), 1, range(1000))
-                yield Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100))
+                yield _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000)))
+                yield _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100)))
         if "kafka" in self.options.faults:
             if topic.incarnation < 3:
-                yield Step("recreate", topic.recreate, 1)
+                yield _fault(Step("recreate", topic.recreate, 1))
             yield from self._operator_steps()
 
     def _operator_steps(self) -> Iterator[Step]:
@@ -402,3 +408,7 @@ class World:
 
     def _free(self, disk: ForgetfulStorage) -> None:
         disk.capacity_bytes = None
+
+
+def _fault(step: Step) -> Step:
+    return replace(step, fault=True)
