@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 #: between two rounds of clean-up, and of publishing completed positions
 ROUND_SECONDS = 2.0
+WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
 class LineageFound(ForebayError):
@@ -201,18 +202,23 @@ class Driver:
     # ---- what people see -----------------------------------------------------------------------------------------
 
     def _not_ready(self) -> str | None:
+        if self._loop is not None and self._loop.waiting_for_space:
+            return WAITING_FOR_SPACE
         return None if self._state == "running" and not self._detail else f"{self._state}: {self._detail}"
 
     def _status(self) -> Future[Any]:
         assert self._loop is not None
+        if self._loop.waiting_for_space:  # the deciding thread answers nobody: said at once rather than not at all
+            refused: Future[Any] = Future()
+            refused.set_exception(UnreachableError(WAITING_FOR_SPACE))
+            return refused
         return self._loop.submit(Ask(self._read_status))
 
     def _read_status(self, _: State) -> Any:
         assert self._tracker is not None and self._scheduler is not None and self._loop is not None
-        detail = "the journal waits for space" if self._loop.waiting_for_space else self._detail
         soft = {
             "state": self._state,
-            "detail": detail,
+            "detail": self._detail,
             "tiers": self._scheduler.tiers,
             "running": dict(self._scheduler.running),
             "recent": tuple(self._scheduler.recent),
