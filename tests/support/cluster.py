@@ -139,8 +139,8 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for service in self._services.values():
-            if service.process is not None:
-                self._signal_group(service.process, signal.SIGKILL)
+            if service.process is not None and service.process.poll() is None:
+                os.killpg(service.process.pid, signal.SIGKILL)  # a session of its own: with all that it started
                 service.process.wait()
         self._client.close()
 
@@ -176,10 +176,18 @@ class Cluster:
         service.failpoints, service.environment, service.wanted = failpoints, dict(environment or {}), keep
         self._spawn(service, *more)
 
-    def start_rival(self, name: str, of: str, *more: str) -> None:
-        """Starts a second process of service ``of`` under ``name``."""
+    def start_rival(self, name: str, of: str, *more: str, url: str = "") -> None:
+        """Starts a second process of service ``of`` under ``name``; a driver at ``url``, which is asked from now on."""
         self._services[name] = _Service(name, self._services[of].arguments)
-        self.start(name, *more)
+        self.start(name, *more, environment={"FOREBAY__DRIVER__URL": url} if url else None)
+        if url:
+            self.driver_url = url
+            self._client.close()
+            self._client = Client(url, timeout_seconds=3.0)
+
+    def another_url(self) -> str:
+        """Where one more service may listen."""
+        return f"http://127.0.0.1:{_free_port()}"
 
     def _spawn(self, service: _Service, *more: str) -> None:
         environment = {
@@ -207,9 +215,9 @@ class Cluster:
         return self._services[name].starts
 
     def kill9(self, name: str) -> None:
-        """Ends it as a crash would, with all that it started; it stays down until started or restarted."""
+        """Ends it as a crash would; it stays down until started or restarted."""
         process = self.process(name)
-        self._signal_group(process, signal.SIGKILL)
+        process.kill()
         process.wait()
         self._services[name].process = None
 
@@ -224,12 +232,12 @@ class Cluster:
     def pause(self, name: str) -> None:
         """SIGSTOP; returns when the process is stopped."""
         process = self.process(name)
-        self._signal_group(process, signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
         self.wait(lambda: _state(process.pid) == "T", f"{name} stopped")
 
     def wake(self, name: str) -> None:
         """SIGCONT."""
-        self._signal_group(self.process(name), signal.SIGCONT)
+        self.process(name).send_signal(signal.SIGCONT)
 
     def terminate(self, name: str) -> int:
         """SIGTERM, and its exit code."""
@@ -245,11 +253,6 @@ class Cluster:
         self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=ended)
         service.process = None
         return process.returncode
-
-    @staticmethod
-    def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        if process.poll() is None:
-            os.killpg(process.pid, number)
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
@@ -325,6 +328,14 @@ class Cluster:
             return None
         self._last_status = repr(answer)
         return answer
+
+    def health(self) -> str:
+        """Why the driver is not ready, in its own words; "" if it is."""
+        try:
+            self._client.request("GET", "/v1/health")
+        except ForebayError as error:
+            return str(error)
+        return ""
 
     def partition(self, topic: str, number: int) -> TrackedPartition | None:
         status = self.status()

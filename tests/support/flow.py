@@ -41,6 +41,10 @@ class Truth:
         assert topic is not None and partition is not None and offset is not None
         self.add(topic, partition, offset, message.key(), message.value())
 
+    def extend(self, other: Truth) -> None:
+        for row in zip(*other._columns, strict=True):
+            self.add(*row)
+
     def __len__(self) -> int:
         with self._lock:
             return len(self._columns[0])

@@ -1,0 +1,131 @@
+"""A small disk that fills up under the WAL, the local copies and the journal in turn: what must wait waits and says so,
+nothing is lost, and freed space is enough to go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forebay.kafka.broker import KafkaBroker
+from tests.conftest import missing
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow
+
+pytestmark = pytest.mark.kafka
+
+DISK_BYTES = 4_000_000
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A filesystem of DISK_BYTES at ``folder``."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        missing("a small filesystem is mounted by root on Linux alone: run as root to test a full disk")
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        missing(f"a small filesystem can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all that is left."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for portion in (65536, 4096, 1):
+            try:
+                while file.write(b"x" * portion) == portion:
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+def finish(cluster: Cluster, flow: Flow) -> None:
+    target = flow.records + 200
+    cluster.wait(lambda: flow.records >= target, "more records")
+    flow.stop()
+    cluster.await_completed(flow.truth.ends())
+    cluster.check(flow.truth)
+    assert all(cluster.starts(name) == 1 for name in cluster.names), "lack of space ends nothing"
+
+
+def test_receivers_wait_for_space_in_the_wal_and_say_so(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Lack of space is not a store timeout (rule 7): it lasts longer than ``store_timeout`` here."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1,
+            wal={"url": f"file://{disk}/wal"}, receiver={"store_timeout": "1s"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.await_records(100)
+        filler = fill(disk)
+        cluster.wait(lambda: (r := cluster.receiver("r1")) and "no space" in r.detail, "the receiver to say that it waits")
+        stuck = cluster.wait(cluster.status, "status")
+        target = flow.records + 1500
+        cluster.wait(lambda: flow.records >= target, "records while the disk is full")
+        assert cluster.wait(lambda: cluster.receiver("r1"), "r1").state == "waiting"
+        assert cluster.wait(cluster.status, "status").batches_completed >= stuck.batches_completed
+        filler.unlink()
+        finish(cluster, flow)
+
+
+def test_local_copies_are_given_up_for_lack_of_space_and_counted(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """The WAL has every block: intake goes on, batches read from it."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, agent={"blocks": f"{disk}/blocks"}) as cluster,
+    ):
+        cluster.await_records(100)
+        fill(disk)
+        cluster.wait(
+            lambda: (r := cluster.receiver("r1")) and r.counters.get("local_copies_given_up"), "copies given up, and counted"
+        )
+        cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("wal"), "batches read from the WAL")
+        finish(cluster, flow)
+
+
+def test_the_driver_waits_for_space_in_the_journal_and_says_so(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Nothing is answered that is not durable; the readiness check says why."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, driver={"journal": f"file://{disk}/journal"}
+        ) as cluster,
+    ):
+        cluster.await_records(100)
+        filler = fill(disk)
+        cluster.wait(lambda: "journal waits for space" in cluster.health(), "the driver to say that it waits")
+        told = cluster.command("status")
+        assert told.returncode == 3 and "journal waits for space" in told.stderr, told.stderr
+        target = flow.records + 1000
+        cluster.wait(lambda: flow.records >= target, "records while the disk is full")
+        filler.unlink()
+        finish(cluster, flow)

@@ -1,0 +1,96 @@
+"""What the batches of real processes are read from when tiers are taken away; and when none is left (INV-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.kafka.broker import KafkaBroker
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow
+from tests.support.witness import assert_same_records
+
+pytestmark = pytest.mark.kafka
+
+
+def allocate_behind_a_held_job(cluster: Cluster) -> None:
+    """Returns when a job is held in its middle and the next batch is allocated behind it."""
+    (cluster.folder / "hold").touch()
+    begun = set(cluster.seen.glob("*.begun"))
+    cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+    cluster.wait(lambda: (s := cluster.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue")
+
+
+def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic]) as cluster:
+        cluster.await_records(100)
+        allocate_behind_a_held_job(cluster)
+        flow.stop()
+        for name in ("agent", "driver", "r1", "r2"):
+            cluster.kill9(name)
+        for path in (tmp_path / "blocks").rglob("*.block"):
+            path.unlink()
+        (tmp_path / "hold").unlink()
+        for name in ("driver", "r1", "r2"):
+            cluster.restart(name)
+        cluster.await_completed(flow.truth.ends())
+        tiers = cluster.wait(cluster.status, "status").tiers
+        assert tiers.get("wal", 0) > 0, tiers
+        cluster.check(flow.truth)
+
+
+@pytest.mark.parametrize("failpoint", ["", "journal.before-sync:LossAccepted", "journal.after-sync:LossAccepted"])
+def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
+    failpoint: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-5: the batch is not completed and not skipped; intake goes on; the loss stays in the audit."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        Flow(kafka_broker.options, topic, partitions=[0]) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, receiver={"local_copies": False},
+            wal={"segment_size": "1B"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.await_records(100)
+        allocate_behind_a_held_job(cluster)
+        queued = next(b for b in cluster.wait(cluster.status, "status").batches if b.state == "queued")
+        batch = cluster.state().batches[queued.batch_id]
+        block = cluster.state().blocks[batch.block_ids[0]]
+        (lost,) = block.meta.ranges
+        Path(cluster.wal_storage.url.removeprefix("file://"), block.handle.path).unlink()
+        cluster.kill9("driver")
+        (tmp_path / "hold").unlink()
+        cluster.restart("driver", failpoints=f"{failpoint}=kill" if failpoint else "")
+        cluster.wait(
+            lambda: (s := cluster.status()) and any(b.state == "unreadable" and lost.label in b.detail for b in s.batches),
+            "the unreadable batch in status",
+        )
+        before = cluster.wait(cluster.status, "status")
+        target = flow.records + 200
+        cluster.wait(lambda: flow.records >= target, "more records")
+        after = cluster.wait(cluster.status, "status")
+        assert after.records_completed == before.records_completed
+        assert after.partitions[0].position > before.partitions[0].position, "intake must go on"
+
+        def accepted() -> bool:
+            done = cluster.command("recover", "--accept-loss", str(batch.batch_id), lost.label, "--yes")
+            return done.returncode == 0 or "is not an unfinished batch" in done.stderr
+
+        cluster.wait(accepted, "the accepted loss")
+        if failpoint:
+            cluster.await_hit(failpoint)
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        report = cluster.check_audit()
+        assert [life.accepted_losses for life in report.lives if life.partition == 0] == [(lost.label,)]
+        truth = flow.truth.table()
+        kept = [not lost.from_offset <= offset < lost.until_offset for offset in truth.column("offset").to_pylist()]
+        assert_same_records(cluster.records_seen(), truth.filter(kept))

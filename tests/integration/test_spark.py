@@ -1,0 +1,44 @@
+"""The whole way with Spark itself: Kafka, receivers, WAL, driver, agent, and a job over a DataFrame or Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.kafka.broker import KafkaBroker
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.mark.parametrize("job", ["by_dataframe", "by_arrow"])
+def test_a_driver_killed_in_the_middle_of_a_spark_job_runs_it_again_with_the_same_rows(
+    job: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-3: same id, rows, order and packing. The job that ran before the kill had read its rows already."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job=f"jobs:{job}",
+            driver={"batch_interval": "500ms"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.await_records(100)
+        (tmp_path / "hold").touch()
+        begun = set(cluster.seen.glob("*.begun"))
+        (batch,) = cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+        cluster.kill9("driver")
+        cluster.restart("driver")
+        (tmp_path / "hold").unlink()
+        target = flow.records + 300
+        cluster.wait(lambda: flow.records >= target, "more records")
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        assert int(batch.stem) in cluster.completed_batches()
+        cluster.check(flow.truth)
+        assert cluster.starts("driver") == 2
