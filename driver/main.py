@@ -6,6 +6,7 @@ import importlib
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from types import FrameType
@@ -46,7 +47,8 @@ def with_engine(settings: Settings, job: Job, take_over: bool) -> None:
     def told_to_stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
         print("forebay driver: stopping when the running job has finished", file=sys.stderr, flush=True)
-        driver.stop()
+        # from a thread of its own: the handler may have interrupted this very thread while it holds the lock of an event
+        threading.Thread(target=driver.stop, name="stop", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told_to_stop)
@@ -81,8 +83,9 @@ def find_job(settings: Settings) -> Job:
     module, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise SettingsError(f"driver.job: {name!r}: module {module!r} can't be imported: {error}") from None
+    except Exception as error:  # whatever its top level does
+        words = f"{type(error).__name__}: {error}"
+        raise SettingsError(f"driver.job: {name!r}: module {module!r} can't be imported: {words}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):
