@@ -13,13 +13,13 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 	@sh scripts/setup.sh
 
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
-	@$(PYTHON_IN) -m forebay.kafka.broker
+	@$(PYTHON_IN) -m forebay.kafka.jars
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
 
 test: setup  ## the required tests, with a real Kafka (ARGS= for pytest)
-	@$(PYTHON_IN) -m forebay.kafka.broker >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
 
 test-long: kafka  ## the long random crash runs (ARGS= for pytest)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.errors import ForebayError, UsageError
-from forebay.kafka.broker import KafkaBroker, MockBroker, fetch_jars, find_java, jars_present
+from forebay.kafka.broker import KafkaBroker, MockBroker
+from forebay.kafka.jars import fetch_jars, find_java, jars_present
 
 
 def missing(reason: str) -> None:
@@ -48,7 +49,7 @@ def require_kafka() -> None:
         find_java()
         if not jars_present():
             if os.environ.get("CI", "").lower() not in ("1", "true"):
-                missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.broker")
+                missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.jars")
             fetch_jars()
     except UsageError as error:
         missing(str(error))

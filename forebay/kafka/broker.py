@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -20,17 +17,15 @@ from confluent_kafka.admin import AdminClient
 
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.jars import fetch_jars, find_java
 
-KAFKA_VERSION = "4.1.0"
 #: the mock cluster makes every topic on first use, with this many partitions; it can't be told otherwise
 MOCK_PARTITIONS = 4
 #: what the mock keeps of a partition, in stored (compressed) bytes; older batches are dropped
 MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 
-_JAVA_RELEASES = (17, 21)
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
-_FETCH_SECONDS = 600.0
 
 
 class MockBroker:
@@ -299,108 +294,3 @@ def _answers(address: str) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, int(port))) == 0
-
-
-# ---- what it needs -----------------------------------------------------------------------------------------------------
-
-
-def find_java() -> str:
-    """The path of a Java 17 or 21, by JAVA_HOME or PATH. Raises UsageError that says what to install."""
-    home = os.environ.get("JAVA_HOME")
-    candidates = [str(Path(home) / "bin" / "java")] if home else []
-    on_path = shutil.which("java")
-    candidates += [on_path] if on_path else []
-    seen: list[str] = []
-    for java in candidates:
-        try:
-            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-        except OSError:
-            continue
-        match = re.search(r'version "(\d+)', done.stderr)
-        if match and int(match[1]) in _JAVA_RELEASES:
-            return java
-        seen.append(f"{java} is Java {match[1] if match else 'of an unknown release'}")
-    found = f" ({'; '.join(seen)})" if seen else ""
-    raise UsageError(
-        f"Java 17 or 21 is needed and was not found{found}: "
-        "install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
-    )
-
-
-def cache_directory(cache: str | Path | None = None) -> Path:
-    """Where fetched files are kept: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
-    given = cache or os.environ.get("FOREBAY_CACHE")
-    return Path(given).resolve() if given else Path(__file__).resolve().parents[2] / ".cache"
-
-
-def jars_present(cache: str | Path | None = None) -> bool:
-    return (cache_directory(cache) / f"kafka-{KAFKA_VERSION}" / "complete").exists()
-
-
-def fetch_jars(cache: str | Path | None = None) -> Path:
-    """The directory of Kafka's jars, fetched once by the Ivy that comes with pyspark.
-
-    Raises UsageError that says what to run if that fails. Two processes may fetch at once: the first to finish counts.
-    """
-    target = cache_directory(cache) / f"kafka-{KAFKA_VERSION}"
-    libraries = target / "libs"
-    if jars_present(cache):
-        return libraries
-    spark = find_spec("pyspark")  # where it lies; importing it would take a second
-    roots = (spark.submodule_search_locations or []) if spark is not None else []
-    ivy = sorted(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
-    if not ivy:
-        raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
-    work = target.with_name(f"{target.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    module = work / "ivy.xml"
-    module.write_text(_IVY)
-    command = [
-        find_java(), "-jar", str(ivy[-1]), "-cache", str(work / "ivy"), "-confs", "default", "-warn",
-        "-ivy", str(module), "-retrieve", str(work / "libs" / "[artifact]-[revision].[ext]"),
-    ]  # fmt: skip
-    try:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
-            words = done.stdout + done.stderr
-        except subprocess.TimeoutExpired:
-            words = f"no end within {_FETCH_SECONDS:g} s"
-        if not list(work.glob("libs/kafka-server-[0-9]*.jar")) or not list(work.glob("libs/kafka_2.13-*.jar")):
-            raise UsageError(
-                f"the jars of Apache Kafka {KAFKA_VERSION} could not be fetched: {words.strip()[-1500:]}\n"
-                f"try again with a way out to Maven Central, or put the jars into {libraries} and create {target / 'complete'}; "
-                f"what was run: {' '.join(command)}"
-            )
-        shutil.rmtree(work / "ivy")
-        (work / "complete").touch()
-        try:
-            work.rename(target)
-        except OSError:
-            if not jars_present(cache):  # an earlier, incomplete one lies there
-                shutil.rmtree(target)
-                work.rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return libraries
-
-
-#: Kafka, and the binding that lets what it logs through SLF4J reach its own log
-_IVY = f"""\
-<ivy-module version="2.0">
-  <info organisation="forebay" module="embedded-kafka"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.24.3" conf="default"/>
-  </dependencies>
-</ivy-module>
-"""
-
-
-def main() -> None:
-    """``python -m forebay.kafka.broker``: fetches the jars and says where they are (make setup, make test)."""
-    print(fetch_jars())
-
-
-if __name__ == "__main__":
-    main()

@@ -39,7 +39,7 @@ from forebay.errors import ForebayError, SettingsError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.options import consumer_options, is_cooperative
 from forebay.kafka.positions import Point, commit_list
-from forebay.records import SOURCE_SCHEMA
+from forebay.records import SOURCE_SCHEMA, bytes_column, numbers_column
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 
@@ -432,9 +432,10 @@ class KafkaSource:
         )
         kinds = _TIMESTAMP_TYPES[stamps[:, 0]]
         times = np.where(kinds < 0, -1, stamps[:, 1])
-        keys = pa.array(list(map(Message.key, messages)), pa.binary())
-        values = pa.array(list(map(Message.value, messages)), pa.binary())
-        arrays: list[Any] = [keys, values, pa.array(offsets), pa.array(times), pa.array(kinds)]
+        keys = bytes_column(cast("list[bytes | None]", list(map(Message.key, messages))))
+        values = bytes_column(cast("list[bytes | None]", list(map(Message.value, messages))))
+        numbers = [(offsets, pa.int64()), (times, pa.int64()), (kinds, pa.int32())]
+        arrays: list[Any] = [keys, values, *(numbers_column(column, type_) for column, type_ in numbers)]
         if self._headers:
             arrays.append(_headers([message.headers() for message in messages]))
         batch = pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(self._headers))
