@@ -79,6 +79,7 @@ class Receiver(msgspec.Struct):
     epoch: int
     host: str
     instance_id: str
+    accepted: int = 0  # the highest sequence of a block taken in under this epoch
 
 
 class Batch(msgspec.Struct):
@@ -251,6 +252,8 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
         partition.position = r.until_offset
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
+    receiver = state.receivers[block.meta.receiver_id]
+    receiver.accepted = max(receiver.accepted, block.meta.sequence)
     state.blocks[block.meta.id] = block
     state.waiting[block.meta.id] = True
 

@@ -384,6 +384,11 @@ class Tracker:
         mine = [c for c in self.state.cleanups.values() if c.host == request.host and c.blocks]
         done = [c.number for c in mine if c.number <= request.acknowledged]
         decided = self._applied(*(ev.CleanupDone(number) for number in done))
+        strays = tuple(block for block in request.old_blocks if is_stray(self.state, block))
+        if strays and not any(cleanup.host == request.host for cleanup in self.state.cleanups.values()):
+            number = self.state.cleanup_count + 1
+            decided += self._applied(ev.CleanupIntended(number=number, host=request.host, blocks=strays))
+            mine.append(self.state.cleanups[number])
         commands = tuple(
             m.Command(
                 version=c.number,
@@ -516,6 +521,19 @@ class Tracker:
 
     def _ask(self, request: Ask, now: float, now_ms: int) -> Decision:
         return Decision(request.read(self.state))
+
+
+def is_stray(state: State, block_id: str) -> bool:
+    """Whether a local copy belongs to no block that the journal names or could still accept: its epoch is fenced, or a
+    later block of the same epoch was accepted (reports come in order, so this one was refused, or is cleaned up)."""
+    if block_id in state.blocks:
+        return False
+    name, _, sequence = block_id.rpartition("-")
+    receiver_id, _, epoch = name.rpartition("-")
+    receiver = state.receivers.get(receiver_id)
+    if receiver is None:
+        return False
+    return f"{receiver.epoch:x}" != epoch or (sequence.isdigit() and int(sequence) < receiver.accepted)
 
 
 def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:

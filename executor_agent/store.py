@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forebay.clock import Clock
@@ -21,16 +21,24 @@ TEMPORARY_AGE_MS_MIN = 60_000
 #: how often the directory is counted anew
 COUNT_SECONDS = 5.0
 
+#: a block older than this is named to the driver, in case nobody will ever report it
+OLD_BLOCK_MS = 60_000
+#: how many of them at a time
+OLD_BLOCKS_MAX = 1_000
+
 _EPOCH_FILE = "driver-epoch"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes of all files that lie in the directory; ``free_bytes``: what the quota and the filesystem still allow."""
+    """Bytes of all files that lie in the directory; ``free_bytes``: what the quota and the filesystem still allow;
+    ``old_blocks``: some blocks, as ``<stream>/<block id>``, that have lain there for ``OLD_BLOCK_MS``.
+    """
 
     blocks: int
     used_bytes: int
     free_bytes: int
+    old_blocks: tuple[str, ...] = ()
 
 
 class BlockStore:
@@ -102,8 +110,11 @@ class BlockStore:
             raise StoreError(f"{path} can't be deleted: {error.strerror}") from None
         with self._lock:
             if self._usage is not None:
-                self._usage = Usage(
-                    self._usage.blocks - 1, self._usage.used_bytes - size, self._usage.free_bytes + size
+                self._usage = replace(
+                    self._usage,
+                    blocks=self._usage.blocks - 1,
+                    used_bytes=self._usage.used_bytes - size,
+                    free_bytes=self._usage.free_bytes + size,
                 )
         return True
 
@@ -118,13 +129,19 @@ class BlockStore:
 
     def _count(self) -> Usage:
         blocks = used = 0
+        old: list[str] = []
+        old_before_ns = (self._clock.wall_ms() - OLD_BLOCK_MS) * 1_000_000
         for file in local_files(self.directory):
             with contextlib.suppress(FileNotFoundError):
-                used += file.stat(follow_symlinks=False).st_size
-                blocks += file.name.endswith(BLOCK_SUFFIX)
+                status = file.stat(follow_symlinks=False)
+                used += status.st_size
+                if file.name.endswith(BLOCK_SUFFIX):
+                    blocks += 1
+                    if status.st_mtime_ns < old_before_ns and len(old) < OLD_BLOCKS_MAX:
+                        old.append(f"{Path(file.path).parent.name}/{file.name.removesuffix(BLOCK_SUFFIX)}")
         system = os.statvfs(self.directory)
         spare = int((system.f_bavail - system.f_blocks * FREE_SHARE_MIN) * system.f_frsize)
-        return Usage(blocks, used, max(0, min(self._quota_bytes - used, spare)))
+        return Usage(blocks, used, max(0, min(self._quota_bytes - used, spare)), tuple(old))
 
     # ---- the newest driver -------------------------------------------------------------------------------------------
 

@@ -221,6 +221,8 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     blocks: int
     used_bytes: int
     free_bytes: int
+    #: ids of blocks that have lain there for a while, so that those which nobody will ever report can be told to go
+    old_blocks: tuple[str, ...] = ()
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):

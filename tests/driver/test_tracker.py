@@ -411,6 +411,38 @@ def test_local_copies_go_when_their_batch_is_completed_and_the_agent_has_said_so
     assert not t.state.blocks[block.id].local
 
 
+def test_local_copies_that_nobody_will_ever_report_are_told_to_go_and_others_are_not() -> None:
+    """A receiver killed between its local copy and its report leaves one at every crash."""
+    t = Tracked()
+    old = t.register()
+    killed = t.block(old, [offsets(0, 5, 1)])
+    epoch = t.register(instance="i2")
+    token = t.claim(epoch).view.token
+    accepted = t.take_in(epoch, token, 5)
+    coming = t.block(epoch, [offsets(5, 9, token)])
+
+    def beat(*blocks: str, acknowledged: int = 0) -> tuple[m.Command, ...]:
+        heartbeat = m.AgentHeartbeatRequest(
+            host="h1",
+            url="http://h1",
+            instance_id="a",
+            acknowledged=acknowledged,
+            blocks=1,
+            used_bytes=1,
+            free_bytes=1,
+            old_blocks=blocks,
+        )
+        return t.say(heartbeat).commands  # type: ignore[no-any-return]
+
+    (command,) = beat(killed.id, accepted.id, coming.id, "unknown-1-1", "no block id")
+    assert command.blocks == (f"{STREAM}/{killed.id}",)
+    assert beat(killed.id) == (command,)
+    assert beat(acknowledged=command.version) == ()
+    t.take_in(epoch, token, 12)
+    (command,) = beat(accepted.id, coming.id)
+    assert command.blocks == (f"{STREAM}/{coming.id}",), "a later block was accepted: this one was refused"
+
+
 # ---- INV-7 -----------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_agent.store import TEMPORARY_AGE_MS_MIN, BlockStore
+from executor_agent.store import OLD_BLOCK_MS, TEMPORARY_AGE_MS_MIN, BlockStore
 from forebay.clock import ManualClock
 from forebay.errors import OutOfSpaceError, UsageError
 from tests.support.rows import block, filler
@@ -161,3 +161,14 @@ def test_a_copy_beyond_the_quota_is_given_up_and_room_comes_back(tmp_path: Path)
         break
     else:
         pytest.fail("room that was made was never seen")
+
+
+def test_blocks_that_have_lain_there_for_a_while_are_named_so_that_strays_can_be_found(
+    store: BlockStore, clock: ManualClock
+) -> None:
+    old, young = write(store, 1), write(store, 2)
+    os.utime(old, ns=(0, (START_MS - OLD_BLOCK_MS - 1) * 1_000_000))
+    os.utime(young, ns=(0, (START_MS - OLD_BLOCK_MS + 1_000) * 1_000_000))
+    assert store.usage().old_blocks == (f"s/{old.stem}",)
+    clock.advance(60)
+    assert set(store.usage().old_blocks) == {f"s/{old.stem}", f"s/{young.stem}"}
