@@ -1,0 +1,181 @@
+"""What the source believes of librdkafka: a scripted consumer gives what a real one gives only in bad moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.columns import Columns, EndOfPartition, Start
+from forebay.errors import ForebayError
+from forebay.kafka.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
+from forebay.values import TopicPartition
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+
+class ScriptedConsumer:
+    """Gives the batches it was told to, one for each consume, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Message] | Callable[[], list[Message]]] = []
+        self.asked: list[tuple[str, list[tuple[int, int]]]] = []
+
+    def consume(self, _: int, __: float) -> list[Message]:
+        if not self.batches:
+            return []
+        batch = self.batches.pop(0)
+        return batch() if callable(batch) else batch
+
+    def __getattr__(self, name: str) -> Callable[[Sequence[WirePartition]], None]:
+        return lambda wire=(): self.asked.append((name, [(part.partition, part.offset) for part in wire]))
+
+
+def record(offset: int, partition: int = 0, leader_epoch: int = 0) -> Message:
+    return Message(
+        topic="t", partition=partition, offset=offset, key=b"k", value=b"v", timestamp=(1, 5), leader_epoch=leader_epoch
+    )
+
+
+def event(code: int, offset: int, partition: int = 0) -> Message:
+    return Message(topic="t", partition=partition, offset=offset, error=KafkaError(code))
+
+
+class Scripted:
+    def __init__(self, protocol: str = "cooperative-sticky") -> None:
+        options = {"bootstrap.servers": "nowhere", "partition.assignment.strategy": protocol}
+        self.source = KafkaSource(options, group="g", topics=["t"])
+        self.consumer = ScriptedConsumer()
+        inner: Any = self.source
+        inner._consumer = self.consumer
+        self.rebalance: Any = self.source
+
+        def assigned() -> list[Message]:
+            self.assign(0, 1)
+            return []
+
+        self.poll(assigned)
+
+    def assign(self, *partitions: int) -> None:
+        self.rebalance._on_assign(self.consumer, [WirePartition("t", part) for part in partitions])
+
+    def revoke(self, *partitions: int) -> None:
+        self.rebalance._on_revoke(self.consumer, [WirePartition("t", part) for part in partitions])
+
+    def start(self, offset: int, generation: int = 1, tp: TopicPartition = TP, leader_epoch: int = -1) -> None:
+        self.source.start([Start(tp, offset, leader_epoch, generation)])
+
+    def poll(self, *batches: list[Message] | Callable[[], list[Message]]) -> list[tuple[Any, ...]]:
+        told: list[tuple[Any, ...]] = []
+        self.consumer.batches += batches
+        while self.consumer.batches:
+            for item in self.source.poll(100, 0.0):
+                if isinstance(item, Columns):
+                    told.append((item.tp.partition, item.generation, item.batch.column("offset").to_pylist()))
+                elif isinstance(item, EndOfPartition):
+                    told.append((item.tp.partition, item.generation, item.offset))
+                else:
+                    told.append((item.tp.partition, item.generation, item.kind))
+        return told
+
+
+@pytest.fixture(params=["cooperative-sticky", "range"])
+def scripted(request: pytest.FixtureRequest) -> Scripted:
+    return Scripted(request.param)
+
+
+def test_an_older_assignments_records_before_a_start_are_not_taken_for_compaction(scripted: Scripted) -> None:
+    """Rule 3: a hole right at a start is read a second time; the records that lie there win."""
+    scripted.start(10)
+    assert scripted.poll([record(50), record(51)], [record(10), record(11)]) == [(0, 1, [10, 11])]
+
+
+def test_a_true_hole_at_a_start_is_believed_when_it_is_read_twice(scripted: Scripted) -> None:
+    scripted.start(10)
+    asked = len(scripted.consumer.asked)
+    assert scripted.poll([record(12), record(15)], [record(12), record(15)]) == [(0, 1, [12, 15])]
+    assert scripted.consumer.asked[asked:][-1][1][0] == (0, 10)  # assigned again, at the same position
+
+
+def test_a_true_hole_up_to_the_end_is_believed_when_it_is_read_twice(scripted: Scripted) -> None:
+    scripted.start(10)
+    end = event(KafkaError._PARTITION_EOF, 14)
+    assert scripted.poll([end], [end]) == [(0, 1, 14)]
+
+
+def test_a_hole_that_changes_with_each_read_is_given_up(scripted: Scripted) -> None:
+    """INV-6: a bound on the reads; INV-5: and it is told."""
+    scripted.start(0)
+    told = scripted.poll(*[[record(100 + number)] for number in range(CONFIRMATIONS_MAX + 1)])
+    assert told == [(0, 1, "out-of-range")]
+
+
+def test_records_of_a_partition_that_was_not_started_are_dropped(scripted: Scripted) -> None:
+    scripted.start(0)
+    assert scripted.poll([record(0), record(0, partition=1), record(1)]) == [(0, 1, [0, 1])]
+
+
+def test_records_gathered_before_a_rebalance_in_the_same_poll_are_dropped(scripted: Scripted) -> None:
+    """What was polled before the revocation never comes out under the tag of a start made within the callback."""
+    scripted.start(0)
+
+    def rebalanced() -> list[Message]:
+        scripted.revoke(0)
+        scripted.assign(0)
+        scripted.start(0, generation=2)
+        return [record(0), record(1), event(KafkaError._PARTITION_EOF, 2)]
+
+    assert scripted.poll(rebalanced) == []
+    assert scripted.poll([record(0)]) == [(0, 2, [0])]
+
+
+def test_a_record_that_was_given_already_is_not_given_again(scripted: Scripted) -> None:
+    scripted.start(0)
+    assert scripted.poll([record(0), record(1)], [record(1), record(2)]) == [(0, 1, [0, 1]), (0, 1, [2])]
+
+
+def test_offsets_out_of_order_end_the_source(scripted: Scripted) -> None:
+    scripted.start(0)
+    with pytest.raises(ForebayError, match="out of order"):
+        scripted.poll([record(0), record(2), record(1)])
+
+
+def test_what_follows_a_corrupt_batch_is_never_given(scripted: Scripted) -> None:
+    """INV-5: librdkafka goes on behind a batch whose checksum is wrong; that would be a silent hole."""
+    scripted.start(0)
+    told = scripted.poll([record(0), event(KafkaError._BAD_MSG, 1), record(5)], [record(6)])
+    assert told == [(0, 1, [0]), (0, 1, "corrupt")]
+    scripted.start(1, generation=2)
+    assert scripted.poll([record(1)]) == [(0, 2, [1])]
+
+
+def test_a_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
+    scripted.start(0, leader_epoch=3)
+    assert scripted.poll([record(0, leader_epoch=3)], [record(1, leader_epoch=2)]) == [(0, 1, [0]), (0, 1, "truncated")]
+
+
+@pytest.mark.parametrize(("code", "kind"), TROUBLES.items(), ids=[KafkaError(code).name() for code in TROUBLES])
+def test_every_row_of_the_troubles(code: int, kind: str) -> None:
+    scripted = Scripted()
+    scripted.start(0)
+    scripted.start(0, tp=OTHER)
+    assert scripted.poll([event(code, 0), record(0, partition=1)]) == [(1, 1, [0]), (0, 1, kind)]
+
+
+def test_a_passing_error_is_kept_for_status_and_gone_with_the_next_record(scripted: Scripted) -> None:
+    scripted.start(0)
+    assert scripted.poll([event(KafkaError._TRANSPORT, 0)]) == []
+    assert scripted.source.last_error
+    scripted.poll([record(0)])
+    assert scripted.source.last_error == ""
+
+
+def test_a_trouble_leaves_other_partitions_alone(scripted: Scripted) -> None:
+    scripted.start(0)
+    scripted.start(0, tp=OTHER)
+    scripted.poll([record(0), record(0, partition=1), event(KafkaError.OFFSET_OUT_OF_RANGE, 1)])
+    assert scripted.poll([record(1, partition=1), record(2)]) == [(1, 1, [1])]
