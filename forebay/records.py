@@ -106,15 +106,60 @@ def encode_block(ranges: Sequence[RangeRows], headers: bool, compression: Compre
     """
     schema = BLOCK_SCHEMA(headers)
     topics = sorted({rows.tp.topic for rows in ranges})
-    dictionary = pa.array(topics, pa.string())
-    sink = pa.BufferOutputStream()
+    dictionary = bytes_column([topic.encode() for topic in topics], pa.string())
+    batches = [
+        _with_partition(batch, rows.tp.partition, topics.index(rows.tp.topic), dictionary, schema)
+        for rows in ranges
+        for batch in _joined(rows.batches, SOURCE_SCHEMA(headers))
+    ]
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    if options.compression is not None:
+        sink = pa.BufferOutputStream()
+        _write_stream(sink, schema, batches, options)
+        return sink.getvalue()
+    # measured first, so that it is written once: a stream that grows is copied, and held twice, at every doubling
+    measure = pa.MockOutputStream()
+    _write_stream(measure, schema, batches, options)
+    payload = pa.allocate_buffer(measure.size())
+    _write_stream(pa.FixedSizeBufferWriter(payload), schema, batches, options)
+    return payload
+
+
+def _write_stream(sink: Any, schema: pa.Schema, batches: Sequence[pa.RecordBatch], options: Any) -> None:
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        for rows in ranges:
-            topic_index = topics.index(rows.tp.topic)
-            for batch in _joined(rows.batches, SOURCE_SCHEMA(headers)):
-                writer.write_batch(_with_partition(batch, rows.tp.partition, topic_index, dictionary, schema))
-    return sink.getvalue()
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def bytes_column(values: Sequence[bytes | None], type_: Any = None) -> Column:
+    """``values`` as an array of binary, or of ``type_`` with the same layout. Raises ValueError for 2 GiB and more.
+
+    Like :func:`numbers_column` it does without ``pa.array``, which imports pandas to see whether it was given a part
+    of it: most of a second and 50 MB for a process that has no other use for it.
+    """
+    count = len(values)
+    ends = np.zeros(count + 1, np.int64)
+    validity = None
+    try:
+        lengths = np.fromiter(map(len, values), np.int64, count)  # type: ignore[arg-type]
+        joined = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        present = np.fromiter((value is not None for value in values), np.bool_, count)
+        bits: Numbers = np.packbits(present, bitorder="little")
+        validity = pa.py_buffer(bits)
+        lengths = np.fromiter((len(value or b"") for value in values), np.int64, count)
+        joined = b"".join(value for value in values if value is not None)
+    np.cumsum(lengths, out=ends[1:])
+    if ends[-1] >= 1 << 31:
+        raise ValueError(f"{ends[-1]} bytes are too many for one column")
+    slots: Numbers = ends.astype(np.int32)
+    buffers = [validity, pa.py_buffer(slots), pa.py_buffer(joined)]
+    return pa.Array.from_buffers(pa.binary() if type_ is None else type_, count, buffers)
+
+
+def numbers_column(numbers: Numbers, type_: Any) -> Column:
+    """A contiguous array of integers as an array of ``type_``, which has the same width; no copy."""
+    return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -162,7 +207,7 @@ def _with_partition(
 
 
 def _constant(number: int, rows: int) -> Column:
-    return pa.array(np.full(rows, number, dtype=np.int32))
+    return numbers_column(np.full(rows, number, dtype=np.int32), pa.int32())
 
 
 def decode_block(
@@ -237,8 +282,8 @@ def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, d
 
 # ---- what users see --------------------------------------------------------------------------------------------------
 
-_LATEST = pa.scalar((2**63 - 1) // 1000)
-_EARLIEST = pa.scalar(-((2**63 - 1) // 1000))
+_BOUND = (2**63 - 1) // 1000
+_EARLIEST, _LATEST = numbers_column(np.array([-_BOUND, _BOUND]), pa.int64())  # pa.scalar would import pandas
 
 
 def to_dataframe(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
@@ -364,6 +409,11 @@ class _BinaryDigest:
             self._bytes.update(column.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
 
 
+def value_lengths(column: Column) -> Numbers:
+    """Bytes of each value of a column of binary, int32; -1 for null."""
+    return _lengths(column, _slots(column))
+
+
 def _slots(column: Column) -> Numbers:
     """Where each value of ``column`` begins in its bytes, and where the last one ends."""
     return _view(column, np.int32)[column.offset : column.offset + len(column) + 1]
@@ -372,7 +422,9 @@ def _slots(column: Column) -> Numbers:
 def _lengths(column: Column, offsets: Numbers) -> Numbers:
     lengths = np.diff(offsets)
     if column.null_count:
-        lengths[np.asarray(column.is_null())] = -1
+        bits = np.frombuffer(column.buffers()[0], np.uint8)
+        valid = np.unpackbits(bits, count=column.offset + len(column), bitorder="little")[column.offset :]
+        lengths[valid == 0] = -1
     return lengths
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.columns import Columns
-from forebay.records import Compression, RangeRows, digest, encode_block
+from forebay.records import Compression, RangeRows, digest, encode_block, value_lengths
 from forebay.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 
@@ -112,10 +112,8 @@ def cut(columns: Columns, bytes_max: int) -> list[Columns]:
 
 
 def _row_bytes(batch: pa.RecordBatch) -> Any:
-    key: Any = batch.column("key")
-    value: Any = batch.column("value")
-    lengths: list[Any] = [pc.fill_null(pc.binary_length(column), 0).to_numpy() for column in (key, value)]
-    return lengths[0].astype(np.int64) + lengths[1]
+    key, value = (np.maximum(value_lengths(batch.column(name)), 0) for name in ("key", "value"))
+    return key.astype(np.int64) + value
 
 
 def _bytes(batch: pa.RecordBatch) -> int:

@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+import pyarrow as pa
+
 from forebay.clock import Clock, SystemClock
 from forebay.http import Client
 from forebay.kafka.consumer import KafkaSource
@@ -38,6 +40,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # blocks come and go several times a second: Arrow's own pools give their pages back to the system in between, and
+    # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
+    pa.set_memory_pool(pa.system_memory_pool())
     source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
     service = compose(settings, receiver_id, source, open_storage(settings.wal.url), SystemClock(), host)
     if threading.current_thread() is threading.main_thread():

@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.records import BLOCK_SCHEMA, decode_block, digest, to_dataframe
@@ -63,6 +63,7 @@ def specified(rows: list[Row], headers: bool) -> str:
     return xxhash.xxh3_64_hexdigest(whole)
 
 
+@settings(deadline=None)
 @given(ROWS, st.booleans(), st.lists(st.integers(0, 12), max_size=4))
 def test_the_digest_is_the_specified_one_however_rows_are_cut_and_sliced(
     rows: list[Row], headers: bool, cuts: list[int]
@@ -77,6 +78,7 @@ def test_the_digest_is_the_specified_one_however_rows_are_cut_and_sliced(
     assert digest(rebuilt) == expected
 
 
+@settings(deadline=None)
 @given(ROWS, st.booleans(), st.sampled_from(["none", "lz4", "zstd"]))
 def test_the_digest_survives_encoding_compression_and_what_users_see(
     rows: list[Row], headers: bool, compression: str
@@ -87,6 +89,7 @@ def test_the_digest_survives_encoding_compression_and_what_users_see(
     assert digest([to_dataframe(batch, "t") for batch in batches]) == range_.digest
 
 
+@settings(deadline=None)
 @given(ROWS, st.data())
 def test_any_changed_value_changes_the_digest(rows: list[Row], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(rows) - 1))

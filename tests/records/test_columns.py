@@ -1,0 +1,63 @@
+"""Columns made of Python's bytes and numpy's numbers, without pandas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.records import bytes_column, numbers_column, value_lengths
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.none() | st.binary(max_size=9), max_size=40), st.integers(0, 5))
+def test_a_column_of_bytes_is_the_one_that_arrow_makes_nulls_and_empty_values_told_apart(
+    values: list[bytes | None], skipped: int
+) -> None:
+    column = bytes_column(values)
+    column.validate(full=True)
+    assert column.equals(pa.array(values, pa.binary()))
+    part = column.slice(min(skipped, len(values)))
+    assert value_lengths(part).tolist() == [-1 if value is None else len(value) for value in values[skipped:]]
+
+
+def test_a_column_of_numbers_shares_their_memory() -> None:
+    numbers = np.arange(5)
+    assert numbers_column(numbers, pa.int64()).to_pylist() == [0, 1, 2, 3, 4]
+    assert numbers_column(numbers, pa.int64()).buffers()[1].address == numbers.ctypes.data
+
+
+def test_a_column_beyond_what_32_bits_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(bytes):
+        def __len__(self) -> int:
+            return 1 << 31
+
+    with pytest.raises(ValueError, match="too many"):
+        bytes_column([Long(b"x")])
+
+
+_RECEIVER_AT_WORK = """
+import sys
+import numpy as np, pyarrow as pa
+import receiver.main
+from forebay.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.values import TopicPartition
+from receiver.encoded_block import _row_bytes
+columns = [bytes_column([None, b"x"]), bytes_column([b"y", b"z"])]
+columns += [numbers_column(np.arange(2), pa.int64())] * 2 + [numbers_column(np.zeros(2, np.int32), pa.int32())]
+rows = pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(False))
+encode_block([RangeRows(TopicPartition("t", 0), [rows.slice(0, 1), rows.slice(1)])], False)
+digest([rows]), _row_bytes(rows)
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_receiver_never_imports_pandas() -> None:
+    """It would cost each of them a second at its start and 56 MB."""
+    done = subprocess.run([sys.executable, "-c", _RECEIVER_AT_WORK], check=True, capture_output=True, timeout=120)
+    assert done.stdout == b"False\n"
