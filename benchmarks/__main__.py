@@ -38,8 +38,12 @@ SMALL_SCALE = 0.05
 @click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="Run these alone; may be repeated.")
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Alternating runs of each.")
 @click.option("--small", is_flag=True, help="A twentieth of the records: shows that it works, proves no threshold.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there, as JSON.")
-@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep files here; default: a temporary one.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there, as JSON."
+)
+@click.option(
+    "--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep files here; default: a temporary one."
+)
 def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, directory: Path | None) -> None:
     """Run Forebay's benchmarks. Exit code 1 if a threshold is missed."""
     root = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=directory))
@@ -63,7 +67,9 @@ def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, dir
 
 
 def table(found: list[Measured]) -> Table:
-    made = Table("benchmark", "what", "median", "spread", "wanted", "", "ours", "peer", "unit", title="Forebay's benchmarks")
+    made = Table(
+        "benchmark", "what", "median", "spread", "wanted", "", "ours", "peer", "unit", title="Forebay's benchmarks"
+    )
     for m in found:
         made.add_row(
             m.benchmark, m.what, shown(m.value), f"{shown(m.low)} to {shown(m.high)}", str(m.threshold or ""), m.verdict,

@@ -109,6 +109,4 @@ def figure(
     benchmark: str, what: str, values: Sequence[float], unit: str, threshold: Threshold | None = None, note: str = ""
 ) -> Measured:
     """The median of ``values``, which have no peer."""
-    return Measured(
-        benchmark, what, median(values), min(values), max(values), len(values), unit, threshold, note=note
-    )
+    return Measured(benchmark, what, median(values), min(values), max(values), len(values), unit, threshold, note=note)
