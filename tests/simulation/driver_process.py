@@ -126,7 +126,7 @@ class DriverProcess:
             return bool(state.batches) and bool(state.unfinished())
         if task == "discover":
             return True
-        return bool(self._deletes or state.blocks or state.completed_number > state.archived_number)
+        return bool(self._deletes or state.blocks or self.world.wal.list(f"{self.world.stream}/blocks"))
 
     def advance(self) -> None:
         try:
@@ -270,7 +270,7 @@ class DriverProcess:
             yield from self._make_durable(events)
         elif any(one.refusal is not None for one in decided):
             yield "check"
-            self.journal.check()
+            self._check()
         yield "release"
         self._release(decided)
 
@@ -285,8 +285,7 @@ class DriverProcess:
             except OutOfSpaceError:
                 continue
         yield "check"
-        self.journal.check()
-        self.world.invariants.checked(self)
+        self._check()
         self.since_snapshot += len(events)
         if self.since_snapshot < self.world.options.snapshot_events:
             return
@@ -297,9 +296,14 @@ class DriverProcess:
             return
         self.since_snapshot = 0
         yield "check"
-        self.journal.check()
+        self._check()
         yield "drop"
         self.journal.drop_superseded()
+
+    def _check(self) -> None:
+        """No newer epoch, or FencedError."""
+        self.journal.check()
+        self.world.invariants.checked(self)
 
     def _release(self, decided: Sequence[Decided]) -> None:
         self._group = []

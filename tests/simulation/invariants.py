@@ -290,8 +290,10 @@ class Invariants:
                 if not result.accepted:
                     continue
                 if state is None or (result.block_id not in state.blocks and result.block_id not in self._cleaned):
+                    outdated = journal.newest_claim(self._world.journal, self._world.stream) > driver.journal.epoch
                     raise InvariantViolation(
-                        "INV-1", f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it"
+                        "INV-4" if outdated else "INV-1",
+                        f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it",
                     )
                 self._accepted[result.block_id] = driver.name
         elif isinstance(answer, m.RegisterAnswer):

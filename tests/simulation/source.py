@@ -44,6 +44,7 @@ class SimulatedSource:
             if current is not None and current.start.generation == start.generation:
                 current.offset = start.offset
                 current.ended_at = -1
+                current.troubled = False
                 continue
             self.drop([start.tp])
             self.reading[start.tp] = Reading(start, start.offset)

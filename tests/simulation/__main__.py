@@ -1,0 +1,90 @@
+"""``python -m tests.simulation``: new seeds until it is stopped; see ``tests/simulation/__init__.py``."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from pathlib import Path
+from random import SystemRandom
+
+from tests.simulation import scenarios, traces
+from tests.simulation.invariants import InvariantViolation
+from tests.simulation.mistakes import MISTAKES
+
+#: a failing run is made shorter for so long
+SHRINK_SECONDS = 60.0
+PROGRESS_SECONDS = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the first seed; alone it means one run")
+    parser.add_argument("--runs", type=int, help="how many seeds; without it, until stopped")
+    parser.add_argument("--steps", type=int, default=1_500, help="steps with faults in each run (default: 1500)")
+    parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
+    parser.add_argument("--replay", type=Path, help="run a trace again")
+    parser.add_argument("--record", action="store_true", help="write traces/*.json anew from the scripts")
+    chosen = parser.parse_args(arguments)
+    if chosen.record:
+        return _record()
+    if chosen.replay is not None:
+        return _replay(chosen.replay)
+    runs = chosen.runs if chosen.runs is not None else 1 if chosen.seed is not None else None
+    first = chosen.seed if chosen.seed is not None else SystemRandom().getrandbits(40)
+    return _explore(first, runs, chosen.steps, chosen.out)
+
+
+def _explore(first: int, runs: int | None, steps: int, out: Path) -> int:
+    began = shown = time.monotonic()
+    taken = 0
+    for number in itertools.count():
+        if number == runs:
+            print(f"{number} runs, {taken} steps: all invariants held", flush=True)
+            return 0
+        outcome = traces.explore(first + number, steps)
+        if isinstance(outcome, traces.Failure):
+            return _tell(outcome, steps, out)
+        taken += len(outcome.taken)
+        if time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            rate = taken / (shown - began)
+            print(f"{number + 1} runs, {taken} steps ({rate:.0f}/s), now at seed {first + number}", flush=True)
+    raise AssertionError("counting ends never")
+
+
+def _tell(failure: traces.Failure, steps: int, out: Path) -> int:
+    print(f"seed {failure.seed} broke {failure.violation}", flush=True)
+    print(f"again: python -m tests.simulation --seed {failure.seed} --steps {steps}", flush=True)
+    print(f"leaving out steps for up to {SHRINK_SECONDS:.0f} s …", flush=True)
+    trace = traces.shrink(failure, SHRINK_SECONDS)
+    path = out / f"seed-{failure.seed}.json"
+    out.mkdir(parents=True, exist_ok=True)
+    traces.save(trace, path)
+    print(*trace.steps, sep="\n")
+    print(f"{len(trace.steps)} steps{', then without faults' if trace.settle else ''}, written to {path}; again: --replay {path}")
+    return 1
+
+
+def _replay(path: Path) -> int:
+    try:
+        world = traces.replay(traces.load(path))
+    except InvariantViolation as violation:
+        print(f"broke {violation}")
+        return 1
+    print(f"{len(world.taken)} steps: all invariants held")
+    return 0
+
+
+def _record() -> int:
+    invariants = {mistake.name: mistake.invariant for mistake in MISTAKES}
+    for name in scenarios.SCENARIOS:
+        trace = scenarios.record(name, invariants[name])
+        traces.save(trace, traces.DIRECTORY / f"{name}.json")
+        print(f"{name}: {len(trace.steps)} steps")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

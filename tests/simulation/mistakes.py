@@ -1,0 +1,181 @@
+"""Old mistakes, planted: each made once by somebody who built such a thing, each caught by its trace.
+
+The product has no switches for them: a mistake is a subclass, or a generator in place of ``journal.opening``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from driver import journal
+from driver.events import Event
+from driver.journal import Journal
+from driver.tracker import CleanSegment, Decision, Tracker
+from forebay import messages as m
+from forebay.columns import Start
+from forebay.values import TopicPartition
+from receiver import actions as act
+from receiver.block_draft import Piece
+from receiver.machine import ReceiverMachine
+from receiver.partition import Partition, Phase
+from tests.simulation.driver_process import Decided, DriverProcess
+from tests.simulation.world import Kinds
+
+
+class SeekingMachine(ReceiverMachine):
+    """Rewinds by a seek: the old generation goes on, and nothing proves what comes first after it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._seekable: dict[TopicPartition, int] = {}
+
+    def _start(self, partitions: Iterable[Partition], now: float) -> None:
+        seeks = []
+        for partition in partitions:
+            generation = self._seekable.get(partition.tp)
+            if generation is None:
+                super()._start([partition], now)
+                self._seekable[partition.tp] = partition.generation
+                continue
+            partition.request = 0
+            partition.generation = generation
+            partition.phase = Phase.ACTIVE
+            partition.at_start = False
+            self._unsettled.discard(partition.tp)
+            seeks.append(Start(partition.tp, partition.expected, partition.leader_epoch, generation))
+        if seeks:
+            self._do(act.StartPartitions(tuple(seeks)))
+            self._do(act.Resume(tuple(seek.tp for seek in seeks)))
+
+
+class RewritingMachine(ReceiverMachine):
+    """After a report without an answer it cuts the same ranges again, into another block, under the same token."""
+
+    def _report_failed(self, reason: str, now: float) -> None:
+        super()._report_failed(reason, now)
+        if self._open.ranges:
+            return
+        for sealed in [sealed for sealed in self._sealed if sealed.stored is not None]:
+            self._forget(sealed)
+            for part in sealed.draft.ranges:
+                self._open.move(part.tp, part.from_offset, part.from_offset, now)
+                for piece in part.pieces:
+                    self._open.add(Piece(max(piece.from_offset, part.from_offset), piece.columns), now)
+                self._open.move(part.tp, part.from_offset, part.until_offset, now)
+
+
+class GrantingTracker(Tracker):
+    """Grants a claim whatever token it names."""
+
+    def _claim(self, request: m.ClaimRequest, now: float, now_ms: int) -> Decision:
+        newest = tuple(
+            msgspec.structs.replace(ask, known_token=self.state.partitions[f"{ask.topic}/{ask.partition}"].token)
+            for ask in request.claims
+        )
+        return super()._claim(msgspec.structs.replace(request, claims=newest), now, now_ms)
+
+
+class OrphanDeletingTracker(Tracker):
+    """Takes a frame that the journal does not name for rubbish."""
+
+    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+        named = tuple(frame for frame in request.facts.frames if frame.block_id in self.state.blocks)
+        return super()._clean_segment(replace(request, facts=replace(request.facts, frames=named)), now, now_ms)
+
+
+class AnsweringEarlyDriver(DriverProcess):
+    """Answers reports as soon as they are decided, and makes them durable afterwards."""
+
+    def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
+        if not any(isinstance(one.waiting.request, m.ReportRequest) for one in decided):
+            yield from super()._finish(decided)
+            return
+        yield "release"
+        self._release(decided)
+        events = [event for one in decided for event in one.decision.events]
+        if events:
+            yield from self._make_durable(events)
+
+
+class ReorderingDriver(DriverProcess):
+    """Journals what was decided last first."""
+
+    def _make_durable(self, events: Sequence[Event]) -> Generator[str, None, None]:
+        yield from super()._make_durable(events[::-1])
+
+
+class UncheckedDriver(DriverProcess):
+    """Never asks whether a newer epoch was claimed."""
+
+    def _check(self) -> None:
+        pass
+
+
+def trusting_opening(
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int
+) -> Generator[str, None, tuple[Journal, Any]]:
+    """Goes on from what it read, without a snapshot of its own."""
+    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes)
+    yield next(opening)
+    state = journal.read(storage, stream).state
+    if state is None:
+        yield next(opening)
+        yield next(opening)
+        return _returned(opening)
+    yield "read"
+    opened = Journal(storage, stream, journal.newest_claim(storage, stream), state, segment_bytes, now, new_uid)
+    opened._writer = opened._new_writer()
+    yield "snapshot"
+    return opened, state
+
+
+def unchecked_opening(
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int
+) -> Generator[str, None, tuple[Journal, Any]]:
+    """Does not ask, after its snapshot, whether another one opened meanwhile."""
+    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes)
+    for _ in range(3):
+        yield next(opening)
+    with mock.patch.object(Journal, "check", lambda self: None):
+        return _returned(opening)
+
+
+def _returned(opening: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal, Any]:
+    try:
+        next(opening)
+    except StopIteration as end:
+        opened: tuple[Journal, Any] = end.value
+        return opened
+    raise AssertionError("opening has a step too many")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """``invariant``: the one that its trace must break, and only with the mistake planted."""
+
+    name: str
+    invariant: str
+    kinds: Kinds
+
+
+def _mistake(name: str, invariant: str, **kinds: Callable[..., Any]) -> Mistake:
+    return Mistake(name, invariant, Kinds(**kinds))  # type: ignore[arg-type]
+
+
+MISTAKES = (
+    _mistake("rewind-by-seek-alone", "INV-2", machine=SeekingMachine),
+    _mistake("answer-before-durable", "INV-1", driver=AnsweringEarlyDriver),
+    _mistake("journal-order-unlike-decisions", "INV-7", driver=ReorderingDriver),
+    _mistake("claim-without-compare-and-set", "INV-4", tracker=GrantingTracker),
+    _mistake("append-after-take-over", "INV-4", driver=UncheckedDriver),
+    _mistake("deletion-after-take-over", "INV-8", driver=UncheckedDriver),
+    _mistake("orphan-deleted-before-its-report", "INV-8", tracker=OrphanDeletingTracker),
+    _mistake("unsynced-tail-trusted", "INV-7", opening=trusting_opening),
+    _mistake("range-written-twice-under-one-token", "rule 4", machine=RewritingMachine),
+    _mistake("two-openers-act", "INV-4", opening=unchecked_opening),
+)

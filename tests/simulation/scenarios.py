@@ -1,0 +1,279 @@
+"""The scripts of the fixed traces. ``python -m tests.simulation --record`` runs them on the right code and writes the
+traces anew: after a change of the simulation's steps, never to make a test pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.scheduler import OPTIONAL
+from tests.simulation.traces import Trace
+from tests.simulation.world import Options, World
+
+#: steps without which a script can't go on are found within so many
+PATIENCE_STEPS = 400
+
+
+class Script:
+    """A world, and what was done to it."""
+
+    def __init__(self, **options: object) -> None:
+        fixed = {"partitions": 1, "receivers": 1, "snapshot_events": 1_000, "drivers_at_once": 3}
+        self.options = Options(**{**fixed, **options})  # type: ignore[arg-type]
+        self.world = World(self.options)
+        self.steps: list[str] = []
+
+    def do(self, *labels: str) -> None:
+        for label in labels:
+            self.world.take(label)
+            self.steps.append(label)
+
+    def perhaps(self, *labels: str) -> None:
+        """Steps that only the mistaken code may offer."""
+        for label in labels:
+            if self.world.can(label):
+                self.world.take(label)
+            self.steps.append(f"{OPTIONAL}{label}")
+
+    def run(
+        self, *whose: str, until: Callable[[], object], without: tuple[str, ...] = (), optional: bool = False
+    ) -> None:
+        """Everything that the named may do, as they come, without faults, until ``until``; then no more. ``optional``: the
+        mistaken code may not offer all of it."""
+        for _ in range(PATIENCE_STEPS):
+            if until():
+                return
+            possible = [
+                step.label
+                for step in self.world.steps()
+                if not step.fault
+                and step.numbers is None
+                and any(self._is(step.label, name) for name in whose)
+                and not step.label.startswith(without)
+            ]
+            busy = [label for label in possible if not label.endswith(" tick")]
+            ticks = [label for label in possible if label.endswith(" tick")]
+            if busy:
+                labels = busy[:1]
+            else:
+                labels = ["time 3", *ticks]
+            if optional:
+                self.perhaps(*labels)
+            else:
+                self.do(*labels)
+        raise AssertionError(f"never came: {self.steps[-20:]}")
+
+    def _is(self, label: str, name: str) -> bool:
+        """Its own steps, and the ways of its messages."""
+        return label.startswith(name) or f" {name}/" in label
+
+    def open_driver(self, name: str) -> None:
+        self.do("start driver", f"{name} claim", f"{name} read", f"{name} snapshot", f"{name} open")
+
+    def begin(self, *receivers: str) -> None:
+        """One driver that leads and knows the partitions, receivers that own theirs."""
+        self.open_driver("d1")
+        self.run(*LOOP, "d1 discover", until=self._created)
+        self.run(*LOOP, until=lambda: not any(map(self.world.can, LOOP)))
+        for receiver in receivers:
+            self.do(f"start {receiver}")
+        names = [f"{receiver}.1" for receiver in receivers]
+        if names:
+            self.run(*names, *LOOP, until=lambda: self.reading() == self.options.partitions)
+
+    def _created(self) -> bool:
+        state = self.world.invariants.durable
+        return state is not None and state.created
+
+    def reading(self) -> int:
+        return sum(len(process.source.reading) for process in self.world.receivers.values())
+
+    def position(self, key: str = "t/0") -> int:
+        state = self.world.invariants.durable
+        return state.partitions[key].position if state is not None else -1
+
+    def sent(self, label: str) -> bool:
+        """Whether this message is on its way."""
+        return label in self.world.network.exchanges
+
+
+#: the deciding thread of the first driver
+LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
+RECEIVER = ("r1.1",)
+
+
+def rewind_by_seek_alone() -> Script:
+    """A topic is created again. The receiver has fetched ahead in the new log when it learns it, and has to go back to its
+    beginning: what was fetched ahead must not be taken for the first record after a hole."""
+    script = Script()
+    script.begin("r1")
+    script.do("produce t/0 4")
+    machine = script.world.receivers["r1"].machine
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4 and not machine.buffered_bytes)
+    script.do("recreate", "produce t/0 6", "produce t/0 6")
+    source = script.world.receivers["r1"].source
+    script.run("r1.1 fetch", "r1.1 poll", until=lambda: machine.buffered_bytes > 0)
+    script.run("r1.1 fetch", until=lambda: not script.world.can("r1.1 fetch t/0"))
+    ahead = ("r1.1 poll",)
+    script.run(
+        *RECEIVER, *LOOP, until=lambda: {r.start.generation for r in source.reading.values()} == {2}, without=ahead
+    )
+    script.perhaps("r1.1 source")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 12, optional=True)
+    return script
+
+
+def answer_before_durable() -> Script:
+    """The receiver hears that its block was accepted, and commits; then the journal's host loses what was not synced."""
+    script = Script()
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("deliver r1.1/report#1 d1", "d1 decide")
+    script.perhaps("d1 release", "answer r1.1/report#1 1", "r1.1 source", "r1.1 commit")
+    script.do("d1 append", "d1 sync", "d1 check", "d1 release", "answer r1.1/report#1 1")
+    return script
+
+
+def journal_order_unlike_decisions() -> Script:
+    """Two receivers register at once: both are decided in one group."""
+    script = Script(receivers=2, partitions=2)
+    script.begin()
+    script.do("start r1", "start r2", "deliver r1.1/register#1 d1", "deliver r2.1/register#1 d1")
+    script.do("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
+    return script
+
+
+def claim_without_compare_and_set() -> Script:
+    """A copy of a claim arrives after the claim was granted, used, and given up to another receiver."""
+    script = Script(receivers=2, partitions=1, faults=("network", "receiver"))
+    script.open_driver("d1")
+    script.run(*LOOP, "d1 discover", until=script._created)
+    script.do("start r1")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.sent("r1.1/claim#1"), without=("deliver r1.1/claim#1",))
+    script.do("repeat r1.1/claim#1", "deliver r1.1/claim#1 d1")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.reading() == 1, without=("deliver r1.1/claim#1",))
+    script.do("r1.1 kill", "expire r1.1/1", "start r2", "produce t/0 4")
+    script.run("r2.1", *LOOP, until=lambda: script.position() == 4)
+    script.run(*LOOP, until=lambda: not any(map(script.world.can, LOOP)))
+    script.do("deliver r1.1/claim#1 d1", "d1 decide")
+    return script
+
+
+def append_after_take_over() -> Script:
+    """A driver is paused between deciding and writing; another one takes over; the first wakes and writes all the same."""
+    script = Script(faults=("driver",))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("deliver r1.1/report#1 d1", "d1 decide", "d1 pause")
+    script.open_driver("d2")
+    script.do("d1 wake", "d1 append", "d1 sync")
+    script.perhaps("d1 check", "d1 release")
+    return script
+
+
+def deletion_after_take_over() -> Script:
+    """A driver is paused before it journals that a batch is completed; for the one that takes over, the batch has yet to
+    run. The first one wakes, and cleans up behind what it takes for completed."""
+    script = Script(segment_bytes=1, faults=("driver",))
+    script.begin("r1")
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.world.can("d1 job:complete"))
+    script.do("d1 job:complete", "d1 pause")
+    script.open_driver("d2")
+    script.do("d1 wake", "d1 decide", "d1 append", "d1 sync")
+    clean = [*LOOP, "d1 job:answered", "d1 clean:begin", "d1 clean:answered", "d1 clean:archive", "d1 clean:list"]
+    for _ in range(8):
+        script.perhaps(*clean, "d1 clean:scan", "d1 clean:delete")
+    return script
+
+
+def orphan_deleted_before_its_report() -> Script:
+    """Two blocks are durable, in segments of their own, and their report is late. Clean-up finds the first one, which the
+    journal does not name."""
+    script = Script(segment_bytes=1)
+    script.begin("r1")
+    script.do("produce t/0 4")
+    late = ("deliver r1.1/report#1",)
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=late)
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: len(script.world.wal.list("sim/blocks")) == 2, without=late)
+    script.run(*RECEIVER, until=lambda: not script.world.can("r1.1 sync"), without=late)
+    script.do("d1 clean:begin")
+    script.run(*LOOP, "d1 clean:answered", "d1 clean:list", until=lambda: script.world.can("d1 clean:scan"))
+    script.do("d1 clean:scan", "d1 decide")
+    script.perhaps("d1 append", "d1 sync", "d1 check")
+    script.do("d1 release")
+    script.run(*LOOP, "d1 clean:answered", until=lambda: not script.world.can("d1 decide"))
+    for _ in range(4):
+        script.perhaps(*LOOP, "d1 clean:scan", "d1 clean:answered", "d1 clean:delete")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 8)
+    return script
+
+
+def unsynced_tail_trusted() -> Script:
+    """A driver is killed between writing and syncing. The next one finds the bytes in the page cache."""
+    script = Script(faults=("driver", "host"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("deliver r1.1/report#1 d1", "d1 decide", "d1 append", "d1 kill")
+    script.open_driver("d2")
+    script.do("crash driver-host 1")
+    return script
+
+
+def range_written_twice_under_one_token() -> Script:
+    """A report gets no answer in time, and arrives all the same."""
+    script = Script(faults=("network",))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("give-up r1.1/report#1", "time 30", "r1.1 tick")
+    script.perhaps("r1.1 append", "r1.1 sync")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    return script
+
+
+def two_openers_act() -> Script:
+    """Two drivers open at once, while a third one, not yet aware, writes. The newer one reads before that write, the older
+    one after it: they hold different truths, and only one may act."""
+    script = Script(faults=("driver", "network"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("repeat r1.1/report#1", "deliver r1.1/report#1 d1", "d1 decide")
+    script.do("start driver", "d2 claim", "start driver", "d3 claim", "d3 read")
+    script.do("d1 append", "d2 read", "d2 snapshot", "d2 open")
+    script.perhaps("deliver r1.1/report#1 d2", "d2 decide", "d2 release", "answer r1.1/report#1 1")
+    script.do("d3 snapshot", "d3 open")
+    return script
+
+
+SCENARIOS: dict[str, Callable[[], Script]] = {
+    "rewind-by-seek-alone": rewind_by_seek_alone,
+    "answer-before-durable": answer_before_durable,
+    "journal-order-unlike-decisions": journal_order_unlike_decisions,
+    "claim-without-compare-and-set": claim_without_compare_and_set,
+    "append-after-take-over": append_after_take_over,
+    "deletion-after-take-over": deletion_after_take_over,
+    "orphan-deleted-before-its-report": orphan_deleted_before_its_report,
+    "unsynced-tail-trusted": unsynced_tail_trusted,
+    "range-written-twice-under-one-token": range_written_twice_under_one_token,
+    "two-openers-act": two_openers_act,
+}
+
+
+def record(name: str, invariant: str) -> Trace:
+    """Runs the scenario on the right code; ``invariant`` is what it breaks where the mistake is planted. Raises
+    InvariantViolation if even the right code breaks one."""
+    scenario = SCENARIOS[name]
+    script = scenario()
+    return Trace(
+        about=" ".join((scenario.__doc__ or name).split()),
+        invariant=invariant,
+        options=script.options,
+        steps=tuple(script.steps),
+    )

@@ -1,0 +1,68 @@
+"""The fixed set of random runs; ``python -m tests.simulation`` has no end of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import __main__ as command
+from tests.simulation import traces
+from tests.simulation.mistakes import MISTAKES
+from tests.simulation.world import World
+
+#: runs of one test, so that a failure names few of them
+RUNS = 25
+STEPS = 600
+
+
+@pytest.mark.parametrize("first", range(0, 300, RUNS))
+def test_all_invariants_hold_after_every_step_of_random_runs(first: int) -> None:
+    """INV-1 to INV-4, INV-7, INV-8 under crashes, zombies, lost messages and full disks; then everything is completed."""
+    for seed in range(first, first + RUNS):
+        outcome = traces.explore(seed, STEPS)
+        assert isinstance(outcome, World), f"python -m tests.simulation --seed {seed} --steps {STEPS}: {outcome.violation}"
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    one, other = traces.explore(7, 300), traces.explore(7, 300)
+    assert isinstance(one, World)
+    assert isinstance(other, World)
+    assert one.taken == other.taken
+
+
+def test_a_run_is_replayed_from_its_labels() -> None:
+    outcome = traces.explore(11, 300)
+    assert isinstance(outcome, World)
+    trace = traces.Trace(about="", options=outcome.options, steps=tuple(outcome.taken[:300]))
+    assert traces.replay(trace).taken == outcome.taken
+
+
+def test_random_runs_reach_what_they_are_for() -> None:
+    """A simulation whose faults prevent all work would prove nothing."""
+    worlds = [outcome for seed in range(30) if isinstance(outcome := traces.explore(seed, STEPS), World)]
+    states = [world.invariants.durable for world in worlds]
+    assert len(worlds) == 30
+    assert sum(state.records_completed for state in states if state is not None) > 1000
+    assert sum(len(p.gaps) for state in states if state is not None for p in state.partitions.values()) > 0
+    assert sum(len(p.lives) - 1 for state in states if state is not None for p in state.partitions.values()) > 0
+    assert sum(len(world.invariants.runs) for world in worlds) > 50
+    assert any(len(state.cleanups) or state.cleanup_count for state in states if state is not None)
+
+
+def test_a_failing_seed_is_cut_down_to_a_trace_that_fails_again(tmp_path: Path) -> None:
+    kinds = next(mistake.kinds for mistake in MISTAKES if mistake.name == "journal-order-unlike-decisions")
+    outcomes = (traces.explore(seed, 300, kinds) for seed in range(50))
+    failure = next(outcome for outcome in outcomes if isinstance(outcome, traces.Failure))
+    trace = traces.shrink(failure, 5.0, kinds)
+    assert len(trace.steps) < len(failure.trace.steps)
+    traces.save(trace, tmp_path / "trace.json")
+    with pytest.raises(type(failure.violation)) as again:
+        traces.replay(traces.load(tmp_path / "trace.json"), kinds)
+    assert again.value.invariant == failure.violation.invariant
+
+
+def test_the_command_runs_seeds_and_replays_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seed", "3", "--runs", "2", "--steps", "50"]) == 0
+    assert command.main(["--replay", str(traces.DIRECTORY / "two-openers-act.json")]) == 0
+    assert "all invariants held" in capsys.readouterr().out

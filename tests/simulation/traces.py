@@ -1,0 +1,116 @@
+"""Runs as data: options, and the labels of the steps taken. A failing run is cut down to the steps that matter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from tests.simulation.invariants import InvariantViolation
+from tests.simulation.scheduler import OPTIONAL
+from tests.simulation.world import Kinds, Options, World
+
+DIRECTORY = Path(__file__).parent / "traces"
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """``about``: for people. ``invariant``: what it breaks, "" if nothing on the right code. ``settle``: whether the run
+    goes on, without faults, until everything is completed."""
+
+    about: str
+    invariant: str = ""
+    options: Options
+    steps: tuple[str, ...]
+    settle: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    seed: int
+    violation: InvariantViolation
+    trace: Trace
+
+
+def load(path: Path) -> Trace:
+    return msgspec.json.decode(path.read_bytes(), type=Trace)
+
+
+def save(trace: Trace, path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(trace), indent=1) + b"\n")
+
+
+def replay(trace: Trace, kinds: Kinds | None = None) -> World:
+    """Raises InvariantViolation where the trace breaks one, TraceMismatch where it does not fit the code."""
+    world = World(trace.options, kinds)
+    for label in trace.steps:
+        if not label.startswith(OPTIONAL):
+            world.take(label)
+        elif world.can(label[1:]):
+            world.take(label[1:])
+    if trace.settle:
+        world.settle()
+    return world
+
+
+def explore(seed: int, steps: int, kinds: Kinds | None = None) -> Failure | World:
+    """A run of its own: options and choices drawn by ``seed``, ``steps`` of them with faults, then without."""
+    options = Options.drawn(seed)
+    world = World(options, kinds)
+    random = Random(seed)
+    taken = 0
+    try:
+        for _ in range(steps):
+            world.step(random)
+        taken = len(world.taken)
+        world.settle()
+    except InvariantViolation as violation:
+        trace = Trace(
+            about=f"seed {seed}: {violation}",
+            invariant=violation.invariant,
+            options=options,
+            steps=tuple(world.taken[: taken or None]),
+            settle=bool(taken),
+        )
+        return Failure(seed, violation, trace)
+    return world
+
+
+def shrink(failure: Failure, seconds: float, kinds: Kinds | None = None) -> Trace:
+    """Fewer steps that break the same invariant: leaves out ever smaller runs of steps, for at most ``seconds``."""
+    trace = failure.trace
+    steps = list(trace.steps)
+    ends = time.monotonic() + seconds
+    size = len(steps) // 2
+    while size and time.monotonic() < ends:
+        at = 0
+        while at < len(steps) and time.monotonic() < ends:
+            shorter = _broken_by(trace, [*steps[:at], *steps[at + size :]], kinds)
+            if shorter is None:
+                at += size
+            else:
+                steps = shorter
+        size //= 2
+    return msgspec.structs.replace(trace, steps=tuple(steps))
+
+
+def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[str] | None:
+    """Those of ``steps`` that are possible, if they break the trace's invariant."""
+    world = World(trace.options, kinds)
+    taken = 0
+    try:
+        for label in steps:
+            if world.can(label):
+                world.take(label)
+        taken = len(world.taken)
+        if trace.settle:
+            world.settle()
+    except InvariantViolation as violation:
+        if violation.invariant == trace.invariant and bool(taken) == trace.settle:
+            return world.taken[: taken or None]
+    except Exception:  # some other way to fail: not the one that is looked for
+        return None
+    return None
