@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import random
 import threading
@@ -35,6 +36,8 @@ _log = logging.getLogger("forebay.receiver")
 
 #: encoded blocks that wait for the WAL at most: each is a second copy of its records
 ENCODED_MAX = 1
+#: a step in hand when the store closes may take so long
+CLOSE_SECONDS_MAX = 30.0
 #: between two attempts to write
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 
@@ -111,7 +114,11 @@ class BlockStore:
         self._closing.set()
         self._drafts.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(CLOSE_SECONDS_MAX)
+            if thread.is_alive():
+                # A write that hangs can't be ended, and nothing it still does counts: it was never reported.
+                _log.error("%s hangs in a write: the process ends without waiting for it", thread.name)
+                os._exit(1)
         self._local.shutdown(wait=True, cancel_futures=True)
         if self._writer is not None:
             self._writer.close()

@@ -33,6 +33,8 @@ TROUBLE_REPEAT = 10
 REPORT_RANGES_MAX = 10_000
 #: a rebalance fails a commit or two, which nobody needs to hear of; this many since the last claim are told
 COMMITS_FAILED_TOLD = 3
+#: a store that has said nothing, not even that it failed, for so many times ``store_timeout`` hangs
+STORE_PATIENCE = 2.0
 #: an answer that did not come within so many times ``report_timeout`` is taken for lost
 ANSWER_PATIENCE = 3.0
 
@@ -44,6 +46,7 @@ class _Sealed:
     draft: BlockDraft
     weight_bytes: int
     checked: bool  # topic ids were read after its last poll, and are those of the claims
+    sealed_at: float
     stored: Block | None = None
 
 
@@ -102,6 +105,7 @@ class ReceiverMachine:
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
         self._no_space = ""
+        self._store_answered_at = 0.0
         self._broker_error = ""
         self._paused = False
         self._full = False
@@ -256,6 +260,7 @@ class ReceiverMachine:
         interval_over = self._open.ranges and now >= self._open.opened_at + self._settings.block_interval
         if interval_over or (self._draining and self._open.ranges):
             self._seal(now)
+        self._watch_stores(now)
         self._check_topics(now)
         self._send_report(now)
         self._settle(now)
@@ -647,7 +652,7 @@ class ReceiverMachine:
         draft = BlockDraft(self.epoch, self._sequence, tuple(ranges))
         weight = self._open.weight_bytes
         checked = not any(part.topic_id for part in ranges)  # a broker that can't tell topic ids: nothing to compare
-        self._sealed.append(_Sealed(draft, weight, checked))
+        self._sealed.append(_Sealed(draft, weight, checked, now))
         self._weight_bytes += weight
         self._open = OpenBlock()
         self._do(act.StoreBlock(draft))
@@ -910,7 +915,17 @@ class ReceiverMachine:
 
     # ---- the stores --------------------------------------------------------------------------------------------------
 
+    def _watch_stores(self, now: float) -> None:
+        """A store that fails says so itself. One that hangs says nothing: this ends the wait (INV-6)."""
+        waiting = next((sealed for sealed in self._sealed if sealed.stored is None), None)
+        if waiting is None or self._no_space:
+            return
+        silence = now - max(waiting.sealed_at, self._store_answered_at)
+        if silence > STORE_PATIENCE * self._settings.store_timeout:
+            self._exit(1, f"the stores have not answered for {silence:.0f} s")
+
     def _block_stored(self, event: inp.BlockStored, now: float) -> None:
+        self._store_answered_at = now
         if self._no_space:
             self._note("there is space in the WAL again")
             self._no_space = ""
@@ -927,6 +942,7 @@ class ReceiverMachine:
         self._exit(1, event.reason)
 
     def _out_of_space(self, event: inp.OutOfSpace, now: float) -> None:
+        self._store_answered_at = now
         # Rule 7: waiting, not failing. Somebody or the clean-up frees space; nothing is lost meanwhile.
         if not self._no_space:
             self._note(f"no space in the WAL, waiting for it: {event.reason}", warning=True)

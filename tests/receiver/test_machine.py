@@ -510,6 +510,25 @@ def test_lack_of_space_is_waiting_and_a_failed_store_ends_the_process() -> None:
     assert (ended.code, ended.reason) == (1, "the WAL failed for 30 s")
 
 
+def test_stores_that_hang_end_the_process_and_stores_without_space_do_not() -> None:
+    """INV-6: a store that says nothing at all is not waited for without end."""
+    stage = Stage(store_timeout=Duration(3.0))
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(3)).wait(1.0)
+    stage.wait(5.0)
+    stage.tell(inp.OutOfSpace("0 bytes are free")).wait(100.0)
+    stage.none(act.Exit)
+    (draft,) = stage.sealed()
+    stage.store(draft)
+    stage.poll(start, range(3, 6)).wait(1.0)
+    stage.wait(5.9)
+    stage.none(act.Exit)
+    stage.wait(0.2)
+    ended = stage.one(act.Exit)
+    assert ended.code == 1
+    assert "have not answered" in ended.reason
+
+
 def test_a_local_copy_given_up_is_counted() -> None:
     from tests.receiver.stage import stored
 
