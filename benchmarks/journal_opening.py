@@ -1,0 +1,138 @@
+"""Opening a journal with 100,000 waiting blocks read-only, against a plain sequential read and parse of the same files.
+
+The journal is written as a driver writes it, snapshots included: blocks of one receiver, four ranges each, one event per
+frame (the least group commit there can be). Ours is ``driver.journal.read``: all checksums verified, frames' places and
+events' numbers checked, events applied to the state. Peer: the same files read whole, frames cut by the lengths in their
+headers, payloads decoded by msgspec into the same types; nothing is checked and no state is made. Both in a process of
+their own, with the cyclic garbage collector as Python has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.measured import Measured, Threshold, alternate, ratio
+from benchmarks.setup import PARTITIONS, Setup
+from driver import events as ev
+from driver import journal
+from driver.state import State, apply
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
+from wal.storage import open_storage
+
+BLOCKS = 100_000
+STREAM = "bench"
+_HEADER = struct.Struct("<8sHBBIQQIIQ")  # docs/FORMAT.md: up to the payload's length
+_EVENTS, _SNAPSHOT = 3, 4
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    blocks = setup.records(BLOCKS)
+    with setup.folder() as folder:
+        write(folder, blocks)
+        pairs = alternate(setup.runs, lambda: _timed("read", folder, blocks), lambda: _timed("parse", folder, blocks))
+    yield ratio("journal", "time to open", pairs, "s", Threshold(2.0, at_least=False), f"{blocks:,} waiting blocks")
+
+
+def write(folder: Path, blocks: int) -> None:
+    """A journal of one stream in which ``blocks`` blocks wait."""
+    uids = itertools.count(1)
+    opened, state = journal.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
+    epoch, token = numbered(1, 1), numbered(1, 1)
+    starts = tuple(ev.LifeStart("records", number, 0) for number in range(PARTITIONS))
+    first: list[ev.Event] = [
+        ev.StreamCreated(starts, 0, "earliest"),
+        ev.ReceiverRegistered("r1", "bench", "1", epoch),
+        *(ev.ClaimGiven("records", number, "r1", epoch, token + number) for number in range(PARTITIONS)),
+    ]
+    for event in itertools.chain(first, (ev.BlockAdded(_block(number, epoch, token)) for number in range(blocks))):
+        apply(state, event)
+        opened.append([event])
+        if opened.snapshot_due():
+            opened.sync()
+            opened.snapshot()
+            opened.drop_superseded()
+    opened.sync()
+    opened.close()
+
+
+def _block(number: int, epoch: int, token: int) -> Block:
+    first = number * 1_000
+    ranges = tuple(
+        OffsetRange(
+            "records",
+            partition,
+            1,
+            first,
+            first + 1_000,
+            1_000,
+            0,
+            f"{number:016x}",
+            token + partition,
+            200_000,
+            number,
+        )
+        for partition in range(PARTITIONS)
+    )
+    meta = BlockMeta(
+        id=block_id("r1", epoch, number + 1), stream=STREAM, receiver_id="r1", epoch=epoch, sequence=number + 1,
+        ranges=ranges, records=4_000, created_ms=number, host="bench",
+    )  # fmt: skip
+    path = f"{STREAM}/blocks/r1/{epoch:016x}/{number // 150 + 1:08}.seg"
+    return Block(meta, Handle(path, number % 150 * 850_000, 840_000, number), True)
+
+
+# ---- in a process of their own --------------------------------------------------------------------------------------
+
+
+def _timed(how: str, folder: Path, blocks: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.journal_opening", how, str(folder)]
+    seconds, found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout)
+    assert found == blocks, f"{how} found {found} of {blocks} blocks"
+    return float(seconds)
+
+
+def read(folder: str) -> int:
+    found = journal.read(open_storage(f"file://{folder}"), STREAM)
+    assert found.state is not None
+    return len(found.state.waiting)
+
+
+def parse(folder: str) -> int:
+    """How many blocks the segments from the newest snapshot on hold."""
+    events = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
+    snapshots = msgspec.msgpack.Decoder(State)
+    blocks = 0
+    kept: list[object] = []
+    for path in sorted(Path(folder, STREAM).glob("epoch-*/*.seg")):
+        data = path.read_bytes()
+        offset = 0
+        while offset < len(data):
+            _, _, kind, _, _, _, _, _, metadata, length = _HEADER.unpack_from(data, offset)
+            begin = offset + 64 + -(-metadata // 64) * 64
+            payload = memoryview(data)[begin : begin + length]
+            if kind == _SNAPSHOT:
+                state = snapshots.decode(payload)
+                kept = [state]
+                blocks = len(state.blocks)
+            elif kind == _EVENTS:
+                decoded = events.decode(payload)
+                kept.append(decoded)
+                blocks += sum(isinstance(event, ev.BlockAdded) for event in decoded)
+            offset = begin + -(-length // 64) * 64
+    return blocks
+
+
+if __name__ == "__main__":
+    function = {"read": read, "parse": parse}[sys.argv[1]]
+    begun = time.monotonic()
+    counted = function(sys.argv[2])
+    print(json.dumps([time.monotonic() - begun, counted]))

@@ -1,0 +1,154 @@
+"""Blocks as a receiver stores them, made without Kafka; and the aggregate that all readers of them compute."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
+from driver.batch import BatchWork
+from driver.packing import pack
+from forebay.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.settings import Settings, from_values
+from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from wal.blocks import encode_meta, local_path, write_local
+from wal.frame import FrameKind
+from wal.reading import BlockReference, this_host
+from wal.storage import open_storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+BLOCK_RECORDS = 50_000
+STREAM = "bench"
+TOPIC = "records"
+#: processes that read: Spark's tasks, and the peer's
+PROCESSES = 2
+
+_EPOCH = numbered(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """``references``: as a batch names them. ``files``: the local copy of each, and where its Arrow stream begins."""
+
+    settings: Settings
+    references: tuple[BlockReference, ...]
+    files: tuple[tuple[str, int], ...]
+    records: int
+
+    @property
+    def work(self) -> BatchWork:
+        """All blocks as one batch, packed as the driver packs them."""
+        by_id = {reference.id: reference for reference in self.references}
+        sizes = [(reference.id, reference.handle.length) for reference in self.references]
+        tasks = tuple(tuple(by_id[name] for name in task) for task in pack(sizes, PROCESSES))
+        return BatchWork(numbered(1, 1), 1, 0, False, tasks)
+
+
+def store(directory: Path, records: int) -> StoredBlocks:
+    """``records`` records of 200 bytes in blocks of 50,000 (or as many as there are), each with a range of every
+    partition, in a WAL and as local copies."""
+    settings = from_values({
+        "stream": STREAM,
+        "kafka": {"topics": [TOPIC], "bootstrap.servers": "127.0.0.1:1"},
+        "wal": {"url": f"file://{directory}/wal"},
+        "driver": {"journal": f"file://{directory}/journal"},
+        "agent": {"blocks": f"{directory}/blocks"},
+        "spark": {"spark.master": f"local[{PROCESSES}]", "spark.driver.memory": "2g"},
+    })  # fmt: skip
+    uids = itertools.count(1)
+    writer = LogWriter(
+        open_storage(settings.wal.url),
+        lambda sequence: f"{STREAM}/blocks/r1/{_EPOCH:016x}/{sequence:08}.seg",
+        SegmentIdentity(STREAM, "r1", _EPOCH, 1),
+        SegmentLimits(settings.wal.segment_size, 3600.0),
+        lambda: 0.0,
+        lambda: next(uids),
+    )
+    references, files = [], []
+    rows = min(BLOCK_RECORDS, records) // PARTITIONS
+    for sequence in range(1, records // (rows * PARTITIONS) + 1):
+        meta, payload = _block(sequence, rows)
+        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+        writer.sync()
+        assert pending.handle is not None
+        write_local(settings.agent.blocks, meta, payload)
+        references.append(BlockReference.of(Block(meta, pending.handle, True)))
+        path = local_path(settings.agent.blocks, STREAM, meta.id)
+        files.append((str(path), pending.handle.length - payload.size))
+    writer.close()
+    return StoredBlocks(settings, tuple(references), tuple(files), sum(r.records for b in references for r in b.ranges))
+
+
+def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
+    """The ``sequence``-th block: ``rows`` rows of each partition."""
+    ranges, parts = [], []
+    first = (sequence - 1) * rows
+    for partition in range(PARTITIONS):
+        made = values(rows, RECORD_BYTES, seed=sequence * PARTITIONS + partition)
+        offsets, times = np.arange(first, first + rows), np.full(rows, 1_700_000_000_000)
+        columns = [
+            bytes_column([key for key, _ in made]),
+            bytes_column([value for _, value in made]),
+            numbers_column(offsets, pa.int64()),
+            numbers_column(times, pa.int64()),
+            numbers_column(np.zeros(rows, np.int32), pa.int32()),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(False))
+        parts.append(RangeRows(TopicPartition(TOPIC, partition), [batch]))
+        ranges.append(
+            OffsetRange(TOPIC, partition, 1, first, first + rows, rows, 0, digest([batch]), 1, rows * RECORD_BYTES, 0)
+        )
+    meta = BlockMeta(
+        id=block_id("r1", _EPOCH, sequence), stream=STREAM, receiver_id="r1", epoch=_EPOCH, sequence=sequence,
+        ranges=tuple(ranges), records=rows * PARTITIONS, created_ms=0, host=this_host(),
+    )  # fmt: skip
+    return meta, encode_block(parts, False)
+
+
+# ---- the aggregate: for each of 1,000 keys its records and the bytes of their values --------------------------------
+
+Totals = list[tuple[bytes, int, int]]
+
+
+def totals(batches: Iterable[pa.RecordBatch]) -> Totals:
+    """(key, records, bytes of values), over whatever has columns ``key`` and ``value``."""
+    parts = [pa.table({"key": batch.column("key"), "bytes": _lengths(batch.column("value"))}) for batch in batches]
+    return _grouped(pa.concat_tables(parts), "count")
+
+
+def merged(parts: Sequence[Totals]) -> Totals:
+    """The totals of all parts, ordered by key."""
+    sums: dict[bytes, tuple[int, int]] = {}
+    for key, records, size in itertools.chain.from_iterable(parts):
+        before = sums.get(key, (0, 0))
+        sums[key] = (before[0] + records, before[1] + size)
+    return sorted((key, records, size) for key, (records, size) in sums.items())
+
+
+def _lengths(column: Any) -> Any:
+    return pc.binary_length(column)
+
+
+def _grouped(table: Any, count: str) -> Totals:
+    found = table.group_by("key", use_threads=False).aggregate([("bytes", count), ("bytes", "sum")])
+    return list(zip(*(found.column(name).to_pylist() for name in ("key", f"bytes_{count}", "bytes_sum")), strict=True))
+
+
+def plain_totals(files: Sequence[tuple[str, int]]) -> Totals:
+    """The aggregate over the Arrow streams in ``files``, with nothing but pyarrow: no checks of any kind."""
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        for path, offset in files:
+            with pa.memory_map(path) as file:
+                file.seek(offset)
+                with pa.ipc.open_stream(file) as reader:
+                    yield from reader
+
+    return totals(batches())
