@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+
 from driver import history
 from driver.loop import DriverLoop
 from driver.state import State

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+
 from driver.events import LifeStart
 from driver.tracker import FoundPartitions
 from forebay.errors import ForebayError
@@ -18,7 +19,9 @@ class LostJournal(ForebayError):
     """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
 
 
-def discover(admin: KafkaAdmin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int) -> FoundPartitions | None:
+def discover(
+    admin: KafkaAdmin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int
+) -> FoundPartitions | None:
     """Resolves where partitions that are not ``known`` (as "topic/partition") begin; None if there is none.
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is

@@ -58,9 +58,7 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
         if runs and runs[-1].until_offset == r.from_offset:
             last = runs.pop()
             runs.append(
-                FinishedRange(
-                    r.topic, r.partition, r.life, last.from_offset, r.until_offset, last.records + r.records
-                )
+                FinishedRange(r.topic, r.partition, r.life, last.from_offset, r.until_offset, last.records + r.records)
             )
         else:
             runs.append(FinishedRange(r.topic, r.partition, r.life, r.from_offset, r.until_offset, r.records))

@@ -130,7 +130,9 @@ class Journal:
         action (INV-4)."""
         following = numbered(lineage_of(self.epoch), count_of(self.epoch) + 1)
         if self._storage.exists(claim_path(self._stream, following)):
-            raise FencedError(f"another driver leads stream {self._stream!r} since epoch {following}; this was {self.epoch}")
+            raise FencedError(
+                f"another driver leads stream {self._stream!r} since epoch {following}; this was {self.epoch}"
+            )
 
     def snapshot_due(self) -> bool:
         return self._since_snapshot >= max(SNAPSHOT_EVENTS, 2 * (len(self._state.blocks) + len(self._state.batches)))
@@ -265,9 +267,7 @@ def newest_claim(storage: Storage, stream: str) -> int:
 def read(storage: Storage, stream: str) -> Reading:
     """Reads the journal and changes nothing (fences nobody). Raises CorruptionError, NewerVersionError, StoreError."""
     segments = sorted(
-        (place[1], place[2], path)
-        for path in storage.list(stream)
-        if (place := layout.parse_journal(path)) is not None
+        (place[1], place[2], path) for path in storage.list(stream) if (place := layout.parse_journal(path)) is not None
     )
     base = None
     for index in range(len(segments) - 1, -1, -1):

@@ -87,7 +87,9 @@ def process_start(pid: int) -> str:
 class LeaseKeeper:
     """Renews the lease three times per duration, from a thread of its own."""
 
-    def __init__(self, storage: Storage, stream: str, epoch: int, owner: str, url: str, duration_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, stream: str, epoch: int, owner: str, url: str, duration_seconds: float, clock: Clock
+    ) -> None:
         self._storage = storage
         self._stream = stream
         self._lease = Lease(

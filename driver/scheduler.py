@@ -128,9 +128,7 @@ class Scheduler:
             number=batch.number,
             time_ms=batch.time_ms,
             rerun=batch.batch_id in self._reruns,
-            tasks=tuple(
-                tuple(BlockReference.of(state.blocks[block_id]) for block_id in task) for task in batch.tasks
-            ),
+            tasks=tuple(tuple(BlockReference.of(state.blocks[block_id]) for block_id in task) for task in batch.tasks),
             lost=frozenset(batch.lost),
             headers=self._headers,
         )

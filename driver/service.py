@@ -49,7 +49,14 @@ class Driver:
     """
 
     def __init__(
-        self, settings: Settings, admin: KafkaAdmin, engine: Engine, job: Job, clock: Clock, release: str, take_over: bool = False
+        self,
+        settings: Settings,
+        admin: KafkaAdmin,
+        engine: Engine,
+        job: Job,
+        clock: Clock,
+        release: str,
+        take_over: bool = False,
     ) -> None:
         self._settings = settings
         self._admin = admin
@@ -291,7 +298,9 @@ class Driver:
 
     def _check_commits(self) -> None:
         """Commits first, positions after: a commit follows its position, so a commit read before can't be ahead of it."""
-        committed = self._admin.committed(self._settings.group, self._ask(lambda s: {p.tp for p in s.partitions.values()}))
+        committed = self._admin.committed(
+            self._settings.group, self._ask(lambda s: {p.tp for p in s.partitions.values()})
+        )
         positions = self._ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
         check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
 

@@ -17,7 +17,7 @@ from driver.state import Batch, Partition, State, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name
-from wal.retention import Judgement, JournalView, Position, SegmentFacts, judge_segment
+from wal.retention import JournalView, Judgement, Position, SegmentFacts, judge_segment
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -194,9 +194,7 @@ class Tracker:
     def pending_actions(self) -> list[Action]:
         """What a driver that just opened the journal must do again: every intent without its done (INV-8)."""
         return [
-            DeleteSegment(cleanup.number, path)
-            for cleanup in self.state.cleanups.values()
-            for path in cleanup.segments
+            DeleteSegment(cleanup.number, path) for cleanup in self.state.cleanups.values() for path in cleanup.segments
         ]
 
     def order(self, receiver_id: str, kind: str, partitions: Sequence[TopicPartition] = ()) -> None:
@@ -204,9 +202,7 @@ class Tracker:
         orders = self._orders.setdefault(receiver_id, _Orders())
         orders.version += 1
         orders.open.append(
-            m.Command(
-                version=orders.version, driver_epoch=self.driver_epoch, kind=kind, partitions=tuple(partitions)
-            )
+            m.Command(version=orders.version, driver_epoch=self.driver_epoch, kind=kind, partitions=tuple(partitions))
         )
 
     def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
@@ -306,7 +302,11 @@ class Tracker:
         results = []
         for block in request.blocks:
             meta = block.meta
-            if meta.receiver_id != request.receiver_id or meta.epoch != request.epoch or meta.stream != self.state.stream:
+            if (
+                meta.receiver_id != request.receiver_id
+                or meta.epoch != request.epoch
+                or meta.stream != self.state.stream
+            ):
                 raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
             if meta.id in self.state.blocks:
                 results.append(m.BlockResult(block_id=meta.id, accepted=True))  # a repeated id gets the same answer
@@ -353,9 +353,7 @@ class Tracker:
             decided = self._applied(found)
         return Decision(m.TroubleAnswer(proceed=False, message=describe_trouble(tp, found)), decided)
 
-    def _accepted(
-        self, partition: Partition, found: ev.TroubleFound, now_ms: int, cause: str
-    ) -> tuple[ev.Event, ...]:
+    def _accepted(self, partition: Partition, found: ev.TroubleFound, now_ms: int, cause: str) -> tuple[ev.Event, ...]:
         if found.new_life:
             start = ev.LifeStart(
                 topic=partition.topic,
@@ -456,7 +454,9 @@ class Tracker:
         new = tuple(s for s in request.starts if f"{s.topic}/{s.partition}" not in self.state.partitions)
         if not self.state.created:
             return Decision(True, self._applied(ev.StreamCreated(new, request.time_ms, request.cause)))
-        return Decision(bool(new), self._applied(ev.PartitionsAdded(new, request.time_ms, request.cause)) if new else ())
+        return Decision(
+            bool(new), self._applied(ev.PartitionsAdded(new, request.time_ms, request.cause)) if new else ()
+        )
 
     def _allocate(self, request: Allocate, now: float, now_ms: int) -> Decision:
         """All waiting blocks become one batch. Missed intervals coalesce: while ``max_queued_batches`` are unfinished,
@@ -476,9 +476,7 @@ class Tracker:
         batch = self.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        return Decision(
-            None, self._applied(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts))
-        )
+        return Decision(None, self._applied(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts)))
 
     # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------
 
@@ -637,7 +635,13 @@ def status(
                 high_watermark=news.high_watermark if news is not None else -1,
                 receiver_id=p.owner,
                 token=p.token,
-                state="trouble" if p.trouble else news.state if news is not None else "claimed" if p.owner else "unclaimed",
+                state="trouble"
+                if p.trouble
+                else news.state
+                if news is not None
+                else "claimed"
+                if p.owner
+                else "unclaimed",
                 trouble=describe_trouble(p.tp, p.trouble) if p.trouble else "",
             )
         )
@@ -703,4 +707,3 @@ def _tracked_batch(state: State, batch: Batch, running: Mapping[int, tuple[str, 
         attempts=attempts,
         detail=detail,
     )
-

@@ -110,7 +110,15 @@ def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_findi
     t.complete(batch)
     t.say(
         m.Trouble(
-            receiver_id="r1", epoch=epoch, topic="t", partition=0, token=token, kind="out-of-range", position=10, low=40, high=90
+            receiver_id="r1",
+            epoch=epoch,
+            topic="t",
+            partition=0,
+            token=token,
+            kind="out-of-range",
+            position=10,
+            low=40,
+            high=90,
         )
     )
     report = audit.report(t.state, ())

@@ -20,8 +20,8 @@ uids = itertools.count(1)
 
 
 @pytest.fixture
-def storage(request: pytest.FixtureRequest) -> Iterator[Storage]:
-    yield MemoryStorage(f"memory://{request.node.name}-{next(uids)}")
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return MemoryStorage(f"memory://{request.node.name}-{next(uids)}")
 
 
 def lead(storage: Storage) -> tuple[Journal, State]:

@@ -47,9 +47,7 @@ class Faulty(MemoryStorage):
 class Led:
     def __init__(self) -> None:
         self.storage = Faulty(f"memory://loop-{next(numbers)}")
-        self.journal, self.state = journal.lead(
-            self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers)
-        )
+        self.journal, self.state = journal.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.failure: list[BaseException] = []
         self.ended = threading.Event()
         tracker = Tracker(self.state, self.journal.epoch, "stop", 4, 0)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from driver import events as ev
 from driver.state import State, apply
 from driver.tracker import Allocate, CleanedUp, CleanLocalCopies, CleanSegment, Complete, FoundPartitions
-from driver import events as ev
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import BlockMeta, numbered
-from wal.retention import FrameFacts, SegmentFacts
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from wal.retention import FrameFacts, SegmentFacts
 
 
 def trouble(epoch: int, token: int, **changes: object) -> m.Trouble:
-    values: dict[str, object] = dict(
-        receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="out-of-range", position=0, low=40, high=90
-    )
+    values: dict[str, object] = {
+        "receiver_id": "r1",
+        "epoch": epoch,
+        "topic": TOPIC,
+        "partition": 0,
+        "token": token,
+        "kind": "out-of-range",
+        "position": 0,
+        "low": 40,
+        "high": 90,
+    }
     return m.Trouble(**{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -197,7 +205,13 @@ def test_accepting_orders_the_owner_to_claim_again_until_it_has() -> None:
 
     def heartbeat(acknowledged: int) -> tuple[m.Command, ...]:
         beat = m.HeartbeatRequest(
-            receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=acknowledged, buffered_bytes=0, records=0
+            receiver_id="r1",
+            epoch=epoch,
+            state="active",
+            detail="",
+            acknowledged=acknowledged,
+            buffered_bytes=0,
+            records=0,
         )
         return t.say(beat).commands  # type: ignore[no-any-return]
 
@@ -213,7 +227,7 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 10)
     assert t.say(trouble(epoch, token, position=10)).proceed
-    assert [e.gap for e in t.events if isinstance(e, ev.GapRecorded)][0].from_offset == 10
+    assert next(e.gap for e in t.events if isinstance(e, ev.GapRecorded)).from_offset == 10
     assert t.state.partitions["t/0"].owner == ""
     assert t.state.partitions["t/0"].position == 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pyarrow as pa
@@ -70,8 +71,8 @@ def test_the_digest_is_the_specified_one_however_rows_are_cut_and_sliced(
 ) -> None:
     whole = source_batch(rows, headers)
     bounds = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-    slices = [whole.slice(a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
-    rebuilt = [source_batch(rows[a:b], headers) for a, b in zip(bounds, bounds[1:], strict=False)]
+    slices = [whole.slice(a, b - a) for a, b in itertools.pairwise(bounds)]
+    rebuilt = [source_batch(rows[a:b], headers) for a, b in itertools.pairwise(bounds)]
     expected = specified(rows, headers)
     assert digest([whole]) == expected
     assert digest(slices) == expected
