@@ -15,6 +15,7 @@ import uvicorn
 from litestar import Litestar, Request, Response
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
 from forebay.errors import FencedError, ForebayError, RefusedError, UnreachableError, UsageError
@@ -32,7 +33,9 @@ def application(title: str, release: str, routes: Sequence[Any]) -> Litestar:
     ``/v1/openapi.json``."""
     return Litestar(
         route_handlers=list(routes),
-        openapi_config=OpenAPIConfig(title=title, version=release, path="/v1"),
+        openapi_config=OpenAPIConfig(
+            title=title, version=release, path="/v1", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
+        ),
         exception_handlers={Exception: _refuse},
         request_max_body_size=BODY_LIMIT,
         logging_config=None,
@@ -40,6 +43,9 @@ def application(title: str, release: str, routes: Sequence[Any]) -> Litestar:
 
 
 def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Refusal]:
+    if isinstance(error, HTTPException):
+        code = "not-found" if error.status_code == 404 else "bad-request"
+        return Response(messages.Refusal(code=code, message=_words(error)), status_code=error.status_code)
     if isinstance(error, FencedError):
         refusal = messages.Refusal(code="fenced", message=str(error))
     elif isinstance(error, RefusedError):
@@ -48,9 +54,6 @@ def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Re
         refusal = messages.Refusal(code="bad-request", message=str(error))
     elif isinstance(error, ForebayError):
         refusal = messages.Refusal(code="not-ready", message=str(error))
-    elif isinstance(error, HTTPException):
-        code = "not-found" if error.status_code == 404 else "bad-request"
-        return Response(messages.Refusal(code=code, message=_words(error)), status_code=error.status_code)
     else:
         raise error
     return Response(refusal, status_code=_STATUS.get(refusal.code, 409))
@@ -106,9 +109,7 @@ class Server:
                 started.set()
 
         self._server = Announcing(self._config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [bound]}, name="http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]}, name="http", daemon=True)
         self._thread.start()
         if not started.wait(30):
             raise UnreachableError(f"the HTTP server at {self.url} did not start within 30 s")
