@@ -109,11 +109,11 @@ class DriverProcess:
         yield Step(f"{self.name} pause", self.pause, 3)
         if self._next in ("claim", "snapshot", "append", "sync", "snapshot-again"):
             crash = partial(self.crash_in, self.advance)
-            yield Step(f"{self.name} {self._next}-crash", crash, 2, range(1, 8))
+            yield Step(f"{self.name} {self._next}-crash", crash, 8, range(1, 8))
         if self._next == "sync":
-            yield Step(f"{self.name} sync-fails", partial(self.fail_in, "sync"), 1)
+            yield Step(f"{self.name} sync-fails", partial(self.fail_in, "sync"), 4)
         if self._next == "append":
-            yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 1)
+            yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 4)
 
     def _task_due(self, task: str, name: str) -> bool:
         """Rounds that would find nothing are not begun: they would only be noise."""
@@ -232,7 +232,7 @@ class DriverProcess:
     def _lead(self) -> None:
         world = self.world
         self._deletes.extend(self.tracker.pending_actions())
-        self._history = history.HistoryWriter(
+        self._history = world.kinds.history(
             world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
         )
         self._cleaner = Cleaner(
@@ -270,7 +270,7 @@ class DriverProcess:
             yield from self._make_durable(events)
         elif any(one.refusal is not None for one in decided):
             yield "check"
-            self._check()
+            self._check_before_refusal()
         yield "release"
         self._release(decided)
 
@@ -304,6 +304,9 @@ class DriverProcess:
         """No newer epoch, or FencedError."""
         self.journal.check()
         self.world.invariants.checked(self)
+
+    def _check_before_refusal(self) -> None:
+        self._check()
 
     def _release(self, decided: Sequence[Decided]) -> None:
         self._group = []
@@ -401,9 +404,8 @@ class DriverProcess:
                     try:
                         facts = self._cleaner._facts(path, receiver, epoch, index < len(files) - 1)
                     except FileNotFoundError:
-                        break
-                    except ForebayError:
-                        break
+                        continue
+                    yield "judge"
                     yield facts
             yield from self._delete()
 

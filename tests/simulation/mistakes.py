@@ -14,6 +14,7 @@ import msgspec
 
 from driver import journal
 from driver.events import Event
+from driver.history import FinishedBatch, HistoryWriter
 from driver.journal import Journal
 from driver.tracker import CleanSegment, Decision, Tracker
 from forebay import messages as m
@@ -25,6 +26,7 @@ from receiver.machine import ReceiverMachine
 from receiver.partition import Partition, Phase
 from tests.simulation.driver_process import Decided, DriverProcess
 from tests.simulation.world import Kinds
+from wal.frame import FrameKind
 
 
 class SeekingMachine(ReceiverMachine):
@@ -116,6 +118,32 @@ class UncheckedDriver(DriverProcess):
         pass
 
 
+class RefusingUncheckedDriver(DriverProcess):
+    """Refuses without asking whether a newer epoch was claimed: a refusal changes nothing, or so it thought."""
+
+    def _check_before_refusal(self) -> None:
+        pass
+
+
+class HastyTracker(Tracker):
+    """Believes a scan of a segment that its writer could still append to, once that writer is fenced."""
+
+    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+        writer = self.state.receivers.get(request.receiver_id)
+        if writer is not None and writer.epoch != request.epoch:
+            request = replace(request, facts=replace(request.facts, sealed=True))
+        return super()._clean_segment(request, now, now_ms)
+
+
+class ForgettingHistoryWriter(HistoryWriter):
+    """After a full disk it writes what waited, and takes what it was given since for written."""
+
+    def append(self, batches: tuple[FinishedBatch, ...]) -> None:
+        if not self._writer.unsynced():
+            self._writer.append(FrameKind.HISTORY, b"", msgspec.msgpack.encode(batches))
+        self._writer.sync()
+
+
 def trusting_opening(
     storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int
 ) -> Generator[str, None, tuple[Journal, Any]]:
@@ -178,4 +206,8 @@ MISTAKES = (
     _mistake("unsynced-tail-trusted", "INV-7", opening=trusting_opening),
     _mistake("range-written-twice-under-one-token", "rule 4", machine=RewritingMachine),
     _mistake("two-openers-act", "INV-4", opening=unchecked_opening),
+    # found by the simulation in the code itself
+    _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
+    _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),
+    _mistake("history-forgets-what-came-while-it-waited", "INV-2", history=ForgettingHistoryWriter),
 )

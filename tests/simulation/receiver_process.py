@@ -107,15 +107,15 @@ class ReceiverProcess:
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
         if self._drafts and self._writer is not None and not self._sync_failures:
-            yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 2, range(1, 8))
-            yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 1)
+            yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
+            yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
         if self._appended:
-            yield Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 2, range(1, 6))
-            yield Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 2)
+            yield Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 10, range(1, 6))
+            yield Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 6)
         if self._questions:
-            yield Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 2)
+            yield Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 6)
         if self._commits:
-            yield Step(f"{name} commit-lost", self.lose_commit, 3)
+            yield Step(f"{name} commit-lost", self.lose_commit, 6)
 
     # ---- telling the machine -----------------------------------------------------------------------------------------
 

@@ -91,6 +91,10 @@ class Script:
         state = self.world.invariants.durable
         return state.partitions[key].position if state is not None else -1
 
+    def completed(self) -> int:
+        state = self.world.invariants.durable
+        return state.batches_completed if state is not None else 0
+
     def sent(self, label: str) -> bool:
         """Whether this message is on its way."""
         return label in self.world.network.exchanges
@@ -99,6 +103,7 @@ class Script:
 #: the deciding thread of the first driver
 LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
 RECEIVER = ("r1.1",)
+CLEAN = ("d1 clean:begin", "d1 clean:answered", "d1 clean:list")
 
 
 def rewind_by_seek_alone() -> Script:
@@ -186,7 +191,7 @@ def deletion_after_take_over() -> Script:
     script.do("d1 wake", "d1 decide", "d1 append", "d1 sync")
     clean = [*LOOP, "d1 job:answered", "d1 clean:begin", "d1 clean:answered", "d1 clean:archive", "d1 clean:list"]
     for _ in range(8):
-        script.perhaps(*clean, "d1 clean:scan", "d1 clean:delete")
+        script.perhaps(*clean, "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
     return script
 
 
@@ -203,12 +208,12 @@ def orphan_deleted_before_its_report() -> Script:
     script.run(*RECEIVER, until=lambda: not script.world.can("r1.1 sync"), without=late)
     script.do("d1 clean:begin")
     script.run(*LOOP, "d1 clean:answered", "d1 clean:list", until=lambda: script.world.can("d1 clean:scan"))
-    script.do("d1 clean:scan", "d1 decide")
+    script.do("d1 clean:scan", "d1 clean:judge", "d1 decide")
     script.perhaps("d1 append", "d1 sync", "d1 check")
     script.do("d1 release")
     script.run(*LOOP, "d1 clean:answered", until=lambda: not script.world.can("d1 decide"))
     for _ in range(4):
-        script.perhaps(*LOOP, "d1 clean:scan", "d1 clean:answered", "d1 clean:delete")
+        script.perhaps(*LOOP, "d1 clean:scan", "d1 clean:judge", "d1 clean:answered", "d1 clean:delete")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 8)
     return script
 
@@ -252,6 +257,54 @@ def two_openers_act() -> Script:
     return script
 
 
+def refusal_after_take_over() -> Script:
+    """A driver that was taken over does not know it yet. A receiver that registered with the new one asks the old one, which
+    knows no such epoch: its word must not end the receiver."""
+    script = Script(faults=("driver", "receiver"))
+    script.begin("r1")
+    script.open_driver("d2")
+    script.do("r1.1 kill", "expire r1.1/1", "start r1", "deliver r1.2/register#1 d2")
+    script.run("r1.2", "d2 ", until=lambda: script.sent("r1.2/look#1"), without=("deliver r1.2/look#1",))
+    script.do("deliver r1.2/look#1 d1", "d1 decide", "d1 check")
+    script.perhaps("d1 release", "answer r1.2/look#1 1")
+    return script
+
+
+def segment_scanned_before_its_writer_was_fenced() -> Script:
+    """Clean-up scans a segment, all of which is completed. Before it is judged, another block is appended to it and accepted,
+    and then its writer is fenced: now it seems that nobody could have appended."""
+    script = Script(segment_bytes=100_000, faults=("receiver",))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() == 1)
+    script.run(*LOOP, *CLEAN, "d1 clean:archive", until=lambda: script.world.can("d1 clean:scan"))
+    script.do("d1 clean:scan", "produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 8)
+    script.do("r1.1 kill", "expire r1.1/1", "start r1")
+    script.run("r1.2", *LOOP, until=lambda: script.sent("r1.2/look#1"))
+    script.run(*LOOP, until=lambda: not any(map(script.world.can, LOOP)))
+    script.do("d1 clean:judge", "d1 decide")
+    script.perhaps("d1 append", "d1 sync")
+    return script
+
+
+def history_forgets_what_came_while_it_waited() -> Script:
+    """The disk is full when the first batch is to move to the history; when there is space again, two batches are."""
+    script = Script(faults=("disk",))
+    script.begin("r1")
+    for number in (1, 2):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda number=number: script.position() == 4 * number)  # type: ignore[misc]
+        script.run(*LOOP, "d1 timer", "d1 job", until=lambda number=number: script.completed() == number)  # type: ignore[misc]
+        script.run(*LOOP, *CLEAN, until=lambda: script.world.can("d1 clean:archive"))
+        if number == 1:
+            script.do("journal full 0", "d1 clean:archive", "journal has-space")
+    script.do("d1 clean:archive")
+    script.run(*LOOP, until=lambda: not any(map(script.world.can, LOOP)))
+    return script
+
+
 SCENARIOS: dict[str, Callable[[], Script]] = {
     "rewind-by-seek-alone": rewind_by_seek_alone,
     "answer-before-durable": answer_before_durable,
@@ -263,6 +316,9 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "unsynced-tail-trusted": unsynced_tail_trusted,
     "range-written-twice-under-one-token": range_written_twice_under_one_token,
     "two-openers-act": two_openers_act,
+    "refusal-after-take-over": refusal_after_take_over,
+    "segment-scanned-before-its-writer-was-fenced": segment_scanned_before_its_writer_was_fenced,
+    "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
 }
 
 

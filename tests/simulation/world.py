@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from driver import journal
+from driver.history import HistoryWriter
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
@@ -35,7 +36,7 @@ CALM_ROUNDS = 600
 #: kinds of faults that a run may have
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka")
 #: records produced in one run at most
-RECORDS_MAX = 120
+RECORDS_MAX = 400
 _ALL_THERE_IS = 1 << 40
 
 
@@ -68,10 +69,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             max_queued_batches=random.choice((1, 2, 4)),
             tasks=random.choice((1, 2, 3)),
             snapshot_events=random.choice((3, 12, 1_000)),
-            segment_bytes=random.choice((1, 2_000, 6_000)),
+            segment_bytes=random.choice((1, 6_000, 100_000)),
             drivers_at_once=random.choice((1, 2, 2, 3)),
             faults=tuple(fault for fault in FAULTS if random.random() < 0.7),
-            quiet=random.choice((2, 5, 20)),
+            quiet=random.choice((5, 20, 60)),
         )
 
 
@@ -84,6 +85,7 @@ class Kinds:
     opening: Callable[..., Any] = journal.opening
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
+    history: type[HistoryWriter] = HistoryWriter
 
 
 class World:
@@ -101,7 +103,7 @@ class World:
             block_size=Size(120),
             memory=Size(2_000),
             drain_timeout=Duration(8.0),
-            heartbeat_interval=Duration(4.0),
+            heartbeat_interval=Duration(15.0),
             report_timeout=Duration(2.0),
             reclaim_delay=Duration(0.3),
             local_copies=False,
@@ -191,17 +193,17 @@ class World:
 
     def _steps(self) -> Iterator[Step]:
         faults = self.options.faults
-        yield Step("time", self._pass_time, 6, range(1, 60))
+        yield Step("time", self._pass_time, 4, range(1, 30))
         for process in self._processes():
             if process.paused:
-                yield Step(f"{process.name} wake", process.wake, 4)
+                yield Step(f"{process.name} wake", process.wake, 2)
                 continue
             yield from process.steps()
             if "receiver" in faults:
                 yield from map(_fault, process.fault_steps())
         for driver in self.drivers:
             if driver.paused:
-                yield Step(f"{driver.name} wake", driver.wake, 6)
+                yield Step(f"{driver.name} wake", driver.wake, 3)
                 continue
             yield from driver.steps()
             if "driver" in faults:
@@ -237,21 +239,21 @@ class World:
                 for driver in serving:
                     yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), 20)
                 if faults:
-                    yield _fault(Step(f"lose {label}", partial(self.network.lose_request, exchange), 2))
+                    yield _fault(Step(f"lose {label}", partial(self.network.lose_request, exchange), 6))
                     if exchange.made < COPIES_MAX:
-                        yield _fault(Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 2))
+                        yield _fault(Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 6))
             sender = self._sender(exchange)
             if sender is None or not sender.running:
                 continue
             for number in exchange.answers:
                 yield Step(f"answer {label} {number}", partial(self._answer, exchange, number), 25)
                 if faults:
-                    step = Step(f"lose-answer {label} {number}", partial(self.network.lose_answer, exchange, number), 2)
+                    step = Step(f"lose-answer {label} {number}", partial(self.network.lose_answer, exchange, number), 6)
                     yield _fault(step)
             if not exchange.given_up:
                 lost = not exchange.copies and not exchange.answers and not exchange.at_driver
                 if lost or faults:
-                    step = Step(f"give-up {label}", partial(self.network.give_up, exchange), 20 if lost else 2)
+                    step = Step(f"give-up {label}", partial(self.network.give_up, exchange), 20 if lost else 4)
                     yield step if lost else _fault(step)
 
     def _sender(self, exchange: Exchange) -> ReceiverProcess | None:
@@ -276,7 +278,7 @@ class World:
             where = f"{TOPIC}/{partition}"
             log = topic.log(partition)
             if self._produced < RECORDS_MAX:
-                yield Step(f"produce {where}", partial(self._produce, partition), 8, range(1, 7))
+                yield Step(f"produce {where}", partial(self._produce, partition), 5, range(1, 7))
             if "kafka" not in self.options.faults:
                 continue
             if log.high and self._produced < RECORDS_MAX:
