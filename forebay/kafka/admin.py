@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as WirePartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
@@ -67,14 +75,21 @@ class KafkaAdmin:
             else IsolationLevel.READ_COMMITTED
         )
         self._tells_topic_ids: bool | None = None
+        self._options = client_options(options, client_id)
+        self._lookers: dict[str, Consumer] = {}
+        self._lock = threading.Lock()
         try:
             # kept for the life of this object: a client that is collected while its futures run answers _DESTROY
-            self._client: AdminClient | None = AdminClient({**client_options(options, client_id)}, logger=_log)
+            self._client: AdminClient | None = AdminClient({**self._options}, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
 
     def close(self) -> None:
         self._client = None
+        with self._lock:
+            lookers, self._lookers = list(self._lookers.values()), {}
+        for looker in lookers:
+            looker.close()
 
     def __enter__(self) -> KafkaAdmin:
         return self
@@ -146,15 +161,20 @@ class KafkaAdmin:
         return {tp: (low[tp], high[tp]) for tp in wanted}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """What ``group`` committed, for those of ``partitions`` that it committed anything for."""
+        """What ``group`` committed, for those of ``partitions`` that it committed anything for.
+
+        Asked by a consumer that never joins: the admin client's request for the same takes the whole process down while
+        the group's coordinator loads or moves (librdkafka#5040).
+        """
         wanted = [WirePartition(tp.topic, tp.partition) for tp in partitions]
         if not wanted:
             return {}
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
-        futures = self._admin.list_consumer_group_offsets(request, request_timeout=self._timeout)
-        answer = self._result(futures[group], f"offsets of group {group}")
+        try:
+            answer = self._looker(group).committed(wanted, timeout=self._timeout)
+        except KafkaException as error:
+            raise self._explained(error, f"offsets of group {group}") from None
         found: dict[TopicPartition, Committed] = {}
-        for partition in answer.topic_partitions:
+        for partition in answer:
             if partition.error is not None:
                 raise self._explained(KafkaException(partition.error), f"offsets of group {group}")
             if partition.offset >= 0:
@@ -256,6 +276,16 @@ class KafkaAdmin:
             self._result(future, f"deleting records of {wire.topic}/{wire.partition}")
 
     # ---- asking -----------------------------------------------------------------------------------------------------
+
+    def _looker(self, group: str) -> Consumer:
+        if self._client is None:
+            raise ForebayError("this Kafka admin client is closed")
+        with self._lock:
+            looker = self._lookers.get(group)
+            if looker is None:
+                own = {"group.id": group, "enable.auto.commit": "false", "log_level": "0"}
+                looker = self._lookers[group] = Consumer({**self._options, **own})
+            return looker
 
     @property
     def _admin(self) -> AdminClient:
