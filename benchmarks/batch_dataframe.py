@@ -33,7 +33,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
         engine = SparkEngine(blocks.settings, dict)
         engine.start()
         try:
-            assert _ours(engine, blocks)[1] == _peer(engine, parquet)[1], "the two aggregates differ"
+            if _ours(engine, blocks)[1] != _peer(engine, parquet)[1]:
+                raise RuntimeError("the two aggregates differ")
             pairs = alternate(setup.runs, lambda: _ours(engine, blocks)[0], lambda: _peer(engine, parquet)[0])
         finally:
             engine.stop()

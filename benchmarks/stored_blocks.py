@@ -112,36 +112,38 @@ def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
     return meta, encode_block(parts, False)
 
 
-# ---- the aggregate: for each of 1,000 keys its records and the bytes of their values --------------------------------
+# ---- the aggregate: for each of 1,000 keys its records, the bytes of their values, and what is found in them -----------
 
-Totals = list[tuple[bytes, int, int]]
+#: key, records, bytes of values, and of how many values SOUGHT is a part
+Totals = list[tuple[bytes, int, int, int]]
+SOUGHT = "00"
 
 
-def totals(batches: Iterable[pa.RecordBatch]) -> Totals:
-    """(key, records, bytes of values), over whatever has columns ``key`` and ``value``."""
-    parts = [pa.table({"key": batch.column("key"), "bytes": _lengths(batch.column("value"))}) for batch in batches]
-    return _grouped(pa.concat_tables(parts), "count")
+def totals(batches: Iterable[pa.RecordBatch], look_inside: bool) -> Totals:
+    """The aggregate over whatever has columns ``key`` and ``value``; without ``look_inside`` no value's bytes are read."""
+    parts = [_measures(batch.column("key"), batch.column("value"), look_inside) for batch in batches]
+    wanted: Any = [("bytes", "count"), ("bytes", "sum"), ("found", "sum")]
+    found: Any = pa.concat_tables(parts).group_by("key", use_threads=False).aggregate(wanted)
+    columns = [found.column(name).to_pylist() for name in ("key", "bytes_count", "bytes_sum", "found_sum")]
+    return list(zip(*columns, strict=True))
+
+
+def _measures(key: Any, value: Any, look_inside: bool) -> pa.Table:
+    lengths: Any = pc.binary_length(value)
+    found: Any = pc.match_substring(value, SOUGHT) if look_inside else pc.equal(lengths, 0)
+    return pa.table({"key": key, "bytes": lengths, "found": found})
 
 
 def merged(parts: Sequence[Totals]) -> Totals:
     """The totals of all parts, ordered by key."""
-    sums: dict[bytes, tuple[int, int]] = {}
-    for key, records, size in itertools.chain.from_iterable(parts):
-        before = sums.get(key, (0, 0))
-        sums[key] = (before[0] + records, before[1] + size)
-    return sorted((key, records, size) for key, (records, size) in sums.items())
+    sums: dict[bytes, tuple[int, int, int]] = {}
+    for key, records, size, found in itertools.chain.from_iterable(parts):
+        before = sums.get(key, (0, 0, 0))
+        sums[key] = (before[0] + records, before[1] + size, before[2] + found)
+    return sorted((key, *numbers) for key, numbers in sums.items())
 
 
-def _lengths(column: Any) -> Any:
-    return pc.binary_length(column)
-
-
-def _grouped(table: Any, count: str) -> Totals:
-    found = table.group_by("key", use_threads=False).aggregate([("bytes", count), ("bytes", "sum")])
-    return list(zip(*(found.column(name).to_pylist() for name in ("key", f"bytes_{count}", "bytes_sum")), strict=True))
-
-
-def plain_totals(files: Sequence[tuple[str, int]]) -> Totals:
+def plain_totals(files: Sequence[tuple[str, int]], look_inside: bool) -> Totals:
     """The aggregate over the Arrow streams in ``files``, with nothing but pyarrow: no checks of any kind."""
 
     def batches() -> Iterable[pa.RecordBatch]:
@@ -151,4 +153,4 @@ def plain_totals(files: Sequence[tuple[str, int]]) -> Totals:
                 with pa.ipc.open_stream(file) as reader:
                     yield from reader
 
-    return totals(batches())
+    return totals(batches(), look_inside)
