@@ -63,7 +63,9 @@ def _tell(failure: traces.Failure, steps: int, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     traces.save(trace, path)
     print(*trace.steps, sep="\n")
-    print(f"{len(trace.steps)} steps{', then without faults' if trace.settle else ''}, written to {path}; again: --replay {path}")
+    print(
+        f"{len(trace.steps)} steps{', then without faults' if trace.settle else ''}, written to {path}; again: --replay {path}"
+    )
     return 1
 
 

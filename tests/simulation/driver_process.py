@@ -142,7 +142,9 @@ class DriverProcess:
         del self._task_next[task]
         answer = self._answers.pop(task, None)
         try:
-            wanted = self._tasks[task].throw(answer) if isinstance(answer, Exception) else self._tasks[task].send(answer)
+            wanted = (
+                self._tasks[task].throw(answer) if isinstance(answer, Exception) else self._tasks[task].send(answer)
+            )
         except StopIteration:
             return
         except AssertionError:
@@ -225,7 +227,11 @@ class DriverProcess:
         else:
             raise AssertionError("opening has a step that the simulation does not know")
         self.tracker = world.kinds.tracker(
-            state, self.journal.epoch, world.options.on_gap, world.options.max_queued_batches, world.options.retention_ms
+            state,
+            self.journal.epoch,
+            world.options.on_gap,
+            world.options.max_queued_batches,
+            world.options.retention_ms,
         )
         world.invariants.opened(self)
 
@@ -354,7 +360,7 @@ class DriverProcess:
                 for block in task:
                     yield "read"
                     read += self._read(block)
-                rows.append((tuple(b.id for b in task), tuple(read)))  # type: ignore[arg-type]
+                rows.append((tuple(b.id for b in task), tuple(read)))
             self.world.invariants.job_done(self, batch_id, tuple(rows))
             yield "complete"
             try:

@@ -7,7 +7,6 @@ bytes whenever those have changed, blocks are read back by handle from the WAL's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,16 +77,19 @@ class Invariants:
         self._world = world
         self._journal = SyncedImage(world.journal)
         self._wal = SyncedImage(world.wal)
-        self._journal_steps = self._wal_steps = self._commits = -1
+        self._journal_steps = -1
         self._signature: Any = None
         self._history_signature: Any = None
         self._durable_checked: Any = None
+        self._commits_checked: Any = None
         self.durable: State | None = None
         self.finished: tuple[history.FinishedBatch, ...] = ()
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
         self._cleaned: set[str] = set()  # blocks whose deletion was durably intended
         self._accepted: dict[str, str] = {}  # answered as accepted: block → by which driver
-        self._written: dict[tuple[TopicPartition, int], list[tuple[int, int, str]]] = {}  # per token, all that was written
+        self._written: dict[
+            tuple[TopicPartition, int], list[tuple[int, int, str]]
+        ] = {}  # per token, all that was written
         self.runs: dict[int, tuple[Any, ...]] = {}  # batch → packing and rows that the job saw
 
     # ---- after every step --------------------------------------------------------------------------------------------
@@ -179,13 +181,11 @@ class Invariants:
         if stored.meta != block.meta:
             raise InvariantViolation("INV-1", f"the WAL holds another block where {block.id} should be")
         for held, batches in decoded:
-            rows = {
-                offset: value
-                for batch in batches
-                for offset, value in zip(
-                    batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
-                )
-            }
+            rows: dict[int, bytes] = {}
+            for batch in batches:
+                offsets: list[Any] = batch.column("offset").to_pylist()
+                values: list[Any] = batch.column("value").to_pylist()
+                rows.update(zip(offsets, values, strict=True))
             self._compare(state.partitions[str(held.tp)], held, rows, block.id)
 
     def _compare(self, partition: Partition, held: OffsetRange, rows: dict[int, bytes], block_id: str) -> None:
@@ -196,7 +196,9 @@ class Invariants:
             entry = entries[offset] if offset < len(entries) else None
             if offset in rows:
                 if entry is None or entry.kind != RECORD or entry.value != rows[offset]:
-                    raise InvariantViolation("INV-2", f"block {block_id}: {held.tp} offset {offset} is no record of its life")
+                    raise InvariantViolation(
+                        "INV-2", f"block {block_id}: {held.tp} offset {offset} is no record of its life"
+                    )
             elif entry is None or (entry.kind == RECORD and not entry.compacted):
                 raise InvariantViolation("INV-2", f"block {block_id}: {held.label} lacks offset {offset}")
 
@@ -204,9 +206,9 @@ class Invariants:
         """INV-1: nothing of ours is committed beyond the durable position of its life."""
         group = self._world.kafka.group
         now = (group.commits, self._signature)
-        if now == self._commits:
+        if now == self._commits_checked:
             return
-        self._commits = now  # type: ignore[assignment]
+        self._commits_checked = now
         for tp, committed in group.committed.items():
             found = _METADATA.fullmatch(committed.metadata)
             assert found is not None
@@ -246,7 +248,9 @@ class Invariants:
             self._refresh()
             known = self.durable.receivers.get(process.receiver_id) if self.durable is not None else None
             if known is not None and known.epoch == process.machine.epoch:
-                raise InvariantViolation("INV-4", f"{process.name} was ended, and is not superseded: {process.exit_reason}")
+                raise InvariantViolation(
+                    "INV-4", f"{process.name} was ended, and is not superseded: {process.exit_reason}"
+                )
         elif process.exit_code == 2:
             raise InvariantViolation("progress", f"{process.name} was refused: {process.exit_reason}")
 
@@ -412,5 +416,3 @@ def _named(error: Exception) -> str:
 
 def _encoded(state: State) -> bytes:
     return msgspec.msgpack.encode(state)
-
-

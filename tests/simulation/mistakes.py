@@ -169,7 +169,7 @@ def unchecked_opening(
     opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes)
     for _ in range(3):
         yield next(opening)
-    with mock.patch.object(Journal, "check", lambda self: None):
+    with mock.patch.object(Journal, "check"):
         return _returned(opening)
 
 

@@ -52,10 +52,7 @@ class Script:
             ]
             busy = [label for label in possible if not label.endswith(" tick")]
             ticks = [label for label in possible if label.endswith(" tick")]
-            if busy:
-                labels = busy[:1]
-            else:
-                labels = ["time 3", *ticks]
+            labels = busy[:1] if busy else ["time 3", *ticks]
             if optional:
                 self.perhaps(*labels)
             else:

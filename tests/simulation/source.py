@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.records import SOURCE_SCHEMA
+from forebay.records import SOURCE_SCHEMA, Column
 from forebay.values import TopicPartition
 from tests.simulation.kafka import Kafka
 
@@ -99,7 +99,7 @@ class SimulatedSource:
 
 def columns(tp: TopicPartition, generation: int, offsets: Sequence[int], values: Sequence[bytes]) -> Columns:
     count = len(offsets)
-    arrays: list[pa.Array] = [
+    arrays: list[Column] = [
         pa.nulls(count, pa.binary()),
         pa.array(values, pa.binary()),
         pa.array(offsets, pa.int64()),

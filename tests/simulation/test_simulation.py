@@ -21,7 +21,9 @@ def test_all_invariants_hold_after_every_step_of_random_runs(first: int) -> None
     """INV-1 to INV-4, INV-7, INV-8 under crashes, zombies, lost messages and full disks; then everything is completed."""
     for seed in range(first, first + RUNS):
         outcome = traces.explore(seed, STEPS)
-        assert isinstance(outcome, World), f"python -m tests.simulation --seed {seed} --steps {STEPS}: {outcome.violation}"
+        assert isinstance(outcome, World), (
+            f"python -m tests.simulation --seed {seed} --steps {STEPS}: {outcome.violation}"
+        )
 
 
 def test_a_seed_gives_the_same_run_again() -> None:

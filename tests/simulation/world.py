@@ -177,7 +177,9 @@ class World:
                 if choice is not None:
                     self._take(label, choice.run)
             self.clock.advance(0.1)
-        raise InvariantViolation("progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}")
+        raise InvariantViolation(
+            "progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}"
+        )
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class World:
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
-                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(0, 600)))
+                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
 
@@ -297,7 +299,9 @@ class World:
             if not driver.leading or driver.paused:
                 continue
             for key, partition in driver.tracker.state.partitions.items():
-                if partition.trouble is not None and not any(isinstance(w.request, m.AcceptGapRequest) for w in driver.queue):
+                if partition.trouble is not None and not any(
+                    isinstance(w.request, m.AcceptGapRequest) for w in driver.queue
+                ):
                     yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
 
     def _calm_steps(self) -> Iterator[Step]:
