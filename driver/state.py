@@ -275,6 +275,7 @@ def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
         raise BrokenInvariant(f"a gap of {partition.tp} begins at {event.gap.from_offset}, not at the position (INV-2)")
     partition.gaps.append(RecordedGap(life=partition.life.life, gap=event.gap, time_ms=event.time_ms))
     partition.position = event.gap.until_offset
+    _complete_gaps(partition)
     partition.trouble = None
     _end_claim(partition)
 
@@ -316,6 +317,14 @@ def _advance_completed_prefix(state: State) -> None:
                 partition = _partition(state, r.topic, r.partition)
                 if r.life == partition.life.life:
                     partition.completed = max(partition.completed, r.until_offset)
+                    _complete_gaps(partition)
+
+
+def _complete_gaps(partition: Partition) -> None:
+    """No batch will ever hold a gap: what is completed up to one is completed to its end."""
+    for recorded in partition.gaps:
+        if recorded.life == partition.life.life and recorded.gap.from_offset == partition.completed:
+            partition.completed = recorded.gap.until_offset
 
 
 def _loss_accepted(state: State, event: ev.LossAccepted) -> None:

@@ -232,6 +232,24 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
     assert t.state.partitions["t/0"].position == 40
 
 
+@pytest.mark.parametrize("gap_first", [True, False])
+def test_a_gap_is_completed_with_what_lies_before_it(gap_first: bool) -> None:
+    """No batch will ever hold it, so the completed position would stay before it for good."""
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    batch = t.batch()
+    if gap_first:
+        t.say(trouble(epoch, token, position=10))
+        assert t.state.partitions["t/0"].completed == 0
+    t.complete(batch)
+    if not gap_first:
+        assert t.state.partitions["t/0"].completed == 10
+        t.say(trouble(epoch, token, position=10))
+    assert t.state.partitions["t/0"].completed == 40
+
+
 def test_a_position_above_the_log_begins_a_new_life_at_its_end() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
