@@ -29,7 +29,10 @@ def small_disk(folder: Path) -> Iterator[Path]:
         missing("a small filesystem is mounted by root on Linux alone: run as root to test a full disk")
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode != 0:
         missing(f"a small filesystem can't be mounted here: {mounted.stderr.strip()}")
@@ -77,7 +80,9 @@ def test_receivers_wait_for_space_in_the_wal_and_say_so(
     ):  # fmt: skip
         cluster.await_records(100)
         filler = fill(disk)
-        cluster.wait(lambda: (r := cluster.receiver("r1")) and "no space" in r.detail, "the receiver to say that it waits")
+        cluster.wait(
+            lambda: (r := cluster.receiver("r1")) and "no space" in r.detail, "the receiver to say that it waits"
+        )
         stuck = cluster.wait(cluster.status, "status")
         target = flow.records + 1500
         cluster.wait(lambda: flow.records >= target, "records while the disk is full")
@@ -101,7 +106,8 @@ def test_local_copies_are_given_up_for_lack_of_space_and_counted(
         cluster.await_records(100)
         fill(disk)
         cluster.wait(
-            lambda: (r := cluster.receiver("r1")) and r.counters.get("local_copies_given_up"), "copies given up, and counted"
+            lambda: (r := cluster.receiver("r1")) and r.counters.get("local_copies_given_up"),
+            "copies given up, and counted",
         )
         cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("wal"), "batches read from the WAL")
         finish(cluster, flow)

@@ -69,7 +69,9 @@ def test_random_kills_of_every_process_and_a_broker_restart_lose_and_repeat_noth
         audit = cluster.command("audit")
         assert audit.returncode == 0, audit.stderr
     assert killed.total() >= 5
-    print(f"{flow.records} records, {dict(killed)} killed, the broker killed once: each record in exactly one completed batch")
+    print(
+        f"{flow.records} records, {dict(killed)} killed, the broker killed once: each record in exactly one completed batch"
+    )
 
 
 @pytest.mark.long

@@ -50,10 +50,15 @@ def test_a_rebalance_in_mid_block_loses_and_repeats_nothing(
 def test_a_revocation_longer_than_the_groups_patience_is_refused_what_it_reports_late(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """The member is thrown out in mid-callback, r2 goes on, and the callback then reports its open block: too late (INV-4)."""
+    """An eager group waits for its members to give up everything first: the one that does not is thrown out in mid-callback,
+    r2 goes on, and the callback then reports its open block: too late (INV-4)."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    kafka = {"max.poll.interval.ms": "3000", "session.timeout.ms": "3000"}
+    kafka = {
+        "partition.assignment.strategy": "range",
+        "max.poll.interval.ms": "3000",
+        "session.timeout.ms": "3000",
+    }
     with (
         Flow(kafka_broker.options, topic) as flow,
         Cluster(

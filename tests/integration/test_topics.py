@@ -68,23 +68,25 @@ def test_a_compacted_topic_is_taken_in_with_its_holes(
     with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False) as cluster:
         produced = 0
 
+        def write(count: int) -> None:
+            """Few keys, so that nearly all of it is compacted away."""
+            nonlocal produced
+            records = [(b"k%d" % (n % 14), b"%d" % n) for n in range(produced, produced + count)]
+            produce(kafka_broker.options, topic, records, Truth(), partitions=[0, 1])
+            produced += count
+
         def holes() -> bool:
             """Segments roll when something is written, and only closed ones are compacted."""
-            nonlocal produced
-            produce(kafka_broker.options, topic, list(numbered(40, produced)), Truth(), partitions=[0, 1])
-            produced += 40
-            ends = ends_in_kafka(kafka_broker, topic, 2)
-            found = read_topic(kafka_broker.options, ends).table()
-            first = min(found.column("offset").to_pylist())
-            return found.num_rows < produced - 60 and first > 0
+            write(60)
+            found = read_topic(kafka_broker.options, ends_in_kafka(kafka_broker, topic, 2)).table()
+            return min(found.column("offset").to_pylist()) > 0 and found.num_rows < produced - 50
 
         cluster.wait(holes, "holes that compaction left")
         cluster.start_all()
         ends = ends_in_kafka(kafka_broker, topic, 2)
         cluster.await_completed(ends)
         for _ in range(3):  # compaction goes on while records flow
-            produce(kafka_broker.options, topic, list(numbered(40, produced)), Truth(), partitions=[0, 1])
-            produced += 40
+            write(60)
             cluster.await_completed(ends_in_kafka(kafka_broker, topic, 2))
         report = cluster.check_audit()
         assert sum(life.skipped for life in report.lives) > 0
@@ -149,7 +151,7 @@ def test_a_recreated_topic_begins_a_new_life(
             await_troubles(cluster, "created again", {0, 1, 2, 3})
             assert cluster.command("status").returncode == 1
             positions = {p.partition: p.position for p in cluster.wait(cluster.status, "status").partitions}
-            assert positions == {number: 100 for number in range(4)}, "stopped where the old topic ended"
+            assert positions == dict.fromkeys(range(4), 100), "stopped where the old topic ended"
             accept(cluster, {0, 1, 2, 3})
         cluster.await_completed(second.ends())
         for mark in marks:
@@ -188,8 +190,8 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
             shown = await_troubles(cluster, "no longer holds", {0, 1})
             assert [p.position for p in shown] == [100, 100]
             assert "offsets 100 to 150" in shown[0].trouble and "offsets 100 to 200" in shown[1].trouble
-            offsets = cluster.command("--json", "offsets", "show")
-            assert offsets.returncode in (0, 1) and json.loads(offsets.stdout), offsets.stderr
+            offsets = cluster.command("--json", "offsets")
+            assert offsets.returncode == 1 and [p["position"] for p in json.loads(offsets.stdout)][:2] == [100, 100]
             dry = cluster.command("offsets", "accept-gap", f"{topic}/0", "100", "150")
             assert dry.returncode == 0 and "nothing was changed" in dry.stderr
             wrong = cluster.command("offsets", "accept-gap", f"{topic}/0", "100", "151", "--yes")
@@ -205,12 +207,16 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
         lost = {0: range(100, 150), 1: range(100, 200)}
         kept = [
             offset not in lost.get(partition, ())
-            for partition, offset in zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True)
+            for partition, offset in zip(
+                rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True
+            )
         ]
         assert_same_records(cluster.records_seen(), rows.filter(kept))
 
 
-def test_a_damaged_batch_stops_its_partition_and_is_never_skipped(tmp_path: Path, own_kafka_broker: KafkaBroker) -> None:
+def test_a_damaged_batch_stops_its_partition_and_is_never_skipped(
+    tmp_path: Path, own_kafka_broker: KafkaBroker
+) -> None:
     """INV-5. Bytes of a log segment are flipped on the broker's disk: what lies before is taken in, nothing after it is, the
     other partitions go on, and status says which offset."""
     broker = own_kafka_broker

@@ -30,7 +30,6 @@ def test_a_receiver_that_slept_past_its_session_changes_nothing(
             cluster.start(name)
         cluster.start("r1", failpoints=f"{failpoint}=stop@5")
         cluster.await_hit(failpoint)
-        slept_at = {tp: 0 for tp in cluster.owners()}
         cluster.wait(lambda: set(cluster.owners().values()) == {"r2"} and len(cluster.owners()) == 4, "r2 to own all")
         slept_at = {(p.topic, p.partition): p.position for p in cluster.wait(cluster.status, "status").partitions}
         cluster.wait(
@@ -56,7 +55,10 @@ def test_a_receiver_whose_id_was_taken_ends_fenced(
     """Two processes under one id: the newer registration ends the older's claims, and the older exits with 4."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic], receivers=1) as cluster:
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1) as cluster,
+    ):
         cluster.await_records(100)
         cluster.start_rival("r1-again", "r1")
         assert cluster.await_end("r1") == 4
@@ -102,7 +104,10 @@ def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(
 ) -> None:
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic], receivers=1) as cluster:
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1) as cluster,
+    ):
         cluster.await_records(100)
         refused = cluster.command("driver")
         assert refused.returncode == 1

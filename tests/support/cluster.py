@@ -104,7 +104,12 @@ class Cluster:
         self._config = folder / "forebay.toml"
         self._start_all = start
         self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
-        self._sections["kafka"] = {**self._sections["kafka"], "topics": list(topics), **options, **settings.get("kafka", {})}
+        self._sections["kafka"] = {
+            **self._sections["kafka"],
+            "topics": list(topics),
+            **options,
+            **settings.get("kafka", {}),
+        }
         self._sections["wal"].setdefault("url", f"file://{folder}/wal")
         self._sections["driver"] = {
             "url": self.driver_url, "journal": f"file://{folder}/journal", "engine": engine,
@@ -168,7 +173,12 @@ class Cluster:
                 self.start(service.name, failpoints=failpoints)
 
     def start(
-        self, name: str, *more: str, failpoints: str = "", environment: Mapping[str, str] | None = None, keep: bool = True
+        self,
+        name: str,
+        *more: str,
+        failpoints: str = "",
+        environment: Mapping[str, str] | None = None,
+        keep: bool = True,
     ) -> None:
         """Starts a process; what kills it, but for :meth:`kill9`, has it restarted while the test waits (``keep``)."""
         service = self._services[name]
@@ -192,7 +202,8 @@ class Cluster:
     def _spawn(self, service: _Service, *more: str) -> None:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("FOREBAY")},
-            "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join((str(self.folder), _ROOT)),
+            "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1",
+            "PYTHONPATH": os.pathsep.join((str(self.folder), _ROOT)),
             "FOREBAY_FAILPOINTS": service.failpoints, "FOREBAY_FAILPOINT_DIR": str(self.failpoint_folder),
             **service.environment,
         }  # fmt: skip
@@ -365,7 +376,8 @@ class Cluster:
     def await_records(self, count: int) -> None:
         """Until ``count`` records are in completed batches."""
         self.wait(
-            lambda: (status := self.status()) is not None and status.records_completed >= count, f"{count} records completed"
+            lambda: (status := self.status()) is not None and status.records_completed >= count,
+            f"{count} records completed",
         )
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -430,7 +442,9 @@ class Cluster:
             partition = state.partition(tp)
             assert partition is not None
             if commit.metadata == f"forebay:{state.lineage}:{partition.life.life}":
-                assert commit.offset <= partition.position, f"{tp}: committed {commit.offset} beyond {partition.position}"
+                assert commit.offset <= partition.position, (
+                    f"{tp}: committed {commit.offset} beyond {partition.position}"
+                )
 
     def drain(self, names: Sequence[str] = ()) -> None:
         """Ends receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 #: how long a producer may stay without an answer (a broker restarts meanwhile)
 _FLUSH_SECONDS = 90.0
+_READ_SECONDS = 60.0
 #: between two small portions, so that records flow and don't come in bursts
 _PORTION_SECONDS = 0.02
 
@@ -176,10 +178,10 @@ def read_topic(options: Mapping[str, str], ends: Mapping[tuple[str, int], int], 
     try:
         consumer.assign([WirePartition(topic, partition, low) for topic, partition in ends])
         waiting = {tp for tp, end in ends.items() if end > low}
+        deadline = time.monotonic() + _READ_SECONDS
         while waiting:
-            messages = consumer.consume(10_000, 30.0)
-            assert messages, f"nothing more came of {waiting}"
-            for message in messages:
+            assert time.monotonic() < deadline, f"the ends of {waiting} never came"
+            for message in consumer.consume(10_000, 0.1):
                 error = message.error()
                 where = (message.topic() or "", message.partition() or 0)
                 if error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.support.flow import SCHEMA
 #: written into a cluster's folder as jobs.py. Each run of a batch writes one Arrow file named by the batch's id; a rerun
 #: whose rows differ from those of an earlier run leaves both (INV-3). While the file ``hold`` is there, a job that has
 #: read its rows waits; ``fail`` lets it fail.
-JOB = '''\
+JOB = """\
 import json
 import time
 from pathlib import Path
@@ -64,13 +65,15 @@ def keep(batch, rows):
     temporary = SEEN / f"{batch.id}.tmp"
     temporary.write_bytes(data)
     temporary.replace(path)
-'''
+"""
 
 
 def seen_by(folder: Path, completed: Iterable[int]) -> pa.Table:
     """The rows of all ``completed`` batches as the job saw them. Each must have run, and each rerun been the same."""
     different = sorted(path.stem for path in folder.glob("*.differs"))
-    assert not different, f"batches {different} had other rows when they ran again (INV-3); both versions are in {folder}"
+    assert not different, (
+        f"batches {different} had other rows when they ran again (INV-3); both versions are in {folder}"
+    )
     tables = [SCHEMA.empty_table()]
     for batch_id in completed:
         path = folder / f"{batch_id}.arrow"
@@ -100,7 +103,7 @@ def assert_same_records(seen: pa.Table, truth: pa.Table) -> None:
     places_true = list(zip(*(truth.column(name).to_pylist() for name in SCHEMA.names[:3]), strict=True))
     missing = sorted(set(places_true) - set(places_seen))
     strange = sorted(set(places_seen) - set(places_true))
-    twice = sorted({a for a, b in zip(places_seen, places_seen[1:], strict=False) if a == b})
+    twice = sorted({a for a, b in itertools.pairwise(places_seen) if a == b})
     problems = [
         f"{len(places)} {name}: {places[:5]} … {places[-1]}"
         for name, places in (("in no completed batch", missing), ("never produced", strange), ("more than once", twice))
