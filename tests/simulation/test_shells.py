@@ -1,0 +1,35 @@
+"""Where the simulation's shells stand for product code that it does not run: the product does the same."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from driver import journal
+from driver.loop import DriverLoop
+from driver.tracker import Action, Tracker
+from forebay import messages as m
+from forebay.clock import ManualClock
+from forebay.errors import FencedError, UnreachableError
+from tests.support.forgetful import ForgetfulStorage
+
+
+def test_a_driver_that_was_taken_over_refuses_nobody() -> None:
+    """INV-4: a refusal, which needs no durable write, asks for a newer epoch all the same; ``refusal-after-take-over``."""
+    disk, uids = ForgetfulStorage(), itertools.count(1)
+    opened, state = journal.lead(disk, "sim", "one", 0, lambda: 0.0, lambda: next(uids))
+    ended: list[BaseException] = []
+    acted: list[Action] = []
+    loop = DriverLoop(Tracker(state, opened.epoch, "stop", 1, 0), opened, ManualClock(), acted.append, ended.append)
+    loop.start()
+    try:
+        question = m.LookRequest(receiver_id="r1", epoch=1, partitions=())
+        with pytest.raises(FencedError):
+            loop.ask(question, 30.0)
+        journal.lead(disk, "sim", "other", 0, lambda: 0.0, lambda: next(uids))
+        with pytest.raises(UnreachableError):
+            loop.ask(question, 30.0)
+    finally:
+        loop.stop()
+    assert isinstance(ended[0], FencedError)
