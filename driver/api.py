@@ -7,20 +7,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from litestar import Litestar, get, post
+from litestar import get, post
 from litestar.params import JSONBody
 
 from driver.tracker import Request
 from forebay import messages as m
 from forebay.errors import UnreachableError
-from forebay.http import application
+from forebay.http import Direct, application
 
 Submit = Callable[[Request], "Future[Any]"]
 
 
 def tracker_application(
     submit: Submit, status: Callable[[], Future[Any]], ready: Callable[[], str | None], release: str
-) -> Litestar:
+) -> Direct:
     """``submit`` queues a request for the deciding thread; ``status`` asks it for a StatusAnswer; ``ready`` says why the
     driver is not ready, or None."""
 
@@ -78,7 +78,7 @@ def tracker_application(
             raise UnreachableError(why)
         return m.Done()
 
-    return application(
+    app = application(
         "Forebay driver",
         release,
         [
@@ -96,3 +96,6 @@ def tracker_application(
             health,
         ],
     )
+    # what receivers send all the time; anything unusual about it goes through the framework's own route
+    hot = {"/v1/blocks/report": m.ReportRequest, "/v1/receivers/heartbeat": m.HeartbeatRequest}
+    return Direct(app, hot, decided)
