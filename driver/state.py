@@ -13,6 +13,10 @@ from forebay.errors import ForebayError
 from forebay.values import Block, Gap, TopicPartition, numbered
 
 
+#: superseded instances of a receiver that are remembered
+PAST_INSTANCES = 16
+
+
 class BrokenInvariant(ForebayError):
     """The journal's events contradict an invariant. Not to be repaired by going on."""
 
@@ -80,6 +84,7 @@ class Receiver(msgspec.Struct):
     host: str
     instance_id: str
     accepted: int = 0  # the highest sequence of a block taken in under this epoch
+    past: tuple[str, ...] = ()  # instances that were superseded, newest first
 
 
 class Batch(msgspec.Struct):
@@ -211,8 +216,13 @@ def _receiver_registered(state: State, event: ev.ReceiverRegistered) -> None:
     for partition in state.partitions.values():
         if partition.owner == event.receiver_id:
             _end_claim(partition)
+    older = state.receivers.get(event.receiver_id)
     state.receivers[event.receiver_id] = Receiver(
-        receiver_id=event.receiver_id, epoch=event.epoch, host=event.host, instance_id=event.instance_id
+        receiver_id=event.receiver_id,
+        epoch=event.epoch,
+        host=event.host,
+        instance_id=event.instance_id,
+        past=(older.instance_id, *older.past)[:PAST_INSTANCES] if older is not None else (),
     )
 
 

@@ -218,6 +218,9 @@ class Tracker:
         check_name("receiver id", request.receiver_id)
         check_name("host", request.host)
         known = self.state.receivers.get(request.receiver_id)
+        if known is not None and request.instance_id in known.past:
+            # its request was late, or it slept: it must not end the claims of the one that came after it (INV-4)
+            raise FencedError(f"another process has registered as receiver {request.receiver_id!r} since this one did")
         decided: tuple[ev.Event, ...] = ()
         if known is None or known.instance_id != request.instance_id:
             decided = self._applied(

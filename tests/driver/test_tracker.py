@@ -52,6 +52,16 @@ def test_a_new_instance_gets_a_new_epoch_and_ends_the_claims_of_the_older_one() 
     assert t.state.partitions["t/0"].position == 0
 
 
+def test_a_superseded_instance_that_registers_again_does_not_supersede_its_successor() -> None:
+    """INV-4: its request was late, or it slept."""
+    t = Tracked()
+    t.register(instance="i1")
+    new = t.register(instance="i2")
+    with pytest.raises(FencedError, match="has registered"):
+        t.register(instance="i1")
+    assert t.register(instance="i2") == new
+
+
 def test_a_receiver_of_another_stream_is_refused() -> None:
     with pytest.raises(UsageError, match="leads stream 'flights'"):
         Tracked().say(m.RegisterRequest(stream="x", receiver_id="r1", host="h", instance_id="i", release="1"))
