@@ -26,7 +26,13 @@ def measure(setup: Setup) -> Iterator[Measured]:
         tracking.begin(_TOPIC, RECEIVERS)
 
         def rate(at_once: int, reports: int) -> float:
-            arguments = [tracking.url, _TOPIC, str(RECEIVERS), str(at_once), str(setup.records(reports))]
+            arguments = [
+                tracking.url,
+                _TOPIC,
+                str(RECEIVERS),
+                str(at_once),
+                str(max(RECEIVERS, int(reports * setup.scale))),
+            ]
             command = [sys.executable, "-m", "benchmarks.reporting", *arguments]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
             return float(done.stdout)

@@ -1,0 +1,85 @@
+"""Each benchmark runs, in a form that takes seconds: nothing is asserted on how fast anything is."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from benchmarks.measured import Threshold, alternate, figure, ratio
+from benchmarks.setup import Setup
+from tests.conftest import require_kafka
+
+#: name → the lines that it gives
+LINES = {
+    "receiver": ["records/s", "CPU per record"],
+    "memory": ["peak", "last third / middle third"],
+    "arrow": ["records/s", "records/s, values unread", "Spark's job over no records"],
+    "dataframe": ["records/s"],
+    "reports": ["64 at once / one at a time"],
+    "journal": ["time to open"],
+    "latency": ["median", "99th percentile"],
+}
+NEEDS_KAFKA = ("receiver", "memory", "latency")
+NEEDS_SPARK = ("arrow", "dataframe")
+
+
+def test_every_benchmark_is_named_here() -> None:
+    assert list(LINES) == list(BENCHMARKS)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    with Setup(tmp_path_factory.mktemp("benchmarks"), runs=1, scale=0.002) as setup:
+        yield setup
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.kafka] * (name in NEEDS_KAFKA) + [pytest.mark.spark] * (name in NEEDS_SPARK),
+        )
+        for name in LINES
+    ],
+)
+def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
+    if name in NEEDS_KAFKA:
+        require_kafka()
+    found = list(importlib.import_module(BENCHMARKS[name]).measure(tiny))
+    assert [measured.what for measured in found] == LINES[name]
+    assert {measured.benchmark for measured in found} == {name}
+    assert all(measured.value > 0 and measured.low <= measured.value <= measured.high for measured in found)
+
+
+def test_runs_alternate() -> None:
+    order: list[str] = []
+    alternate(3, lambda: order.append("ours"), lambda: order.append("peer"))
+    assert order == ["ours", "peer"] * 3
+
+
+def test_a_ratio_is_the_median_of_neighbouring_runs_with_its_spread() -> None:
+    """A slow minute of the machine meets both sides of a pair, so pairs are compared, not medians."""
+    measured = ratio("b", "w", [(1.0, 2.0), (50.0, 100.0), (9.0, 10.0)], "s")
+    assert (measured.value, measured.low, measured.high, measured.runs) == (0.5, 0.5, 0.9, 3)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "verdict"),
+    [
+        (Threshold(0.5, at_least=True), 0.5, "ok"),
+        (Threshold(0.5, at_least=True), 0.49, "below"),
+        (Threshold(2.0, at_least=False), 2.0, "ok"),
+        (Threshold(2.0, at_least=False), 2.01, "above"),
+        (None, 7.0, "recorded"),
+    ],
+)
+def test_a_threshold_is_kept_or_missed(threshold: Threshold | None, value: float, verdict: str) -> None:
+    measured = figure("b", "w", [value], "s", threshold)
+    assert measured.verdict == verdict
+    assert measured.missed == (verdict in ("below", "above"))
+    assert verdict in measured.line
