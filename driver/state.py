@@ -12,7 +12,6 @@ from driver import events as ev
 from forebay.errors import ForebayError
 from forebay.values import Block, Gap, TopicPartition, numbered
 
-
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
 
@@ -260,6 +259,7 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
+        partition.trouble = None  # intake went on by itself: there is nothing left to decide
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
     receiver = state.receivers[block.meta.receiver_id]

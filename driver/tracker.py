@@ -7,6 +7,7 @@ the decisions **before** an answer, a refusal or an action leaves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,9 @@ from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name
 from wal.retention import JournalView, Judgement, Position, SegmentFacts, judge_segment
+
+#: a block's id as ``forebay.values.block_id`` makes it: receiver, epoch, sequence
+_BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -215,8 +219,7 @@ class Tracker:
     def _register(self, request: m.RegisterRequest, now: float, now_ms: int) -> Decision:
         if request.stream != self.state.stream:
             raise UsageError(f"this driver leads stream {self.state.stream!r}, not {request.stream!r}")
-        check_name("receiver id", request.receiver_id)
-        check_name("host", request.host)
+        _check_names(("receiver id", request.receiver_id), ("host", request.host))
         known = self.state.receivers.get(request.receiver_id)
         if known is not None and request.instance_id in known.past:
             # its request was late, or it slept: it must not end the claims of the one that came after it (INV-4)
@@ -303,7 +306,7 @@ class Tracker:
         self._check_epoch(request.receiver_id, request.epoch)
         decided: list[ev.Event] = []
         results = []
-        for block in request.blocks:
+        for block in request.blocks:  # all of them first: once an event is applied nothing may be refused any more
             meta = block.meta
             if (
                 meta.receiver_id != request.receiver_id
@@ -311,6 +314,8 @@ class Tracker:
                 or meta.stream != self.state.stream
             ):
                 raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+        for block in request.blocks:
+            meta = block.meta
             if meta.id in self.state.blocks:
                 results.append(m.BlockResult(block_id=meta.id, accepted=True))  # a repeated id gets the same answer
                 continue
@@ -380,7 +385,7 @@ class Tracker:
 
     def _agent_heartbeat(self, request: m.AgentHeartbeatRequest, now: float, now_ms: int) -> Decision:
         """Delete commands are the open clean-ups of the host; a clean-up's number is its command's version."""
-        check_name("host", request.host)
+        _check_names(("host", request.host))
         self.agent_news[request.host] = AgentNews(request, now)
         mine = [c for c in self.state.cleanups.values() if c.host == request.host and c.blocks]
         done = [c.number for c in mine if c.number <= request.acknowledged]
@@ -524,17 +529,25 @@ class Tracker:
         return Decision(request.read(self.state))
 
 
+def _check_names(*names: tuple[str, str]) -> None:
+    """``names``: (kind, name) as they came over the wire. Raises UsageError."""
+    for kind, name in names:
+        try:
+            check_name(kind, name)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
 def is_stray(state: State, block_id: str) -> bool:
     """Whether a local copy belongs to no block that the journal names or could still accept: its epoch is fenced, or a
     later block of the same epoch was accepted (reports come in order, so this one was refused, or is cleaned up)."""
     if block_id in state.blocks:
         return False
-    name, _, sequence = block_id.rpartition("-")
-    receiver_id, _, epoch = name.rpartition("-")
-    receiver = state.receivers.get(receiver_id)
-    if receiver is None:
+    named = _BLOCK_ID.fullmatch(block_id)
+    receiver = state.receivers.get(named[1]) if named is not None else None
+    if named is None or receiver is None:
         return False
-    return f"{receiver.epoch:x}" != epoch or (sequence.isdigit() and int(sequence) < receiver.accepted)
+    return f"{receiver.epoch:x}" != named[2] or int(named[3]) < receiver.accepted
 
 
 def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
@@ -575,6 +588,8 @@ def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
 def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
     """What accepting would do. Aged out: the gap up to the low watermark. Otherwise the offsets mean other records from
     some point on: a new life, at the beginning of a recreated topic, or where a truncated log now ends."""
+    if not (0 <= request.low < 1 << 63 and 0 <= request.high < 1 << 63):
+        raise UsageError(f"watermarks {request.low} to {request.high} are no offsets")
     recreated = request.kind == "recreated"
     truncated = request.kind == "truncated" or (request.kind == "out-of-range" and request.position > request.high)
     if recreated:

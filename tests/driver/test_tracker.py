@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from driver import events as ev
@@ -174,6 +176,61 @@ def test_a_block_of_somebody_else_is_bad_input() -> None:
     other = t.block(epoch, [offsets(0, 5, 1)], receiver="r2")
     with pytest.raises(UsageError):
         t.report(epoch, other)
+
+
+def test_a_report_with_a_block_of_somebody_else_takes_in_none_of_its_blocks() -> None:
+    """INV-7: a refusal leaves no event behind, or the state would be ahead of the journal for ever."""
+    t = Tracked()
+    epoch, other = t.register("r1"), t.register("r2", "i2")
+    grant = t.claim(epoch)
+    own = t.block(epoch, [offsets(0, 5, grant.view.token)])
+    foreign = t.block(other, [offsets(0, 5, grant.view.token, partition=1)], receiver="r2")
+    with pytest.raises(UsageError, match="is not of receiver"):
+        t.report(epoch, own, foreign)
+    assert t.state.partitions["t/0"].position == 0
+    assert t.state.events == len(t.events)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.RegisterRequest(stream=STREAM, receiver_id="a b", host="h", instance_id="i", release="1"),
+        m.RegisterRequest(stream=STREAM, receiver_id="a", host="../h", instance_id="i", release="1"),
+        m.AgentHeartbeatRequest(
+            host="h h", url="", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0
+        ),
+    ],
+)
+def test_a_name_from_the_wire_that_can_be_none_is_bad_input_and_ends_nothing(request_: Any) -> None:
+    with pytest.raises(UsageError, match="allowed are 1 to 64"):
+        Tracked().say(request_)
+
+
+@pytest.mark.parametrize("name", ["r1-10000000001-\u00b2", "r1-10000000001-" + "1" * 5000, "r1-x-1", "/r1--1", ""])
+def test_a_local_copy_with_a_name_that_no_block_has_is_left_alone(name: str) -> None:
+    t = Tracked()
+    t.register("r1")
+    beat = m.AgentHeartbeatRequest(
+        host="h1", url="", instance_id="i", acknowledged=0, blocks=1, used_bytes=0, free_bytes=0, old_blocks=(name,)
+    )
+    assert t.say(beat).commands == ()
+
+
+def test_watermarks_that_are_no_offsets_are_bad_input() -> None:
+    t = Tracked()
+    epoch = t.register()
+    grant = t.claim(epoch)
+    with pytest.raises(UsageError, match="no offsets"):
+        t.say(trouble(epoch, grant.view.token, low=1 << 64))
+
+
+def test_trouble_that_passed_by_itself_is_no_longer_shown() -> None:
+    t = Tracked()
+    epoch = t.register()
+    t.say(trouble(epoch, t.claim(epoch).view.token))
+    assert t.state.partitions["t/0"].trouble is not None
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    assert t.state.partitions["t/0"].trouble is None
 
 
 def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() -> None:
