@@ -255,13 +255,12 @@ class Cluster:
         self.process(name).terminate()
         return self.await_end(name)
 
-    def await_end(self, name: str) -> int:
-        """The exit code of a process that ends by itself or was told to."""
+    def await_end(self, name: str, may_end: Sequence[str] = ()) -> int:
+        """The exit code of a process that ends by itself or was told to; those of ``may_end`` may end meanwhile too."""
         service = self._services[name]
         process = self.process(name)
         service.wanted = False
-        ended = [name]
-        self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=ended)
+        self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=[name, *may_end])
         service.process = None
         return process.returncode
 
@@ -452,7 +451,7 @@ class Cluster:
         for name in receivers:
             self._services[name].wanted = False
             self.process(name).terminate()
-        codes = {name: self.await_end(name) for name in receivers}
+        codes = {name: self.await_end(name, may_end=receivers) for name in receivers}
         codes |= {name: self.terminate(name) for name in ("driver", "agent") if self._services[name].process}
         assert not any(codes.values()), f"did not end in order: {codes}\n{self.describe()}"
 
