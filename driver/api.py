@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -18,14 +20,51 @@ from forebay.http import Direct, application
 Submit = Callable[[Request], "Future[Any]"]
 
 
+class _Answers:
+    """From the deciding thread to the event loop: a group's answers arrive together, and wake the loop once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived: list[tuple[asyncio.Future[Any], Future[Any]]] = []
+
+    async def of(self, future: Future[Any]) -> Any:
+        """What ``future`` ends with: its result, or its error raised."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(lambda done: self._arrive(loop, waiting, done))
+        return await waiting
+
+    def _arrive(self, loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[Any], done: Future[Any]) -> None:
+        with self._lock:
+            self._arrived.append((waiting, done))
+            first = len(self._arrived) == 1
+        if first:
+            with contextlib.suppress(RuntimeError):  # the server has closed its loop: nobody waits any more
+                loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        with self._lock:
+            arrived, self._arrived = self._arrived, []
+        for waiting, done in arrived:
+            if waiting.done():  # whoever asked has gone
+                continue
+            error = done.exception()
+            if error is None:
+                waiting.set_result(done.result())
+            else:
+                waiting.set_exception(error)
+
+
 def tracker_application(
     submit: Submit, status: Callable[[], Future[Any]], ready: Callable[[], str | None], release: str
 ) -> Direct:
     """``submit`` queues a request for the deciding thread; ``status`` asks it for a StatusAnswer; ``ready`` says why the
     driver is not ready, or None."""
 
+    answers = _Answers()
+
     async def decided(request: Request) -> Any:
-        return await asyncio.wrap_future(submit(request))
+        return await answers.of(submit(request))
 
     @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
     async def register(data: JSONBody[m.RegisterRequest]) -> m.RegisterAnswer:
@@ -69,7 +108,7 @@ def tracker_application(
 
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
     async def get_status() -> m.StatusAnswer:
-        return await asyncio.wrap_future(status())
+        return await answers.of(status())  # type: ignore[no-any-return]
 
     @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"])
     async def health() -> m.Done:
