@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 
 from driver import history
 from driver.loop import DriverLoop
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable."""
+    """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable. ``failed`` gets
+    what ended it, if that is neither the loop's end nor the store's trouble."""
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Cleaner:
         clock: Clock,
         pause_seconds: float,
         retention_ms: int,
+        failed: Callable[[BaseException], None],
     ) -> None:
+        self._failed = failed
         self._loop = loop
         self._wal = wal_storage
         self._history = history_writer
@@ -63,9 +67,11 @@ class Cleaner:
         self._actions.put(action)
 
     def _run(self) -> None:
+        wait_seconds = 0.0
         while not self._stopping.is_set():
             try:
-                self._act()
+                self._act(wait_seconds)
+                wait_seconds = self._pause_seconds
                 self._archive()
                 self._loop.ask(CleanLocalCopies())
                 self._look_at_segments()
@@ -73,12 +79,16 @@ class Cleaner:
                 return  # the deciding thread has ended, and says why itself
             except OutOfSpaceError as error:
                 log.warning("clean-up waits for space: %s", error)
+                self._stopping.wait(self._pause_seconds)
             except StoreError as error:
                 log.error("clean-up could not go on, and tries again: %s", error)
-            self._act(self._pause_seconds)
+                self._stopping.wait(self._pause_seconds)
+            except Exception as error:  # a fault of its own: told, or the disk would fill without a word (INV-5)
+                self._failed(error)
+                return
 
-    def _act(self, wait_seconds: float = 0.0) -> None:
-        """Deletes what was intended; waits up to ``wait_seconds`` for the first such action."""
+    def _act(self, wait_seconds: float) -> None:
+        """Deletes what was intended; waits up to ``wait_seconds`` for more. What can't be deleted is kept for later."""
         deadline = self._clock.monotonic() + wait_seconds
         while not self._stopping.is_set():
             try:
@@ -88,7 +98,11 @@ class Cleaner:
             if action is None:
                 return
             failpoints.hit("cleanup.after-intent")
-            self._wal.delete(action.path)
+            try:
+                self._wal.delete(action.path)
+            except StoreError:
+                self._actions.put(action)
+                raise
             failpoints.hit("cleanup.after-delete")
             self._loop.ask(CleanedUp(action.number))
             failpoints.hit("cleanup.after-done")
@@ -101,8 +115,8 @@ class Cleaner:
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
     def _look_at_segments(self) -> None:
-        now_ms = self._clock.wall_ms()
-        needed: set[str] = self._loop.ask(Ask(lambda state: _needed_paths(state, now_ms - self._retention_ms)))
+        horizon_ms = self._clock.wall_ms() - self._retention_ms
+        needed, writers = self._loop.ask(Ask(lambda state: (_needed_paths(state, horizon_ms), _writers(state))))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for path in self._wal.list(f"{self._stream}/blocks"):
             place = layout.parse_block(path)
@@ -116,6 +130,8 @@ class Cleaner:
                 if path in needed:
                     continue
                 sealed = index < len(files) - 1
+                if not sealed and (receiver, epoch) in writers:
+                    continue  # kept as long as its writer may append to it: not worth reading
                 try:
                     facts = self._facts(path, receiver, epoch, sealed)
                 except FileNotFoundError:
@@ -140,3 +156,8 @@ def _needed_paths(state: State, horizon_ms: int) -> set[str]:
         for block in state.blocks.values()
         if state.released.get(block.meta.id, horizon_ms + 1) > horizon_ms
     }
+
+
+def _writers(state: State) -> set[tuple[str, int]]:
+    """Receiver and epoch of those that are not fenced."""
+    return {(receiver.receiver_id, receiver.epoch) for receiver in state.receivers.values()}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 
 from driver.events import LifeStart
 from driver.tracker import FoundPartitions
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, UnreachableError
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 
 log = logging.getLogger(__name__)
+
+#: the metadata of a commit of ours: lineage, life
+_OWN = re.compile(r"forebay:([0-9]{1,9}):([0-9]{1,9})")
 
 
 class LostJournal(ForebayError):
@@ -26,19 +30,24 @@ def discover(
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
     named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
-    one of a topic that a pattern finds later: nothing that was written before it was noticed is skipped.
+    one of a topic that a pattern finds later: nothing that was written before it was noticed is skipped. Raises
+    UnreachableError and UnknownTopicError: ask again; UsageError for a policy that can't be followed.
     """
     kafka = settings.kafka
     new = {tp for tp in admin.partitions(kafka.topics, kafka.pattern) if str(tp) not in known}
     if not new:
         return None
+    topics = {tp.topic for tp in new}
+    ids = admin.topic_ids(topics)
     by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and kafka.pattern is None)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:
         offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))
     if new - by_policy:
         offsets.update(admin.starting_offsets("earliest", new - by_policy, settings.group))
-    ids = admin.topic_ids({tp.topic for tp in new})
+    again = admin.topic_ids(topics)
+    if again != ids or (any(ids.values()) and not all(ids.values())):
+        raise UnreachableError(f"topics change while they are looked at: {', '.join(sorted(topics))}; asking again")
     starts = tuple(
         LifeStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
         for tp in sorted(new)
@@ -54,17 +63,17 @@ def check_commits(
     positions: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
     """Rule 5: a committed offset beyond the position, with metadata of our own (``forebay:<lineage>:<life>``), proves that
-    the journal lost events. ``positions``: partition → (life, position), read after ``committed``. Raises LostJournal. Any
-    other foreign value is pointed out and ignored."""
+    the journal lost events; so does a commit of a later life or lineage, wherever it stands. ``positions``: partition →
+    (life, position), read after ``committed``. Raises LostJournal. Any other foreign value is pointed out and ignored."""
     for tp, commit in committed.items():
         life, position = positions[tp]
-        if commit.offset <= position:
-            continue
-        if not commit.metadata.startswith("forebay:"):
-            log.warning("group %s: %s was committed at %d by somebody else; ignored", group, tp, commit.offset)
-        elif commit.metadata == f"forebay:{lineage}:{life}":
+        own = _OWN.fullmatch(commit.metadata)
+        if own is None:
+            if commit.offset > position:
+                log.warning("group %s: %s was committed at %d by somebody else; ignored", group, tp, commit.offset)
+        elif (int(own[1]), int(own[2]), commit.offset) > (lineage, life, position):
             raise LostJournal(
-                f"group {group} holds a commit of ours of {tp} at {commit.offset}, but the journal's position is "
-                f"{position}: the journal has lost events. Nothing was changed. Bring back the journal, or look with "
-                "`forebay recover`"
+                f"group {group} holds a commit of ours of {tp} at {commit.offset} (lineage {own[1]}, life {own[2]}), but "
+                f"the journal's position is {position} (lineage {lineage}, life {life}): the journal has lost events. "
+                "Nothing was changed. Bring back the journal, or look with `forebay recover`"
             )

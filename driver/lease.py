@@ -124,10 +124,10 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._lease.duration_seconds / 3):
-            current = read_lease(self._storage, self._stream)
-            if current is not None and current.epoch > self._lease.epoch:
-                return  # taken over: the next journal write finds out, and ends this driver
             try:
+                current = read_lease(self._storage, self._stream)
+                if current is not None and current.epoch > self._lease.epoch:
+                    return  # taken over: the next journal write finds out, and ends this driver
                 self._renew()
             except StoreError as error:
                 log.warning("the lease could not be renewed: %s", error)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: requests that may wait for a decision; more are told to come again (INV-6)
 QUEUE_LIMIT = 10_000
+#: between two looks, by one of the driver's own threads that waits for room, whether the loop still runs
+ROOM_SECONDS = 0.5
 #: requests decided before one sync
 GROUP_LIMIT = 1_000
 
@@ -60,19 +62,32 @@ class DriverLoop:
     def submit(self, request: Request) -> Future[Any]:
         """Queues ``request``. The future ends, once durable, with the answer or with the refusal (FencedError,
         RefusedError, UsageError); with UnreachableError if the loop is full or has ended."""
-        future: Future[Any] = Future()
-        if self._ended is not None or self._stopping.is_set():
-            future.set_exception(UnreachableError(f"the driver is stopping: {self._ended or 'it was told to'}"))
-            return future
-        try:
-            self._queue.put_nowait((request, future))
-        except queue.Full:
-            future.set_exception(UnreachableError("the driver has too many requests waiting: try again"))
-        return future
+        return self._enqueue(request, wait=False)
 
     def ask(self, request: Request, timeout_seconds: float | None = None) -> Any:
-        """:meth:`submit`, and waits. Not to be called from the deciding thread."""
-        return self.submit(request).result(timeout_seconds)
+        """:meth:`submit`, and waits: for room as well, since the driver's own threads have nobody else to ask. Not to be
+        called from the deciding thread."""
+        return self._enqueue(request, wait=True).result(timeout_seconds)
+
+    def _enqueue(self, request: Request, wait: bool) -> Future[Any]:
+        future: Future[Any] = Future()
+        while True:
+            if self._ended is not None or self._stopping.is_set():
+                future.set_exception(self._farewell())
+                return future
+            try:
+                self._queue.put((request, future), block=wait, timeout=ROOM_SECONDS)
+                break
+            except queue.Full:
+                if not wait:
+                    future.set_exception(UnreachableError("the driver has too many requests waiting: try again"))
+                    return future
+        if self._ended is not None or (self._stopping.is_set() and not self._thread.is_alive()):
+            self._refuse_queued(self._farewell())  # it ended between the look above and the queue: nobody else answers
+        return future
+
+    def _farewell(self) -> UnreachableError:
+        return UnreachableError(f"the driver is stopping: {self._ended or 'it was told to'}")
 
     def stop(self) -> None:
         """Decides what is queued, then ends. Returns when the thread has ended."""
@@ -88,7 +103,7 @@ class DriverLoop:
                 pass
         except BaseException as error:
             self._ended = error
-            self._refuse_queued(UnreachableError(f"the driver is stopping: {error}"))
+            self._refuse_queued(self._farewell())
             self._failed(error)
 
     def _step(self) -> bool:
@@ -186,5 +201,5 @@ class DriverLoop:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 return
-            if item is not None:
+            if item is not None and item[1].set_running_or_notify_cancel():
                 item[1].set_exception(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -44,12 +45,20 @@ def with_engine(settings: Settings, job: Job, take_over: bool) -> None:
         settings, KafkaAdmin(settings.kafka.options), engine, job, SystemClock(), version("forebay"), take_over
     )
 
-    def told_to_stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
-        print("forebay driver: stopping when the running job has finished", file=sys.stderr, flush=True)
-        # from a thread of its own: the handler may have interrupted this very thread while it holds the lock of an event
-        threading.Thread(target=driver.stop, name="stop", daemon=True).start()
+    told, tell = os.pipe()
 
+    def told_to_stop(number: int, _: FrameType | None) -> None:
+        # a handler runs amid any line of the main thread, user code included: it takes no lock, as an Event, a print or
+        # the start of a thread would
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
+        os.write(tell, b"!")
+
+    def stop_when_told() -> None:
+        os.read(told, 1)
+        print("forebay driver: stopping when the running job has finished", file=sys.stderr, flush=True)
+        driver.stop()
+
+    threading.Thread(target=stop_when_told, name="stop", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told_to_stop)
     try:

@@ -21,11 +21,12 @@ from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.scheduler import Scheduler
 from driver.state import State
-from driver.tracker import Ask, Tracker, status
+from driver.tracker import Ask, Request, Tracker, status
 from forebay.clock import Clock
-from forebay.errors import FencedError, ForebayError, UnreachableError
+from forebay.errors import FencedError, ForebayError, UnknownTopicError, UnreachableError
 from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.messages import ClaimRequest, LookRequest
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal import layout
@@ -70,6 +71,8 @@ class Driver:
         self._detail = "opening the journal"
         self._engine_ready = False
         self._partitions_found = False
+        self._commits_checked = False
+        self._not_shown = ""
         self._state = "waiting"
         self._failure: BaseException | None = None
         self._closing = contextlib.ExitStack()
@@ -88,6 +91,7 @@ class Driver:
         wal_storage = open_storage(settings.wal.url)
         if not self._take_over:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
+        self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead
         opened, state = journal.lead(
             journal_storage,
             settings.stream,
@@ -122,7 +126,14 @@ class Driver:
             tracker, opened, self._clock, lambda a: cleaner.perform(a), self._fail, lambda e: scheduler.note(e)
         )
         cleaner = Cleaner(
-            loop, wal_storage, writer, settings.stream, self._clock, ROUND_SECONDS, round(settings.wal.retention * 1000)
+            loop,
+            wal_storage,
+            writer,
+            settings.stream,
+            self._clock,
+            ROUND_SECONDS,
+            round(settings.wal.retention * 1000),
+            self._fail,
         )
         scheduler = Scheduler(
             loop,
@@ -142,7 +153,6 @@ class Driver:
             cleaner.perform(action)
         cleaner.start()
         self._closing.callback(cleaner.stop)
-        self._serve(loop)
         lease = LeaseKeeper(
             journal_storage,
             settings.stream,
@@ -158,11 +168,19 @@ class Driver:
         housekeeping.start()
         self._closing.callback(housekeeping.join)
 
-    def _serve(self, loop: DriverLoop) -> None:
-        app = tracker_application(loop.submit, self._status, self._not_ready, self._release)
+    def _serve(self) -> None:
+        app = tracker_application(self._submit, self._status, self._not_ready, self._release)
         server = self._closing.enter_context(Server(app, self._settings.driver.url))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
+
+    def _submit(self, request: Request) -> Future[Any]:
+        if self._loop is None:
+            return _refused(self._detail)
+        if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
+            # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
+            return _refused("Kafka's commits have not been laid beside the journal yet")
+        return self._loop.submit(request)
 
     def run(self) -> None:
         """Runs batches until :meth:`stop`, or raises what ended the driver."""
@@ -214,11 +232,10 @@ class Driver:
         return None if self._state == "running" and not self._detail else f"{self._state}: {self._detail}"
 
     def _status(self) -> Future[Any]:
-        assert self._loop is not None
+        if self._loop is None or self._scheduler is None:
+            return _refused(self._detail)
         if self._loop.waiting_for_space:  # the deciding thread answers nobody: said at once rather than not at all
-            refused: Future[Any] = Future()
-            refused.set_exception(UnreachableError(WAITING_FOR_SPACE))
-            return refused
+            return _refused(WAITING_FOR_SPACE)
         return self._loop.submit(Ask(self._read_status))
 
     def _read_status(self, _: State) -> Any:
@@ -235,9 +252,12 @@ class Driver:
         )
 
     def agent_urls(self) -> dict[str, str]:
-        """The agents that have registered, by host: tasks ask no other."""
+        """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for
+        each of its blocks."""
         tracker = self._tracker
-        return {a.heartbeat.host: a.heartbeat.url for a in list(tracker.agent_news.values())} if tracker else {}
+        since = self._clock.monotonic() - self._settings.driver.receiver_timeout
+        agents = list(tracker.agent_news.values()) if tracker else []
+        return {a.heartbeat.host: a.heartbeat.url for a in agents if a.at >= since}
 
     # ---- housekeeping --------------------------------------------------------------------------------------------
 
@@ -245,22 +265,23 @@ class Driver:
         """Finds partitions, checks commits against the journal once, publishes completed positions."""
         try:
             next_discovery = 0.0
-            checked = False
             published: dict[TopicPartition, int] = {}
             while True:
                 now = self._clock.monotonic()
                 try:
                     if now >= next_discovery:
-                        created = self._discover()
-                        next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
-                        if created and not checked:
+                        created, missing = self._discover()
+                        if created and not self._commits_checked:
                             self._check_commits()
-                            checked = True
-                            self._partitions_found = True
-                            self._settle_state()
+                            self._commits_checked = True
+                        if missing:
+                            raise UnreachableError(f"no such topic yet: {', '.join(missing)}; create it, it is found then")
+                        next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
+                        self._partitions_found = self._partitions_found or created
+                        self._settle_state()
                     published = self._publish(published)
                     self._say("")
-                except UnreachableError as error:
+                except (UnreachableError, UnknownTopicError) as error:
                     self._say(f"Kafka: {error}")
                 if self._stopping.wait(ROUND_SECONDS if next_discovery > now + 1 else 0.5):
                     return
@@ -284,7 +305,8 @@ class Driver:
         assert self._loop is not None
         return self._loop.ask(Ask(read))
 
-    def _discover(self) -> bool:
+    def _discover(self) -> tuple[bool, list[str]]:
+        """Whether the stream is created, and which of its topics are not there."""
         assert self._loop is not None
         known, topics, created = self._ask(lambda s: (set(s.partitions), set(s.topics), s.created))
         found = discover(self._admin, self._settings, known, topics, created, self._clock.wall_ms())
@@ -292,9 +314,7 @@ class Driver:
             self._loop.ask(found)
             log.info("partitions begun: %s", ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in found.starts))
         missing = set(self._settings.kafka.topics) - topics - ({s.topic for s in found.starts} if found else set())
-        if missing:
-            raise UnreachableError(f"no such topic yet: {', '.join(sorted(missing))}; create it, it is found then")
-        return created or found is not None
+        return created or found is not None, sorted(missing)
 
     def _check_commits(self) -> None:
         """Commits first, positions after: a commit follows its position, so a commit read before can't be ahead of it."""
@@ -314,10 +334,23 @@ class Driver:
             for tp, (offset, life) in completed.items()
             if published.get(tp) != offset
         }
-        errors = self._admin.publish(self._settings.completed_group, changed)
-        for tp, error in errors.items():
-            log.warning("group %s: %s could not be shown: %s", self._settings.completed_group, tp, error)
+        try:
+            errors = self._admin.publish(self._settings.completed_group, changed)
+        except UnreachableError:
+            raise
+        except ForebayError as error:  # somebody reads under the group's name, or we may not write it
+            errors = dict.fromkeys(changed, str(error))
+        not_shown = "; ".join(sorted(set(errors.values())))
+        if not_shown and not_shown != self._not_shown:
+            log.warning("group %s: completed positions could not be shown: %s", self._settings.completed_group, not_shown)
+        self._not_shown = not_shown
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
+
+
+def _refused(words: str) -> Future[Any]:
+    refused: Future[Any] = Future()
+    refused.set_exception(UnreachableError(words))
+    return refused
 
 
 def _refuse_lost_journal(wal_storage: Storage, settings: Settings) -> None:

@@ -4,7 +4,8 @@
 
     ForebayError
     ├── UsageError                 what a person asked for can't be: says what, where, what is allowed      exit 2
-    │   └── SettingsError          … in the configuration: names the file and the key
+    │   ├── SettingsError          … in the configuration: names the file and the key
+    │   └── UnknownTopicError      … of Kafka: no such topic or partition, now
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
@@ -35,6 +36,10 @@ class UsageError(ForebayError):
 
 class SettingsError(UsageError):
     """A value in the configuration that can't be. The message names file, key, value and what is allowed."""
+
+
+class UnknownTopicError(UsageError):
+    """Kafka knows no such topic or partition at this moment: it may be too new for a broker, or just deleted."""
 
 
 class UnreachableError(ForebayError):

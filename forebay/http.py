@@ -142,12 +142,16 @@ class Server:
         self.url = ""
 
     def __enter__(self) -> Server:
+        family = socket.AF_INET6 if ":" in self._config.host else socket.AF_INET
+        bound = self._socket = socket.socket(family)
         try:
-            bound = self._socket = self._config.bind_socket()
-        except SystemExit:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self._config.host, self._config.port))
+        except OSError as error:
+            bound.close()
             raise UsageError(
-                f"can't listen on {self._config.host}:{self._config.port}: the port is taken or not allowed; "
-                "stop what uses it or set another url"
+                f"can't listen on {self._config.host}:{self._config.port}: the port is taken or not allowed "
+                f"({error.strerror or error}); stop what uses it or set another url"
             ) from None
         host, port = bound.getsockname()[:2]
         self.url = f"http://{host}:{port}"

@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as WirePartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from forebay.errors import ForebayError, SettingsError, UnreachableError, UsageError
+from forebay.errors import ForebayError, SettingsError, UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.options import client_options
 from forebay.kafka.positions import Point, commit_list
 from forebay.values import TopicPartition
@@ -311,5 +311,5 @@ class KafkaAdmin:
         if cause.code() in _UNREACHABLE:
             return UnreachableError(f"Kafka at {self._address} did not answer: {what}: {cause.str()}")
         if cause.code() in _UNKNOWN_TOPIC:
-            return UsageError(f"{what}: {cause.str()}")
+            return UnknownTopicError(f"{what}: {cause.str()}")
         return ForebayError(f"Kafka at {self._address}: {what}: {cause.str()}")

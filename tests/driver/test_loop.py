@@ -173,3 +173,62 @@ def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) 
     assert answer.result(1).epoch
     with pytest.raises(UnreachableError):
         led.loop.submit(register("r2")).result(1)
+
+
+def test_a_request_given_up_while_it_waited_does_not_hide_that_the_loop_failed(led: Led) -> None:
+    """INV-4, INV-5: who is fenced must hear of it, whatever became of those who asked."""
+    reached, release = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        reached.set()
+        assert release.wait(30)
+        raise StoreError("gone")
+
+    led.storage.before_sync = fail
+    first = led.loop.submit(CREATE)
+    assert reached.wait(30)
+    given_up, waiting = led.loop.submit(register("r1")), led.loop.submit(register("r2"))
+    assert given_up.cancel()
+    release.set()
+    assert led.ended.wait(30)
+    for future in (first, waiting):
+        with pytest.raises(UnreachableError):
+            future.result(30)
+
+
+def test_the_drivers_own_threads_wait_for_room_where_others_are_told_to_come_again(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: a full queue is no reason for the batch timer or the clean-up to end."""
+    reached, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reached.set()
+        assert release.wait(30)
+
+    led.storage.before_sync = hold
+    led.loop._queue.maxsize = 1
+    led.loop.submit(CREATE)
+    assert reached.wait(30)
+    led.loop.submit(Ask(lambda state: None))
+    with pytest.raises(UnreachableError, match="too many"):
+        led.loop.submit(Ask(lambda state: None)).result(0)
+    answers: list[bool] = []
+    own = threading.Thread(target=lambda: answers.append(led.loop.ask(Ask(lambda state: state.created))))
+    own.start()
+    release.set()
+    own.join(30)
+    assert answers == [True]
+
+
+def test_who_asks_just_as_the_loop_ends_is_answered(led: Led) -> None:
+    queued = led.loop._queue.put
+
+    def ended_meanwhile(*args: object, **options: object) -> None:
+        led.loop._queue.put = queued  # type: ignore[method-assign]
+        led.loop.stop()
+        queued(*args, **options)  # type: ignore[arg-type]
+
+    led.loop._queue.put = ended_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(UnreachableError, match="stopping"):
+        led.loop.submit(CREATE).result(30)

@@ -14,16 +14,26 @@ from driver.audit import audit
 from driver.batch import Batch
 from driver.discovery import LostJournal
 from driver.lease import LeaseHeld
-from driver.service import LineageFound
+from driver.local_engine import LocalEngine
+from driver.service import Driver, LineageFound
 from forebay import messages as m
-from forebay.errors import FencedError, JobError, UsageError
+from forebay.clock import ManualClock
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    JobError,
+    StoreError,
+    UnknownTopicError,
+    UnreachableError,
+    UsageError,
+)
 from forebay.http import Client
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.kafka.broker import MockBroker
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition
 from tests.support.played import PlayedReceiver
-from wal.storage import open_storage
+from wal.storage import LocalStorage, open_storage
 
 Configure = Callable[..., Settings]
 
@@ -238,6 +248,120 @@ def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_event
     context = IngestContext(None, s).foreach_batch(Collecting(1))
     with pytest.raises(LostJournal, match="99"):
         context.await_termination(30)
+
+
+def test_nobody_claims_before_kafkas_commits_were_laid_beside_the_journal(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 5: whoever claims commits the position first, and so would wipe out the proof that the journal lost events."""
+    s = settings()
+    asked, answer = threading.Event(), threading.Event()
+
+    def committed(self: KafkaAdmin, group: str, partitions: Any) -> dict[TopicPartition, Committed]:
+        asked.set()
+        assert answer.wait(30)
+        return {}
+
+    monkeypatch.setattr(KafkaAdmin, "committed", committed)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        assert asked.wait(30)
+        receiver = PlayedReceiver(s, intake.url)
+        with pytest.raises(UnreachableError, match="beside the journal"):
+            receiver.look(TopicPartition(s.kafka.topics[0], 0))
+        answer.set()
+        assert receiver.look(ready(intake, s)).known
+
+
+def test_a_topic_missing_or_a_group_refused_is_told_and_ends_nothing(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = settings()
+    found, really = threading.Event(), KafkaAdmin.starting_offsets
+
+    def too_new(self: KafkaAdmin, *args: Any) -> Any:
+        if not found.is_set():
+            found.set()
+            raise UnknownTopicError("offsets: unknown topic")
+        return really(self, *args)
+
+    def refused(self: KafkaAdmin, *args: Any) -> Any:
+        raise ForebayError("the group has members")
+
+    monkeypatch.setattr(KafkaAdmin, "starting_offsets", too_new)
+    monkeypatch.setattr(KafkaAdmin, "publish", refused)
+    job = Collecting(5)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        PlayedReceiver(s, intake.url).take_in(ready(intake, s), 5)
+        assert job.enough.wait(30)
+        for _ in range(1000):
+            if "has members" in caplog.text:
+                break
+            threading.Event().wait(0.02)
+    assert caplog.text.count("could not be shown") == 1
+
+
+def test_a_take_over_that_can_not_listen_leaves_the_driver_at_work_alone(settings: Configure) -> None:
+    """Fencing it first would leave nobody at work."""
+    job = Collecting(5)
+    with IngestContext(None, settings()) as intake:
+        intake.foreach_batch(job)
+        taken = settings(url=intake.url)
+        tp = ready(intake, taken)
+        with pytest.raises(UsageError, match="can't listen"):
+            IngestContext(None, taken, take_over=True).foreach_batch(Collecting(1))
+        PlayedReceiver(taken, intake.url).take_in(tp, 5)
+        assert job.enough.wait(30)
+
+
+def test_a_deletion_that_the_store_refuses_is_tried_again(
+    settings: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: an intent is repeated until it is done, and clean-up does not end for it."""
+    monkeypatch.setattr("driver.service.ROUND_SECONDS", 0.05)
+    refusals: list[str] = []
+    really = LocalStorage.delete
+
+    def delete(self: LocalStorage, path: str) -> None:
+        if path.endswith(".seg") and "/blocks/" in path and len(refusals) < 2:
+            refusals.append(path)
+            raise StoreError("the store is away")
+        really(self, path)
+
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    s = settings()
+    job = Collecting(20)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        first = receiver.take_in(tp, 10)
+        receiver.take_in(tp, 10)
+        for _ in range(1000):
+            if not (tmp_path / "wal" / first.handle.path).exists():
+                break
+            threading.Event().wait(0.02)
+    assert refusals == [first.handle.path] * 2
+    assert not (tmp_path / "wal" / first.handle.path).exists()
+
+
+def test_an_agent_not_heard_of_lately_is_not_asked_for_blocks(settings: Configure) -> None:
+    """It would cost a time-out for each of its blocks."""
+    s = settings(receiver_timeout="1s")
+    clock = ManualClock()
+    driver = Driver(s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), Collecting(1), clock, "test")
+    try:
+        driver.start()
+        beat = m.AgentHeartbeatRequest(
+            host="h1", url="http://h1:1", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0
+        )
+        Client(driver.url).post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer)
+        assert driver.agent_urls() == {"h1": "http://h1:1"}
+        clock.advance(1.5)
+        assert driver.agent_urls() == {}
+    finally:
+        driver.close()
 
 
 def test_segments_that_nothing_needs_any_more_are_deleted(settings: Configure, tmp_path: Path) -> None:

@@ -249,6 +249,7 @@ class DriverProcess:
             world.clock,
             1.0,
             world.options.retention_ms,
+            lambda _: None,  # only its thread fails
         )
         self.leading = True
         tasks = {"discover": self._discover(), "timer": self._timer(), "job": self._job(), "clean": self._clean()}

@@ -1,0 +1,80 @@
+"""Which partitions there are, and what Kafka's commits prove of the journal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from driver.discovery import LostJournal, check_commits, discover
+from forebay.errors import UnreachableError
+from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.settings import Settings, from_values
+from forebay.values import TopicPartition
+
+TP = TopicPartition("t", 0)
+SETTINGS: Settings = from_values(
+    {
+        "stream": "s",
+        "kafka": {"topics": ["t", "u"], "bootstrap.servers": "127.0.0.1:1"},
+        "wal": {"url": "memory://w"},
+        "driver": {"journal": "memory://j"},
+        "agent": {"blocks": "/b"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset"),
+    [("forebay:1:2", 51), ("forebay:1:3", 10), ("forebay:2:1", 0)],
+    ids=["beyond the position", "of a later life", "of a later lineage"],
+)
+def test_a_commit_of_ours_that_is_ahead_of_the_journal_proves_that_it_lost_events(metadata: str, offset: int) -> None:
+    """INV-5: a life that the journal does not know of was begun by one that is gone."""
+    with pytest.raises(LostJournal, match="lost events"):
+        check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset"),
+    [("forebay:1:2", 50), ("forebay:1:1", 900), ("somebody", 900), ("", 900), ("forebay:x:1", 900)],
+)
+def test_a_commit_that_is_not_ours_or_of_an_ended_life_proves_nothing(metadata: str, offset: int) -> None:
+    check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
+
+
+class Asked:
+    """An admin client whose topics have one id after the other."""
+
+    def __init__(self, *ids: dict[str, str]) -> None:
+        self._ids = itertools.chain(ids, itertools.repeat(ids[-1]))
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> set[TopicPartition]:
+        return {TopicPartition(topic, 0) for topic in topics}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return next(self._ids)
+
+    def starting_offsets(self, policy: object, tps: Iterable[TopicPartition], group: str) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(tps, 7)
+
+
+def look(admin: Asked) -> Any:
+    return discover(cast(KafkaAdmin, admin), SETTINGS, set(), set(), False, 1)
+
+
+def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:
+    """INV-5: the start of the old topic under the id of the new one would skip what the new one holds."""
+    with pytest.raises(UnreachableError, match="asking again"):
+        look(Asked({"t": "1", "u": "2"}, {"t": "3", "u": "2"}))
+
+
+def test_a_topic_that_not_every_broker_knows_yet_does_not_begin_a_life_without_its_id() -> None:
+    with pytest.raises(UnreachableError, match="asking again"):
+        look(Asked({"t": "1", "u": ""}))
+
+
+def test_where_the_broker_can_tell_no_ids_lives_begin_without() -> None:
+    assert [start.topic_id for start in look(Asked({"t": "", "u": ""})).starts] == ["", ""]
