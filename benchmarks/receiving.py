@@ -20,7 +20,7 @@ from driver.loop import DriverLoop
 from driver.tracker import Ask, FoundPartitions, Tracker
 from forebay.clock import SystemClock
 from forebay.http import Server
-from wal.storage import open_storage
+from wal.storage import Storage, open_storage
 
 STREAM = "bench"
 PATIENCE_SECONDS = 600.0
@@ -29,8 +29,14 @@ PATIENCE_SECONDS = 600.0
 class Tracking:
     """A driver without discovery, batches and clean-up: it takes blocks in, durably, over HTTP."""
 
-    def __init__(self, directory: Path, durable: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        durable: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+        storage: Storage | None = None,
+    ) -> None:
+        """``storage``: the journal's; default: a folder below ``directory``."""
+        self._storage = storage or open_storage(f"file://{directory}/journal")
         self._durable = durable
         self._open = ExitStack()
         self.url = ""
@@ -43,7 +49,7 @@ class Tracking:
     def __enter__(self) -> Tracking:
         clock = SystemClock()
         opened, state = journal.lead(
-            open_storage(f"file://{self._directory}/journal"),
+            self._storage,
             STREAM,
             "bench",
             clock.wall_ms(),
