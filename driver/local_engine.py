@@ -17,7 +17,11 @@ from wal.reading import ReadPlan, TierCounts
 def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
     """How the blocks of ``work`` are read."""
     return ReadPlan(
-        wal_url=settings.wal.url, blocks_directory=settings.agent.blocks, agent_urls=dict(agent_urls), lost=work.lost
+        wal_url=settings.wal.url,
+        blocks_directory=settings.agent.blocks,
+        agent_urls=dict(agent_urls),
+        lost=work.lost,
+        headers=work.headers,
     )
 
 

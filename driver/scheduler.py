@@ -130,7 +130,8 @@ class Scheduler:
             rerun=batch.batch_id in self._reruns,
             tasks=tuple(tuple(BlockReference.of(state.blocks[block_id]) for block_id in task) for task in batch.tasks),
             lost=frozenset(batch.lost),
-            headers=self._headers,
+            # also where the setting changed since: blocks with and without headers may lie in one batch
+            headers=self._headers or any(state.blocks[block_id].meta.headers for block_id in batch.block_ids),
         )
 
     def _run_batch(self, work: BatchWork) -> None:

@@ -286,13 +286,16 @@ _BOUND = (2**63 - 1) // 1000
 _EARLIEST, _LATEST = numbers_column(np.array([-_BOUND, _BOUND]), pa.int64())  # pa.scalar would import pandas
 
 
-def to_dataframe(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+def to_dataframe(batch: pa.RecordBatch, topic: str, headers_wanted: bool = False) -> pa.RecordBatch:
     """A batch of ``BLOCK_SCHEMA``, all of ``topic``, as ``DATAFRAME_SCHEMA``; only topic and timestamp are made anew.
+    ``headers_wanted``: a batch without headers gets a column of nulls.
 
     A timestamp of -1 ms (Kafka has none) becomes 1969-12-31T23:59:59.999Z, as in Spark's Kafka source. One beyond the
     292,277 years that microseconds can hold, for which Spark's source fails, becomes the last one that they can.
     """
     key, value, _, partition, offset, timestamp, timestamp_type, *headers = batch.columns
+    if headers_wanted and not headers:
+        headers = [pa.nulls(batch.num_rows, _HEADERS)]
     columns = [
         key,
         value,

@@ -81,9 +81,6 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     lease_duration: Duration = Duration(10.0)
     receiver_timeout: Duration = Duration(30.0)  # silence after which a receiver is shown as lost
     journal_segment_size: Size = Size(64_000_000)
-    history_batches: int = (
-        100  # completed and cleaned batches kept in the journal's state before they move to the history
-    )
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
@@ -149,7 +146,6 @@ _MINIMA: dict[str, float] = {
     "driver.max_queued_batches": 1,
     "driver.tasks_per_batch": 0,
     "driver.journal_segment_size": 1,
-    "driver.history_batches": 0,
     "agent.quota": 1,
 }
 #: section.key of the durations that can't be 0

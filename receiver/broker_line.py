@@ -45,8 +45,12 @@ class BrokerLine:
         try:
             if isinstance(action, act.CheckTopicIds):
                 return inp.TopicIdsRead(action.request, self._source.topic_ids(action.topics))
+            topic = action.tp.topic
+            topic_id = self._source.topic_ids([topic]).get(topic, "")
             low, high = self._source.watermarks(action.tp, self._timeout_seconds)
-            topic_id = self._source.topic_ids([action.tp.topic]).get(action.tp.topic, "")
+            if self._source.topic_ids([topic]).get(topic, "") != topic_id:
+                # the watermarks of one topic under the id of another would skip what the new one holds (INV-5)
+                return inp.BrokerFailed(action.request, f"topic {topic} was created again while it was looked at")
             return inp.Inspected(action.request, low, high, topic_id)
         except ForebayError as error:
             return inp.BrokerFailed(action.request, str(error))

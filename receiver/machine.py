@@ -100,6 +100,7 @@ class ReceiverMachine:
         self._report_at = 0.0
         self._checking = False
         self._check_at = 0.0
+        self._check_obstacle = ""
         self._heartbeat_at = 0.0
         self._beating = False
         self._driver_failures = 0  # in a row
@@ -149,6 +150,8 @@ class ReceiverMachine:
             return f"driver out of reach: {self._driver_silence}"
         if not self._partitions and self._broker_error:
             return f"no partition assigned; Kafka: {self._broker_error}"
+        if self._check_obstacle:
+            return f"blocks wait for their topics' ids: {self._check_obstacle}"
         return "memory is full, polling is paused" if self._full else ""
 
     def seconds_until_seal(self, now: float) -> float:
@@ -758,9 +761,13 @@ class ReceiverMachine:
         self._checking = False
         self._check_at = now + self._settings.reclaim_delay
         self.counters["topic_checks_failed"] += 1
+        if reason != self._check_obstacle:  # nothing is reported until it is answered: never without a word (INV-5)
+            self._note(f"blocks wait for their topics' ids: {reason}", warning=True)
+        self._check_obstacle = reason
 
     def _topic_ids_read(self, event: inp.TopicIdsRead, until: int, now: float) -> None:
         self._checking = False
+        self._check_obstacle = ""
         recreated: dict[TopicPartition, str] = {}
         for sealed in self._sealed:
             if sealed.checked or sealed.draft.sequence > until:

@@ -56,12 +56,14 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the tasks of a batch may read. Can be pickled.
 
     ``blocks_directory``: where a host keeps its copies, the same path on every host. ``agent_urls``: host → url of its
-    agent. ``lost``: labels of ranges whose loss an operator has accepted: they are skipped.
+    agent. ``lost``: labels of ranges whose loss an operator has accepted: they are skipped. ``headers``: every batch gets a
+    headers column, also one from a block without.
     """
 
     wal_url: str
     blocks_directory: str | None = None
     agent_urls: Mapping[str, str] = {}
+    headers: bool = False
     tiers: tuple[Tier, ...] = TIERS
     lost: frozenset[str] = frozenset()
     verify_digests: bool = False
@@ -163,7 +165,7 @@ def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tie
         raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
     decoded = decode_block(stored.payload, stored.meta, verify_digests=plan.verify_digests, path=where)
     return tuple(
-        to_dataframe(batch, range_.topic)
+        to_dataframe(batch, range_.topic, plan.headers)
         for range_, batches in decoded
         if range_.label not in plan.lost
         for batch in batches

@@ -251,3 +251,13 @@ def test_reading_loads_neither_spark_nor_a_service() -> None:
         "assert drivers == {'driver.spark_tasks'}, drivers\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_blocks_with_and_without_headers_read_alike_where_headers_are_wanted(stored: Stored) -> None:
+    """The setting may have changed while blocks waited: one batch then holds both kinds."""
+    without = stored.add(*block({("a", 0): filler(3)}, headers=False, sequence=1))
+    with_ = stored.add(*block({("a", 0): filler(3)}, headers=True, sequence=2))
+    plan = stored.plan(headers=True)
+    one, other = (read_block(reference, plan).batches[0] for reference in (without, with_))
+    assert one.schema == other.schema
+    assert one.column("headers").null_count == 3

@@ -605,7 +605,9 @@ def test_topic_ids_are_read_after_the_last_poll_of_a_block_and_before_its_report
     stage.seal_and_store()
     stage.tell(inp.TopicIdsRead(check.request, {"t": "A"}))
     assert [block.meta.sequence for block in stage.one(act.Report).message.blocks] == [1]  # the second was polled later
-    stage.tell(inp.BrokerFailed(stage.one(act.CheckTopicIds).request, "no answer")).wait(0.5)
+    stage.tell(inp.BrokerFailed(stage.one(act.CheckTopicIds).request, "no answer"))
+    assert "no answer" in stage.machine.detail, "what waits is never silent (INV-5)"
+    stage.wait(0.5)
     stage.one(act.CheckTopicIds)
 
 
