@@ -45,12 +45,14 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTrouble:
-    """The source can't continue this partition at its position. ``kind`` as in ``messages.Trouble``."""
+    """The source can't continue this partition at its position. ``kind`` as in ``messages.Trouble``. ``end``: where the log of
+    the epochs that were read ends now, if the broker told it (truncation); else -1."""
 
     tp: TopicPartition
     generation: int
     kind: str
     detail: str
+    end: int = -1
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -665,9 +665,11 @@ class ReceiverMachine:
     def _stumble(self, partition: Partition, trouble: PartitionTrouble, now: float) -> None:
         # This partition alone pauses; what was taken in before it is stored and reported first.
         self._into_trouble(partition, trouble.kind, trouble.detail, now)
+        partition.trouble_end = trouble.end
 
     def _into_trouble(self, partition: Partition, kind: str, detail: str, now: float) -> None:
         partition.trouble = kind
+        partition.trouble_end = -1
         partition.detail = detail
         self.counters["troubles"] += 1
         self._leave(partition, Phase.TROUBLE, now)
@@ -726,7 +728,9 @@ class ReceiverMachine:
             kind=partition.trouble,
             position=partition.expected,
             low=seen.low,
-            high=seen.high,
+            # a log cut back below the position may have grown past it again, with other records: what follows the place
+            # where it was cut is new (INV-5)
+            high=min(seen.high, partition.trouble_end) if partition.trouble_end >= 0 else seen.high,
             topic_id=partition.trouble_topic_id or seen.topic_id,
         )
         self._do(act.SendTrouble(request, message))

@@ -53,6 +53,7 @@ class Partition:
     held_from: int = -1  # -1: nothing is held
     trouble: str = ""  # kind, as in messages.Trouble
     trouble_topic_id: str = ""
+    trouble_end: int = -1  # where a truncated log parts from what was read, -1: not told
     high_watermark: int = -1
 
     def hold(self, from_offset: int, pieces: list[Piece]) -> None:

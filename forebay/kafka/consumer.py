@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -59,6 +60,8 @@ _TIMESTAMP_TYPES = np.full(3, -1, np.int32)
 _TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
 _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
 
+#: librdkafka's words for a truncation: up to where the log still is what was read
+_END_TOLD = re.compile(r"broker end offset is ([0-9]{1,18})")
 #: error of a message → kind of trouble (``messages.Trouble``); tests/kafka/test_trouble.py goes over the rows
 TROUBLES: dict[int, str] = {
     KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
@@ -369,7 +372,9 @@ class KafkaSource:
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
         for tp, (kind, detail) in troubles.items():
             if tp in self._reading and tp not in stopped:
-                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, kind, detail))
+                told = _END_TOLD.search(detail) if kind == "truncated" else None
+                end = int(told[1]) if told is not None else -1
+                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, kind, detail, end))
         for tp in self._unbelieved:
             if self._reading[tp].reads > CONFIRMATIONS_MAX and tp not in troubles:
                 detail = f"reads from offset {self._reading[tp].start.offset} begin at a different record each time"

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.columns import Columns, EndOfPartition, Start
+from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
 from forebay.errors import ForebayError
 from forebay.kafka.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
 from forebay.values import TopicPartition
@@ -156,6 +156,17 @@ def test_what_follows_a_corrupt_batch_is_never_given(scripted: Scripted) -> None
 def test_a_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
     scripted.start(0, leader_epoch=3)
     assert scripted.poll([record(0, leader_epoch=3)], [record(1, leader_epoch=2)]) == [(0, 1, [0]), (0, 1, "truncated")]
+
+
+def test_a_truncation_says_where_the_log_was_cut_if_the_broker_told_it(scripted: Scripted) -> None:
+    """In librdkafka's words, as its ``auto.offset.reset=error`` gives them."""
+    words = "Partition log truncation detected at offset 100: broker end offset is 80 (offset leader epoch 2). Reset to INVALID."
+    cut = Message(topic="t", partition=0, offset=100, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, words))
+    scripted.start(100, leader_epoch=2)
+    scripted.consumer.batches = [[cut]]
+    (told,) = scripted.source.poll(10, 0.0)
+    assert isinstance(told, PartitionTrouble)
+    assert (told.kind, told.end) == ("truncated", 80)
 
 
 @pytest.mark.parametrize(("code", "kind"), TROUBLES.items(), ids=[KafkaError(code).name() for code in TROUBLES])

@@ -581,6 +581,16 @@ def test_out_of_range_that_no_longer_holds_is_read_again_without_a_word_to_the_d
     assert again.offset == 5
 
 
+def test_a_log_cut_back_and_grown_again_is_told_by_where_it_was_cut() -> None:
+    """INV-5: records written after the cut and before the position are new, and would be skipped."""
+    stage = Stage()
+    start = stage.own(P0, position=100)[P0]
+    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "truncated", "cut", 80)]))
+    stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 120, ""))
+    told = stage.one(act.SendTrouble).message
+    assert (told.kind, told.position, told.high) == ("truncated", 100, 80)
+
+
 def test_a_corrupt_batch_is_told_and_never_skipped() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
