@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -46,6 +47,7 @@ SMALL_SCALE = 0.05
 )
 def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, directory: Path | None) -> None:
     """Run Forebay's benchmarks. Exit code 1 if a threshold is missed."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that broker and receivers end as well
     root = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=directory))
     found: list[Measured] = []
     try:
