@@ -246,7 +246,7 @@ def opening(
             epoch += 1
     yield "claimed"
     failpoints.hit("journal.opening")
-    reading = read(storage, stream)
+    reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded
     state = reading.state if reading.state is not None else State(stream=stream, lineage=lineage_of(epoch))
     yield "read"
     journal = Journal(storage, stream, epoch, state, segment_bytes, now, new_uid)

@@ -17,6 +17,7 @@ from driver.api import tracker_application
 from driver.batch import Engine, Job
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
+from driver.journal import claim_path
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.scheduler import Scheduler
@@ -28,7 +29,7 @@ from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.messages import ClaimRequest, LookRequest
 from forebay.settings import Settings
-from forebay.values import TopicPartition, lineage_of
+from forebay.values import TopicPartition, lineage_of, numbered
 from wal import layout
 from wal.storage import Storage, open_storage
 
@@ -103,7 +104,7 @@ class Driver:
             lambda: _refuse_lost_journal(wal_storage, settings),
         )
         self._closing.callback(opened.close)
-        _mark_lineage(wal_storage, settings.stream, lineage_of(opened.epoch), state)
+        _mark_lineage(journal_storage, wal_storage, settings.stream, lineage_of(opened.epoch))
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
         tracker = Tracker(
             state,
@@ -275,7 +276,9 @@ class Driver:
                             self._check_commits()
                             self._commits_checked = True
                         if missing:
-                            raise UnreachableError(f"no such topic yet: {', '.join(missing)}; create it, it is found then")
+                            raise UnreachableError(
+                                f"no such topic yet: {', '.join(missing)}; create it, it is found then"
+                            )
                         next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
                         self._partitions_found = self._partitions_found or created
                         self._settle_state()
@@ -342,7 +345,9 @@ class Driver:
             errors = dict.fromkeys(changed, str(error))
         not_shown = "; ".join(sorted(set(errors.values())))
         if not_shown and not_shown != self._not_shown:
-            log.warning("group %s: completed positions could not be shown: %s", self._settings.completed_group, not_shown)
+            log.warning(
+                "group %s: completed positions could not be shown: %s", self._settings.completed_group, not_shown
+            )
         self._not_shown = not_shown
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
 
@@ -363,7 +368,15 @@ def _refuse_lost_journal(wal_storage: Storage, settings: Settings) -> None:
         )
 
 
-def _mark_lineage(wal_storage: Storage, stream: str, lineage: int, state: State) -> None:
-    if not state.created:
-        with contextlib.suppress(FileExistsError):  # a start before this one got as far as here
-            wal_storage.put_new(layout.lineage_marker(stream, lineage), b"")
+def _mark_lineage(journal_storage: Storage, wal_storage: Storage, stream: str, lineage: int) -> None:
+    """The WAL's root holds the first claim of the journal that writes there: no other journal leads over the same WAL."""
+    first_claim = journal_storage.read(claim_path(stream, numbered(lineage, 1)))
+    marker = layout.lineage_marker(stream, lineage)
+    try:
+        wal_storage.put_new(marker, first_claim)
+    except FileExistsError:
+        if wal_storage.read(marker) != first_claim:
+            raise LineageFound(
+                f"the WAL at {wal_storage.url} belongs to another journal of stream {stream!r} than the one at "
+                f"{journal_storage.url}. Nothing was changed. Set [driver].journal or [wal].url right"
+            ) from None

@@ -18,6 +18,7 @@ from driver.state import Batch, Partition, State, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name
+from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Position, SegmentFacts, judge_segment
 
 #: a block's id as ``forebay.values.block_id`` makes it: receiver, epoch, sequence
@@ -314,6 +315,9 @@ class Tracker:
                 or meta.stream != self.state.stream
             ):
                 raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+            place = parse_block(block.handle.path)
+            if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
+                raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
         for block in request.blocks:
             meta = block.meta
             if meta.id in self.state.blocks:
@@ -562,12 +566,12 @@ def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
         return Judgement(facts.path, ("its deletion is under way",))
     writer = state.receivers.get(request.receiver_id)
     fenced = writer is not None and writer.epoch != request.epoch
-    if fenced and not facts.sealed:
-        # Its writer could still append when it was scanned, and may have been fenced only since.
-        scanned = {frame.block_id for frame in facts.frames}
-        for block in state.blocks.values():
-            if block.handle.path == facts.path and block.id not in scanned:
-                return Judgement(facts.path, (f"block {block.id} was accepted after the scan",))
+    # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
+    # not find: whatever the reason, it would go with the segment.
+    scanned = {frame.block_id for frame in facts.frames}
+    for block in state.blocks.values():
+        if block.handle.path == facts.path and block.id not in scanned:
+            return Judgement(facts.path, (f"block {block.id} was not seen by the scan",))
     needed: set[str] = set()
     released: set[str] = set()
     positions: dict[TopicPartition, Position] = {}

@@ -10,11 +10,9 @@
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
-    │   ├── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
-    │   └── StoreTimeoutError      … within ``store_timeout``
+    │   └── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
     ├── CorruptionError            bytes are not what was written: carries path, offset and reason
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
-    ├── GapError                   Kafka no longer holds offsets that were never taken in
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
@@ -68,10 +66,6 @@ class OutOfSpaceError(StoreError):
     pass
 
 
-class StoreTimeoutError(StoreError):
-    pass
-
-
 class CorruptionError(ForebayError):
     """Bytes at ``path`` from ``offset`` on are damaged, for ``reason``."""
 
@@ -95,10 +89,6 @@ class NewerVersionError(ForebayError):
         self.offset = offset
         self.version = version
         self.feature = feature
-
-
-class GapError(ForebayError):
-    pass
 
 
 class UnreadableBlockError(ForebayError):

@@ -104,7 +104,9 @@ class OffsetRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "u
 
     @property
     def label(self) -> str:
-        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
+        """The range in words, unique within its stream: offsets mean other records in another life."""
+        life = "" if self.life == 1 else f" life {self.life}"
+        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){life}"
 
 
 class Handle(msgspec.Struct, frozen=True):

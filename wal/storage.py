@@ -121,7 +121,7 @@ class LocalStorage:
         full = self._full(path)
         try:
             self._make_parents(full)
-            descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             raise
         except OSError as error:
@@ -242,7 +242,7 @@ class LocalStorage:
         self._make_parents(full)
         folder, name = os.path.split(full)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
                 _write_all(descriptor, data)

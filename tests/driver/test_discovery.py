@@ -57,7 +57,9 @@ class Asked:
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return next(self._ids)
 
-    def starting_offsets(self, policy: object, tps: Iterable[TopicPartition], group: str) -> Mapping[TopicPartition, int]:
+    def starting_offsets(
+        self, policy: object, tps: Iterable[TopicPartition], group: str
+    ) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(tps, 7)
 
 

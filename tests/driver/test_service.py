@@ -232,6 +232,16 @@ def test_an_empty_journal_beside_a_wal_that_is_not_refuses_to_start(settings: Co
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").rglob("*.seg"))
 
 
+def test_a_second_journal_over_the_same_wal_refuses_to_lead(settings: Configure, tmp_path: Path) -> None:
+    """Two that were both empty when they looked: the WAL belongs to the one that marked it."""
+    with IngestContext(None, settings()) as intake:
+        intake.foreach_batch(Collecting(1))
+    (marker,) = (tmp_path / "wal" / "s").glob("lineage-*")
+    marker.write_bytes(b"{}")
+    with pytest.raises(LineageFound, match="belongs to another journal"):
+        IngestContext(None, settings()).foreach_batch(Collecting(1))
+
+
 def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_events(settings: Configure) -> None:
     """Rule 5. Somebody else's commit is pointed out and ignored."""
     s = settings()

@@ -242,6 +242,21 @@ def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() 
     assert [s.reason for s in result.stale] == ["life"]
 
 
+def test_a_handle_that_points_out_of_its_receivers_own_segments_is_bad_input() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for path in ("../../etc/passwd", f"{STREAM}/blocks/r2/{epoch:016x}/00000001.seg", f"{STREAM}/lineage-00000001"):
+        with pytest.raises(UsageError, match="no segment of its receiver"):
+            t.report(epoch, t.block(epoch, [offsets(0, 5, token)], path=path))
+    assert t.state.partitions["t/0"].position == 0
+
+
+def test_ranges_of_two_lives_are_told_apart_by_their_labels() -> None:
+    assert offsets(0, 5, 1).label == "t/0[0, 5)"
+    assert offsets(0, 5, 1, life=2).label == "t/0[0, 5) life 2"
+
+
 # ---- rule 8: gaps and lives ------------------------------------------------------------------------------------------
 
 
@@ -461,10 +476,11 @@ def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     orphan = t.block(epoch, [offsets(0, 5, token)])
+    elsewhere = f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg"
     assert "is before its end" in kept_because(t, segment(t, epoch, orphan.meta))
-    t.take_in(epoch, token, 4)
+    t.take_in(epoch, token, 4, path=elsewhere)
     assert "is before its end" in kept_because(t, segment(t, epoch, orphan.meta))
-    t.take_in(epoch, token, 5)
+    t.take_in(epoch, token, 5, path=elsewhere)
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
 
@@ -474,6 +490,16 @@ def test_a_block_written_twice_after_a_failed_sync_is_an_orphan_where_its_handle
     block = t.take_in(epoch, t.claim(epoch).view.token, 5, path=f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg")
     assert block.id in t.state.waiting
     assert t.decide(segment(t, epoch, block.meta)).actions
+
+
+def test_a_segment_in_which_the_scan_missed_a_named_block_is_kept() -> None:
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert "not seen by the scan" in kept_because(t, segment(t, epoch))
 
 
 def test_an_orphan_of_an_ended_life_goes() -> None:

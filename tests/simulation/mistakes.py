@@ -126,13 +126,18 @@ class RefusingUncheckedDriver(DriverProcess):
 
 
 class HastyTracker(Tracker):
-    """Believes a scan of a segment that its writer could still append to, once that writer is fenced."""
+    """Believes that a scan saw all there is in a segment, though its writer could still append when it was scanned."""
 
     def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
-        writer = self.state.receivers.get(request.receiver_id)
-        if writer is not None and writer.epoch != request.epoch:
-            request = replace(request, facts=replace(request.facts, sealed=True))
-        return super()._clean_segment(request, now, now_ms)
+        seen = {frame.block_id for frame in request.facts.frames}
+        whole = self.state.blocks
+        self.state.blocks = {
+            name: block for name, block in whole.items() if block.handle.path != request.facts.path or name in seen
+        }
+        try:
+            return super()._clean_segment(request, now, now_ms)
+        finally:
+            self.state.blocks = whole
 
 
 class ForgettingHistoryWriter(HistoryWriter):
