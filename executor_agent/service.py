@@ -98,7 +98,9 @@ class Heartbeat:
             used_bytes=usage.used_bytes,
             free_bytes=usage.free_bytes,
             old_blocks=tuple(
-                name.removeprefix(f"{self._stream}/") for name in usage.old_blocks if name.startswith(f"{self._stream}/")
+                name.removeprefix(f"{self._stream}/")
+                for name in usage.old_blocks
+                if name.startswith(f"{self._stream}/")
             ),
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
