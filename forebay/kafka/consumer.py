@@ -190,7 +190,7 @@ class KafkaSource:
             if self._cooperative:
                 consumer.incremental_assign([])
             else:
-                self._reading.clear()
+                self._forget(list(self._reading))
                 consumer.assign([])
         except KafkaException as error:
             self._callback_error = self._callback_error or _raisable(error)
@@ -213,8 +213,8 @@ class KafkaSource:
             self._tell(word, partitions)
         finally:
             self._owned.difference_update(partitions)
-            gone = [tp for tp in partitions if self._reading.pop(tp, None) is not None]
             try:
+                gone = self._forget(partitions)
                 if self._cooperative:
                     consumer.incremental_unassign([_wire(tp) for tp in gone])
                 else:
@@ -283,13 +283,22 @@ class KafkaSource:
 
     def _stop(self, tp: TopicPartition) -> None:
         """Takes ``tp`` out of reading until the next start; the group still counts it as ours."""
-        del self._reading[tp]
+        self._forget([tp])
         if self._cooperative:
             self._kafka.incremental_unassign([_wire(tp)])
         else:
             self._put(list(self._reading), [])
             if not self._reading:
                 self._kafka.assign([])
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Takes those that are read out of reading and returns them. Pauses come off while they can: librdkafka keeps one
+        over to the partition's next assignment, however much later, and would then never fetch."""
+        gone = [tp for tp in partitions if tp in self._reading]
+        self.resume(gone)
+        for tp in gone:
+            del self._reading[tp]
+        return gone
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """No more records of these until resumed; membership is kept by polling on. Not started ones are ignored."""

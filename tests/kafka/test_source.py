@@ -160,6 +160,25 @@ def test_start_wakes_a_paused_partition(broker: Broker, topic: str, protocol: di
         assert reader.offsets(tp, 2) == list(range(50, 100))
 
 
+def test_a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back(
+    broker: Broker, topic: str, protocol: dict[str, str]
+) -> None:
+    """librdkafka keeps a pause over from one assignment of a partition to the next, however much later."""
+    fill(broker, topic, 100)
+    every = frozenset(partitions_of(topic))
+    options = {**broker.options, **protocol}
+    with Reader(options, topic, [topic]) as first:
+        poll_until(lambda: first.source.owned == every, first)
+        first.start(dict.fromkeys(every, 0))
+        poll_until(lambda: all(first.ends(tp) for tp in every), first)
+        first.source.pause(sorted(every))
+        with Reader(options, topic, [topic]) as second:
+            poll_until(lambda: len(first.source.owned) == 2 and len(second.source.owned) == 2, first, second)
+        poll_until(lambda: first.source.owned == every, first)
+        first.start(dict.fromkeys(every, 50), generation=2)
+        poll_until(lambda: all(first.offsets(tp, 2) == list(range(50, 100)) for tp in every), first)
+
+
 def test_a_rebalance_tells_both_members_and_moves_partitions_only(
     broker: Broker, topic: str, protocol: dict[str, str]
 ) -> None:
