@@ -75,7 +75,9 @@ class Tracked:
             created_ms=self.now_ms,
             host="h1",
         )
-        return Block(meta, Handle(path or f"{STREAM}/blocks/{receiver}/{epoch:016x}/00000000.seg", number * 1000, 1000, 7), local)
+        return Block(
+            meta, Handle(path or f"{STREAM}/blocks/{receiver}/{epoch:016x}/00000000.seg", number * 1000, 1000, 7), local
+        )
 
     def report(self, epoch: int, *blocks: Block, receiver: str = "r1") -> tuple[m.BlockResult, ...]:
         answer = self.say(m.ReportRequest(receiver_id=receiver, epoch=epoch, blocks=blocks))
@@ -101,7 +103,9 @@ class Tracked:
         self.say(Archived(batch_ids))
 
 
-def offsets(start: int, until: int, token: int, partition: int = 0, life: int = 1, records: int | None = None) -> OffsetRange:
+def offsets(
+    start: int, until: int, token: int, partition: int = 0, life: int = 1, records: int | None = None
+) -> OffsetRange:
     return OffsetRange(
         topic=TOPIC,
         partition=partition,
