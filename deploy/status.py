@@ -31,6 +31,7 @@ def ask(settings: Settings) -> StatusAnswer:
 def needs_a_person(answer: StatusAnswer) -> list[str]:
     """A sentence for each thing that does not mend itself."""
     found = [partition.trouble for partition in answer.partitions if partition.trouble]
+    found += [f"batch {b.batch_id} can't be read: {b.detail}" for b in answer.batches if b.state == "unreadable"]
     if answer.state == "failed":
         found.append(f"the driver failed: {answer.detail}")
     return found

@@ -274,7 +274,7 @@ class TrackedBatch(Message, frozen=True, kw_only=True):
     batch_id: int
     number: int  # its place in the sequence of its lineage, from 1
     time_ms: int
-    state: str  # queued | running | failing | completed
+    state: str  # queued | running | failing | unreadable | completed
     blocks: int
     records: int
     attempts: int

@@ -62,6 +62,19 @@ def test_what_needs_a_person_is_said_with_its_command_and_exit_code_1(
     assert capsys.readouterr().err == f"forebay: {TROUBLE}\n"
 
 
+def test_a_batch_that_no_tier_can_read_is_said_with_its_command_and_exit_code_1(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
+) -> None:
+    """INV-5: batches wait for a person, though the driver runs and intake goes on."""
+    words = "no tier has t/0[0, 5); `forebay recover --accept-loss 3 RANGE`"
+    batch = m.TrackedBatch(
+        batch_id=3, number=3, time_ms=1, state="unreadable", blocks=1, records=5, attempts=1, detail=words
+    )
+    made_up_driver.status = make_status(batches=(batch,))
+    assert run(project, "status") == 1
+    assert words in capsys.readouterr().err
+
+
 def test_a_failed_driver_is_exit_code_1(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
