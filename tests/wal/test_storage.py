@@ -174,7 +174,7 @@ def test_a_full_file_system_is_lack_of_space() -> None:
     full = LocalStorage("/dev/shm")
     assert full.free_bytes() is not None
     descriptor = os.open("/dev/full", os.O_WRONLY)
-    from wal.storage import _LocalAppendFile
+    from wal.storage.local import _LocalAppendFile
 
     file = _LocalAppendFile("/dev/full", descriptor)
     with pytest.raises(OutOfSpaceError):

@@ -1,109 +1,20 @@
-"""Where the log's bytes are kept: one small interface over fsspec, with the syncs that fsspec lacks.
-
-Paths are relative to the storage's root and use ``/``. Errors: ``FileExistsError`` and ``FileNotFoundError`` where
-named, :class:`~forebay.errors.OutOfSpaceError` for lack of space or quota, :class:`~forebay.errors.StoreError` for
-everything else. Constructors do no I/O. A storage may be used by several threads, an :class:`AppendFile` by one at a
-time.
-"""
+"""A folder of a POSIX file system as a store: ``file://``."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.errors import StoreError
+from wal.storage.protocol import AppendFile, Paths, check_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-Paths = list[str]  # where a method named ``list`` hides the type
-
-_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
-
-
-class AppendFile(Protocol):
-    """One file being written. After any error it is poisoned: every later ``append`` and ``sync`` raises StoreError."""
-
-    def append(self, data: Buffer) -> None:
-        """Writes all of ``data`` at the end, or raises and leaves any part of it behind. Not durable."""
-
-    def sync(self) -> None:
-        """Everything appended is durable on return. Never called again on this file if it fails."""
-
-    def close(self) -> None:
-        """Without a sync; may be repeated; never raises: a failure here says nothing that ``sync`` did not."""
-
-
-class Storage(Protocol):
-    url: str
-    appendable: bool
-
-    def create(self, path: str) -> AppendFile:
-        """A new, empty file; its name and its new parents are durable on return. Raises FileExistsError."""
-
-    def put_new(self, path: str, data: Buffer) -> None:
-        """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError.
-
-        After another error the object may be there or not.
-        """
-
-    def replace(self, path: str, data: Buffer) -> None:
-        """The whole object in place of what was there, atomically; durable on return. May be repeated."""
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes ``[offset, offset + length)``, fewer where the file ends. Raises FileNotFoundError."""
-
-    def size(self, path: str) -> int:
-        """Bytes. Raises FileNotFoundError."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def list(self, prefix: str) -> Paths:
-        """Every file below the folder ``prefix`` ("" is the root), sorted; none if there is no such folder."""
-
-    def delete(self, path: str) -> None:
-        """Durable on return; no error if the file is absent, so it may be repeated."""
-
-    def free_bytes(self) -> int | None:
-        """Bytes that can still be written; None where the store can't tell."""
-
-
-def open_storage(url: str) -> Storage:
-    """The storage of ``url``: ``file:///an/absolute/path`` or ``memory://name`` (one space per name within a process).
-
-    Does no I/O. Raises UsageError for any other url.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise UsageError(f"{url!r}: write a local folder as file:///an/absolute/path")
-        return LocalStorage(parts.path)
-    if parts.scheme == "memory":
-        return MemoryStorage(parts.netloc + parts.path)
-    raise UsageError(f"{url!r}: this release stores at file:///an/absolute/path or memory://name")
-
-
-def check_path(path: str) -> str:
-    """Returns ``path`` if each of its parts begins with a letter or digit, so that none climbs out of the root and
-    none is a temporary file's name. Raises ValueError otherwise.
-    """
-    if not _PATH.fullmatch(path):
-        raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
-    return path
-
-
-def store_error(error: OSError, what: str) -> StoreError:
-    """``error`` as an error of the store: OutOfSpaceError for ENOSPC and EDQUOT."""
-    kind = OutOfSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
-    return kind(f"{what}: {error.strerror or error}")
 
 
 class LocalStorage:
@@ -328,94 +239,3 @@ def _sync_directory(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class MemoryStorage:
-    """A space of this process's memory, shared by every MemoryStorage of the same name. Durable as long as the
-    process.
-    """
-
-    appendable = True
-    _spaces: dict[str, dict[str, bytearray]] = {}  # noqa: RUF012 (one per process, by intent)
-    _lock = threading.Lock()
-
-    def __init__(self, name: str) -> None:
-        self.url = f"memory://{name}"
-        with self._lock:
-            self._space = self._spaces.setdefault(name, {})
-
-    def create(self, path: str) -> AppendFile:
-        data = bytearray()
-        self._add(path, data)
-        return _MemoryAppendFile(path, data, self._lock)
-
-    def put_new(self, path: str, data: Buffer) -> None:
-        self._add(path, bytearray(data))
-
-    def replace(self, path: str, data: Buffer) -> None:
-        with self._lock:
-            self._space[check_path(path)] = bytearray(data)
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._lock:
-            data = memoryview(self._at(path))
-            part = data[offset:] if length is None else data[offset : offset + length]
-            copy = bytes(part)
-            part.release()
-            data.release()
-            return copy
-
-    def size(self, path: str) -> int:
-        with self._lock:
-            return len(self._at(path))
-
-    def exists(self, path: str) -> bool:
-        with self._lock:
-            return check_path(path) in self._space
-
-    def list(self, prefix: str) -> Paths:
-        start = f"{check_path(prefix)}/" if prefix else ""
-        with self._lock:
-            return sorted(path for path in self._space if path.startswith(start))
-
-    def delete(self, path: str) -> None:
-        with self._lock:
-            self._space.pop(check_path(path), None)
-
-    def free_bytes(self) -> int | None:
-        return None
-
-    def _add(self, path: str, data: bytearray) -> None:
-        with self._lock:
-            if check_path(path) in self._space:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            self._space[path] = data
-
-    def _at(self, path: str) -> bytearray:
-        try:
-            return self._space[check_path(path)]
-        except KeyError:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
-
-
-class _MemoryAppendFile:
-    def __init__(self, path: str, data: bytearray, lock: threading.Lock) -> None:
-        self._path = path
-        self._data = data
-        self._lock = lock
-        self._closed = False
-
-    def append(self, data: Buffer) -> None:
-        self._refuse_if_closed()
-        with self._lock:
-            self._data += memoryview(data).cast("B")
-
-    def sync(self) -> None:
-        self._refuse_if_closed()
-
-    def close(self) -> None:
-        self._closed = True
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self._path}: closed")

@@ -1,0 +1,84 @@
+"""Where the log's bytes are kept: one small interface over fsspec, with the syncs that fsspec lacks.
+
+Paths are relative to the storage's root and use ``/``. Errors: ``FileExistsError`` and ``FileNotFoundError`` where
+named, :class:`~forebay.errors.OutOfSpaceError` for lack of space or quota, :class:`~forebay.errors.StoreError` for
+everything else. Constructors do no I/O. A storage may be used by several threads, an :class:`AppendFile` by one at a
+time.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.errors import OutOfSpaceError, StoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Paths = list[str]  # where a method named ``list`` hides the type
+
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
+
+
+class AppendFile(Protocol):
+    """One file being written. After any error it is poisoned: every later ``append`` and ``sync`` raises StoreError."""
+
+    def append(self, data: Buffer) -> None:
+        """Writes all of ``data`` at the end, or raises and leaves any part of it behind. Not durable."""
+
+    def sync(self) -> None:
+        """Everything appended is durable on return. Never called again on this file if it fails."""
+
+    def close(self) -> None:
+        """Without a sync; may be repeated; never raises: a failure here says nothing that ``sync`` did not."""
+
+
+class Storage(Protocol):
+    url: str
+    appendable: bool
+
+    def create(self, path: str) -> AppendFile:
+        """A new, empty file; its name and its new parents are durable on return. Raises FileExistsError."""
+
+    def put_new(self, path: str, data: Buffer) -> None:
+        """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError.
+
+        After another error the object may be there or not.
+        """
+
+    def replace(self, path: str, data: Buffer) -> None:
+        """The whole object in place of what was there, atomically; durable on return. May be repeated."""
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes ``[offset, offset + length)``, fewer where the file ends. Raises FileNotFoundError."""
+
+    def size(self, path: str) -> int:
+        """Bytes. Raises FileNotFoundError."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, prefix: str) -> Paths:
+        """Every file below the folder ``prefix`` ("" is the root), sorted; none if there is no such folder."""
+
+    def delete(self, path: str) -> None:
+        """Durable on return; no error if the file is absent, so it may be repeated."""
+
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where the store can't tell."""
+
+
+def check_path(path: str) -> str:
+    """Returns ``path`` if each of its parts begins with a letter or digit, so that none climbs out of the root and
+    none is a temporary file's name. Raises ValueError otherwise.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
+    return path
+
+
+def store_error(error: OSError, what: str) -> StoreError:
+    """``error`` as an error of the store: OutOfSpaceError for ENOSPC and EDQUOT."""
+    kind = OutOfSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+    return kind(f"{what}: {error.strerror or error}")
