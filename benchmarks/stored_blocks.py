@@ -64,7 +64,7 @@ def store(directory: Path, records: int) -> StoredBlocks:
     })  # fmt: skip
     uids = itertools.count(1)
     writer = LogWriter(
-        open_storage(settings.wal.url),
+        open_storage(settings.wal.url, settings.storage),
         lambda sequence: f"{STREAM}/blocks/r1/{_EPOCH:016x}/{sequence:08}.seg",
         SegmentIdentity(STREAM, "r1", _EPOCH, 1),
         SegmentLimits(settings.wal.segment_size, 3600.0),

@@ -20,7 +20,7 @@ def read(settings: Settings) -> AuditReport:
     from driver import audit as driver_audit
     from wal.storage import open_storage
 
-    return driver_audit.audit(open_storage(settings.driver.journal), settings.stream)
+    return driver_audit.audit(open_storage(settings.driver.journal, settings.storage), settings.stream)
 
 
 def tables(report: AuditReport) -> list[Group]:

@@ -229,7 +229,7 @@ def inspect(
 
     settings = invocation.settings()
     url = settings.driver.journal if journal else settings.wal.url
-    storage: Any = open_storage(url)
+    storage: Any = open_storage(url, settings.storage)
     wanted = relative_to(url, path) if path is not None else settings.stream
     try:
         paths = [wanted] if wanted.endswith(".seg") else [p for p in storage.list(wanted) if p.endswith(".seg")]

@@ -138,7 +138,7 @@ def _assess(state: State, storage: Storage, paths: Sequence[str]) -> list[Verdic
         closed = False
         if place is not None:
             receiver = state.receivers.get(place.receiver)
-            sealed = place.sequence < newest.get((place.receiver, place.epoch), 0)
+            sealed = place.sequence < newest.get((place.receiver, place.epoch), 0) or not storage.appendable
             closed = sealed or (receiver is not None and receiver.epoch > place.epoch)
         try:
             verdicts += assess_segment(path, scan_segment(storage, path), blocks, view, closed=closed)
@@ -270,7 +270,11 @@ def recover(invocation: Invocation, batch: int | None, ranges: tuple[str, ...], 
         raise click.UsageError("RANGE and --yes go with --accept-loss BATCH")
     from wal.storage import open_storage
 
-    comparison = compare(open_storage(settings.driver.journal), open_storage(settings.wal.url), settings.stream)
+    comparison = compare(
+        open_storage(settings.driver.journal, settings.storage),
+        open_storage(settings.wal.url, settings.storage),
+        settings.stream,
+    )
     invocation.write(comparison, lambda: tables(comparison))
     for place in comparison.findings:
         invocation.say(f"forebay: {sentence(place)}")

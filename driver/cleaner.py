@@ -129,7 +129,7 @@ class Cleaner:
                     return
                 if path in needed:
                     continue
-                sealed = index < len(files) - 1
+                sealed = index < len(files) - 1 or not self._wal.appendable  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
                     continue  # kept as long as its writer may append to it: not worth reading
                 try:

@@ -125,9 +125,8 @@ class HistoryWriter:
 
 def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
     """Every finished batch, in the order written; one may come twice (same id, same content)."""
-    for path in storage.list(f"{stream}/history"):
-        if layout.parse_history(path) is None:
-            continue
+    places = ((layout.parse_history(path), path) for path in storage.list(f"{stream}/history"))
+    for _, path in sorted((place, path) for place, path in places if place is not None):
         for found in scan_segment(storage, path):
             if isinstance(found, TornTail):
                 break

@@ -103,7 +103,7 @@ class Journal:
         self._since_snapshot = 0
         self._next = state.events
         self._writer: LogWriter | None = None
-        self._bases: list[str] = []
+        self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
         self._kinds: list[str] = []  # of the events not yet durable, for failpoints
 
     def append(self, events: Sequence[ev.Event]) -> None:
@@ -146,11 +146,14 @@ class Journal:
             self._writer.close()
         writer = self._new_writer()
         meta = SnapshotMeta(next=self._state.events, epoch=self.epoch)
-        writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), _encoder.encode(self._state))
+        pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), _encoder.encode(self._state))
         self._writer = writer
         writer.sync()
+        assert pending.handle is not None  # just synced
+        place = layout.parse_journal(pending.handle.path)
+        assert place is not None
         self._since_snapshot = 0
-        self._bases.append(_path(writer))
+        self._bases.append(place.sequence)
 
     def drop_superseded(self) -> None:
         """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous
@@ -161,9 +164,11 @@ class Journal:
             place = layout.parse_journal(path)
             if place is None:
                 continue
-            _, epoch, _ = place
+            _, epoch, sequence = place
             older = epoch != self.epoch and count_of(epoch) < previous
-            if older or (keep_from is not None and (epoch < self.epoch or (epoch == self.epoch and path < keep_from))):
+            if older or (
+                keep_from is not None and (epoch < self.epoch or (epoch == self.epoch and sequence < keep_from))
+            ):
                 self._storage.delete(path)
         self._bases = self._bases[-2:]
 
@@ -186,11 +191,6 @@ class Journal:
             rewrite=False,
             first_sequence=first,
         )
-
-
-def _path(writer: LogWriter) -> str:
-    assert writer.current_path is not None  # just synced
-    return writer.current_path
 
 
 def claim_path(stream: str, epoch: int) -> str:

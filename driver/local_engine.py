@@ -18,6 +18,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
     """How the blocks of ``work`` are read."""
     return ReadPlan(
         wal_url=settings.wal.url,
+        storage=settings.storage,
         blocks_directory=settings.agent.blocks,
         agent_urls=dict(agent_urls),
         lost=work.lost,

@@ -88,8 +88,8 @@ class Driver:
         """Opens the journal (which fences older drivers), serves HTTP, begins discovery. Raises LeaseHeld, FencedError,
         CorruptionError, StoreError, UsageError."""
         settings = self._settings
-        journal_storage = open_storage(settings.driver.journal)
-        wal_storage = open_storage(settings.wal.url)
+        journal_storage = open_storage(settings.driver.journal, settings.storage)
+        wal_storage = open_storage(settings.wal.url, settings.storage)
         if not self._take_over:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead

@@ -1,7 +1,8 @@
 """``forebay.toml`` as values: every key, its default, what is allowed. Loading reads one file and the environment only.
 
 Every key can be overridden by ``FOREBAY__SECTION__KEY`` (``FOREBAY__RECEIVER__BLOCK_INTERVAL=1s``); a pass-through key
-of librdkafka or Spark is written with underscores for dots (``FOREBAY__KAFKA__BOOTSTRAP_SERVERS``). Lists are split by
+of librdkafka or Spark is written with underscores for dots (``FOREBAY__KAFKA__BOOTSTRAP_SERVERS``), one of a store's client
+below its scheme (``FOREBAY__STORAGE__S3__ENDPOINT_URL``). Lists are split by
 commas (``FOREBAY__KAFKA__TOPICS=a,b``), tables are written as in TOML, and an empty text unsets an optional key.
 """
 
@@ -51,6 +52,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     segment_age: Duration = Duration(300.0)
     retention: Duration = Duration(0.0)  # the rewind horizon: how long completed batches stay readable
     compression: Literal["none", "lz4", "zstd"] = "none"  # of the Arrow buffers inside a block
+    #: the least time between two writes of one receiver; default: 0 where files are appended to, 250 ms for whole objects
+    flush_interval: Duration | None = None
 
 
 class ReceiverSettings(Section, frozen=True, kw_only=True):
@@ -81,6 +84,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     lease_duration: Duration = Duration(10.0)
     receiver_timeout: Duration = Duration(30.0)  # silence after which a receiver is shown as lost
     journal_segment_size: Size = Size(64_000_000)
+    #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
+    journal_flush_interval: Duration | None = None
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
@@ -103,6 +108,8 @@ class Settings(Section, frozen=True, kw_only=True):
     driver: DriverSettings
     agent: AgentSettings
     spark: dict[str, str] = {}
+    #: scheme of a store's url → what its client is given (docs/OPERATIONS.md)
+    storage: dict[str, dict[str, Any]] = {}
     security: SecuritySettings = SecuritySettings()
 
     @property
@@ -125,6 +132,16 @@ _SECTIONS: dict[str, type[Section]] = {
 }
 #: sections whose other keys pass through unchanged, to librdkafka and to Spark
 _OPEN_SECTIONS = ("kafka", "spark")
+#: [storage.SCHEME]: the stores whose clients take settings
+_STORES = ("s3", "gs", "abfs", "hdfs")
+#: keys of stores' clients that hold secrets: these belong in the environment, a profile or the instance's role, because
+#: a file is copied, shown and sent to tasks
+_SECRET_KEYS = frozenset(
+    {
+        "key", "secret", "token", "password", "account_key", "sas_token", "client_secret", "connection_string",
+        "aws_access_key_id", "aws_secret_access_key", "aws_session_token",
+    }
+)  # fmt: skip
 _ENVIRONMENT_PREFIX = "FOREBAY__"
 
 #: librdkafka's only keys for a consumer or an admin client that have no dot: any other such key in [kafka] is a slip
@@ -209,6 +226,8 @@ def _from_values(raw: Mapping[str, Any], source: str, variables: Mapping[str, st
     if isinstance(values.get("spark"), dict):
         flat = _flatten(values["spark"], keep=frozenset())
         values["spark"] = {key: _text(f"spark.{key!r}", value, refuse) for key, value in flat.items()}
+    if isinstance(values.get("storage"), dict):
+        values["storage"] = _storage_values(values["storage"], refuse)
     try:
         settings = msgspec.convert(values, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -236,6 +255,30 @@ def _kafka_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]
             raise refuse("kafka.starting_offsets", "kafka.starting_offsets: write the timestamp with its time zone")
         own["starting_offsets"] = {**starting, "timestamp": int(moment.timestamp() * 1000)}
     return {**own, "options": {key: _text(f'kafka."{key}"', value, refuse) for key, value in options.items()}}
+
+
+def _storage_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]:
+    """Hadoop's keys have dots and are texts; those of the others' clients are as their constructors take them."""
+    values: dict[str, Any] = {}
+    for scheme, options in table.items():
+        if scheme not in _STORES:
+            allowed = ", ".join(f"[storage.{name}]" for name in _STORES)
+            raise refuse(f"storage.{scheme}", f"unknown section [storage.{scheme}]; allowed are {allowed}")
+        if not isinstance(options, Mapping):
+            raise refuse(f"storage.{scheme}", f"storage.{scheme} is no section: write [storage.{scheme}]")
+        flat = _flatten(options, keep=frozenset())
+        for key in flat:
+            if key.rpartition(".")[2].lower() in _SECRET_KEYS:
+                raise refuse(
+                    f"storage.{scheme}.{key}",
+                    f"storage.{scheme}.{key}: secrets don't belong in this file; give them by the client's environment "
+                    "variables (AWS_ACCESS_KEY_ID, …), a profile or the instance's role",
+                )
+        hadoop = scheme == "hdfs"
+        values[scheme] = (
+            {k: _text(f"storage.hdfs.{k!r}", v, refuse) for k, v in flat.items()} if hadoop else dict(options)
+        )
+    return values
 
 
 def _decode(wanted: type, value: Any) -> Any:
@@ -287,9 +330,9 @@ def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> dict[str, 
             raw["stream"] = text
             variables["stream"] = name
             continue
-        if section not in _SECTIONS and section != "spark":
+        if section not in _SECTIONS and section not in ("spark", "storage"):
             raise SettingsError(
-                f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'spark'])}"
+                f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'spark', 'storage'])}"
             )
         if not rest:
             raise SettingsError(f"{name}: names a section; write {name}__KEY")
@@ -300,6 +343,8 @@ def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> dict[str, 
         if known is not None and rest.lower() in _fields(known):
             key = rest.lower()
             table[key] = _value(name, text, get_type_hints(known)[key])
+        elif section == "storage":
+            key = _override_store(name, table, rest, text)
         elif section in _OPEN_SECTIONS:
             key = _open_key(table, rest)
             table[key] = text
@@ -308,6 +353,23 @@ def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> dict[str, 
             table[key] = text  # refused as an unknown key, with what is allowed
         variables[f"{section}.{key}"] = name
     return variables
+
+
+def _override_store(name: str, table: dict[str, Any], written: str, text: str) -> str:
+    """Sets the key of a store's section that ``S3__ENDPOINT_URL`` means, and returns it."""
+    first, _, rest = written.partition("__")
+    scheme = first.lower()
+    options = table.setdefault(scheme, {})
+    if not rest or not isinstance(options, dict):
+        raise SettingsError(f"{name}: write FOREBAY__STORAGE__SCHEME__KEY, as in FOREBAY__STORAGE__S3__ENDPOINT_URL")
+    if scheme == "hdfs":
+        key = _open_key(options, rest)
+        options[key] = text
+    else:
+        key = rest.lower()
+        typed = text in ("true", "false") or text.startswith("{") or re.fullmatch(r"[0-9]{1,18}", text)
+        options[key] = _toml(name, text) if typed else text
+    return f"{scheme}.{key}"
 
 
 def _open_key(table: dict[str, Any], written: str) -> str:
@@ -348,13 +410,17 @@ def _value(name: str, text: str, wanted: Any) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
     takes_list = get_origin(wanted) is tuple
     if text[:1] in ("{", "[") and (takes_list or any(get_origin(choice) is dict for choice in choices)):
-        try:
-            return tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"{name}: {text!r} is not valid TOML: {error}") from None
+        return _toml(name, text)
     if takes_list:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
+
+
+def _toml(name: str, text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{name}: {text!r} is not valid TOML: {error}") from None
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -405,7 +471,7 @@ def _explain(refuse: _Refusals, values: Mapping[str, Any], message: str) -> Sett
 
 def _allowed(path: str, words: str) -> str:
     section, _, key = path.partition(".")
-    if not key and (section in _SECTIONS or section == "spark"):
+    if not key and (section in _SECTIONS or section in ("spark", "storage")):
         return f"is no section: write [{section}] and its keys below it"
     if path == "kafka.starting_offsets":
         return _STARTING_OFFSETS

@@ -44,7 +44,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
     pa.set_memory_pool(pa.system_memory_pool())
     source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
-    service = compose(settings, receiver_id, source, open_storage(settings.wal.url), SystemClock(), host)
+    service = compose(
+        settings, receiver_id, source, open_storage(settings.wal.url, settings.storage), SystemClock(), host
+    )
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
     return service.run()

@@ -7,8 +7,9 @@
     <stream>/epoch-<epoch>/<sequence>.seg                 the journal
     <stream>/history/<epoch>/<sequence>.seg               finished batches, beside the journal
 
-``<epoch>`` is 16 lower-case hex digits, ``<sequence>`` 8 digits, dense within its folder. Parse functions answer None
-for every other path.
+``<epoch>`` is 16 lower-case hex digits, ``<sequence>`` 8 digits or, from 100,000,000 on, as many as it has, at most
+12; dense within its folder. So names sort as their sequences do only up to 8 digits: compare numbers. Parse functions
+answer None for every other path.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from forebay.values import check_name
 
 _STREAM = r"(?P<stream>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
-_PLACE = r"(?P<epoch>[0-9a-f]{16})/(?P<sequence>[0-9]{8})\.seg"
+_PLACE = r"(?P<epoch>[0-9a-f]{16})/(?P<sequence>[0-9]{8}|[1-9][0-9]{8,11})\.seg"
 _BLOCKS = re.compile(rf"{_STREAM}/blocks/(?P<receiver>[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})/{_PLACE}")
 _JOURNAL = re.compile(rf"{_STREAM}/epoch-{_PLACE}")
 _HISTORY = re.compile(rf"{_STREAM}/history/{_PLACE}")
@@ -69,7 +70,9 @@ def history_segment(stream: str, epoch: int, sequence: int) -> str:
 
 
 def lineage_marker(stream: str, lineage: int) -> str:
-    return f"{check_name('stream', stream)}/lineage-{_sequence(lineage)}"
+    if not 0 <= lineage < 10**8:
+        raise ValueError(f"lineage {lineage}: must have at most 8 digits")
+    return f"{check_name('stream', stream)}/lineage-{lineage:08d}"
 
 
 def parse_block(path: str) -> BlockPlace | None:
@@ -99,6 +102,6 @@ def _epoch(epoch: int) -> str:
 
 
 def _sequence(sequence: int) -> str:
-    if not 0 <= sequence < 10**8:
-        raise ValueError(f"sequence {sequence}: must have at most 8 digits")
+    if not 0 <= sequence < 10**12:
+        raise ValueError(f"sequence {sequence}: must have at most 12 digits")
     return f"{sequence:08d}"

@@ -24,7 +24,7 @@ from forebay.values import Block, Handle, OffsetRange
 from wal.blocks import StoredBlock, block_of_frame, local_path, read_local, read_stored
 from wal.frame import aligned
 from wal.scan import read_frame
-from wal.storage import Storage, open_storage
+from wal.storage import Storage, StorageOptions, open_storage
 
 Tier = Literal["local", "agent", "wal"]
 TIERS: tuple[Tier, ...] = ("local", "agent", "wal")
@@ -55,12 +55,13 @@ class BlockReference(msgspec.Struct, frozen=True):
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the tasks of a batch may read. Can be pickled.
 
-    ``blocks_directory``: where a host keeps its copies, the same path on every host. ``agent_urls``: host → url of its
-    agent. ``lost``: labels of ranges whose loss an operator has accepted: they are skipped. ``headers``: every batch gets a
-    headers column, also one from a block without.
+    ``storage``: what the stores' clients are given (``Settings.storage``). ``blocks_directory``: where a host keeps its
+    copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
+    operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
     """
 
     wal_url: str
+    storage: StorageOptions = {}
     blocks_directory: str | None = None
     agent_urls: Mapping[str, str] = {}
     headers: bool = False
@@ -256,7 +257,7 @@ class _Download:
 
 
 def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock:
-    storage: Storage = _per_process(plan.wal_url, lambda: open_storage(plan.wal_url))
+    storage: Storage = _per_process(plan.wal_url, lambda: open_storage(plan.wal_url, plan.storage))
     return block_of_frame(read_frame(storage, reference.handle), reference.handle.path)
 
 

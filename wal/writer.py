@@ -1,6 +1,7 @@
 """The log's writer: append, group sync, roll by size and age; poison a failed segment and rewrite from memory.
 
-A plain object that one thread drives step by step. It keeps every frame in memory until the frame is durable.
+A plain object that one thread drives step by step. It keeps every frame in memory until the frame is durable. Where the
+store keeps whole objects only, every sync is one object: a segment of one group.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SegmentLimits:
     """A new segment begins with the first group of frames after the open one reached ``size_bytes`` or ``age_seconds``.
 
     All frames of a group (what is appended between two syncs) lie in one segment, so a segment may exceed
-    ``size_bytes`` by one group.
+    ``size_bytes`` by one group. On a store of whole objects a group is a segment, whatever the limits say.
     """
 
     size_bytes: int
@@ -73,6 +74,15 @@ class _Segment:
     frames: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A whole segment, as it was put or is to be put under ``path``."""
+
+    path: str
+    data: bytes
+    frames: list[Pending]
+
+
 class LogWriter:
     """Writes one log: segments ``name(first_sequence)``, ``name(first_sequence + 1)``, … without a hole.
 
@@ -87,6 +97,11 @@ class LogWriter:
     * after another error, with ``rewrite``, :meth:`sync` writes them into one new segment and raises StoreError if that
       fails too; they are kept, and calling it again tries again;
     * without ``rewrite``, StoreError is raised at once, and every call after it raises StoreError.
+
+    On a store that is not appendable :meth:`append` writes nothing, and :meth:`sync` puts one object. After an error
+    nobody knows whether the object is there, or comes yet: the next sync puts **the very same bytes under the same name**
+    until they are there, and only then what was appended since, in the next object. So an attempt that lands late is
+    ours, and names stay dense.
 
     FencedError says that a segment's name is taken: another process writes under this epoch.
     """
@@ -115,13 +130,16 @@ class LogWriter:
         self._maybe_created = False  # an attempt to create the next segment failed and may have left its name
         self._segment: _Segment | None = None
         self._pending: list[Pending] = []
+        self._object: _Object | None = None  # built, and not known to be there; holds the first of what is pending
+        self._landed: list[Pending] = []  # durable, and not yet returned: what came after it failed
         self._dead: StoreError | FencedError | None = None
         #: paths of the segments that this writer will never write to again, oldest first; the caller may clear it
         self.sealed: list[str] = []
 
     @property
     def current_path(self) -> str | None:
-        """The open segment; None before the first frame and after a segment was poisoned."""
+        """The open segment; None before the first frame, after a segment was poisoned, and on a store of whole
+        objects."""
         return None if self._segment is None else self._segment.path
 
     @property
@@ -144,6 +162,9 @@ class LogWriter:
         length = sum(memoryview(part).nbytes for part in parts)
         check_lengths(len(metadata), length)
         pending = Pending(kind, _metadata=metadata, _payload=parts)
+        if not self._storage.appendable:
+            self._pending.append(pending)
+            return pending
         frame_bytes = HEADER_LENGTH + aligned(len(metadata)) + aligned(length)
         failed = bool(self._pending) and self._segment is None
         self._pending.append(pending)
@@ -168,6 +189,8 @@ class LogWriter:
         handle.
         """
         self._refuse_if_dead()
+        if not self._storage.appendable:
+            return self._sync_objects()
         if not self._pending:
             return []
         if self._segment is not None:
@@ -199,6 +222,7 @@ class LogWriter:
         """Without a sync: what was not synced may be lost, and is not told of again. May be repeated."""
         self._seal()
         self._pending.clear()
+        self._object = None
         if self._dead is None:
             self._dead = StoreError("the log's writer is closed")
 
@@ -228,32 +252,26 @@ class LogWriter:
         self._segment = _Segment(path, self._next_sequence, self._new_uid(), file, opened_at=now)
         self._maybe_created = False
         self._next_sequence += 1
+        self._write(self._header(path, self._segment.sequence, self._segment.uid, now))
+
+    def _header(self, path: str, sequence: int, uid: int, now: float) -> Pending:
         header = SegmentHeader(
             path=path,
             stream=self._identity.stream,
             writer=self._identity.writer,
             epoch=self._identity.epoch,
-            sequence=self._segment.sequence,
+            sequence=sequence,
             lineage=self._identity.lineage,
-            uid=self._segment.uid,
+            uid=uid,
             created_ms=int(now * 1000),
         )
-        self._write(Pending(FrameKind.SEGMENT, _metadata=msgspec.msgpack.encode(header)))
+        return Pending(FrameKind.SEGMENT, _metadata=msgspec.msgpack.encode(header))
 
     def _write(self, pending: Pending) -> None:
         segment = self._segment
         assert segment is not None
-        frame = encode_frame(
-            pending.kind,
-            uid=segment.uid,
-            offset=segment.size,
-            index=segment.frames,
-            metadata=pending._metadata,
-            payload=pending._payload,
-        )
-        head = frame[0]
+        frame = _encode(pending, segment.path, segment.uid, segment.size, segment.frames)
         length = sum(memoryview(part).nbytes for part in frame)
-        payload_bytes = sum(memoryview(part).nbytes for part in pending._payload)
         if length <= _JOIN_BYTES_MAX:
             frame = [b"".join(frame)]
         if self._failpoints and pending.kind != FrameKind.SEGMENT and failpoints.armed("wal.mid-write"):
@@ -263,12 +281,6 @@ class LogWriter:
             frame = [whole[length // 2 :]]
         for part in frame:
             segment.file.append(part)
-        pending._place = Handle(
-            path=segment.path,
-            offset=segment.size,
-            length=HEADER_LENGTH + aligned(len(pending._metadata)) + payload_bytes,
-            checksum=payload_checksum(head),
-        )
         segment.size += length
         segment.frames += 1
 
@@ -281,10 +293,62 @@ class LogWriter:
         if self._failpoints:
             _pass("wal.after-sync", segment.path)
         done, self._pending = self._pending, []
-        for pending in done:
-            pending.handle = pending._place
-            pending._metadata, pending._payload = b"", ()
+        _settle(done)
         return done
+
+    def _sync_objects(self) -> list[Pending]:
+        while self._pending:
+            if self._object is None:
+                self._object = self._build()
+            try:
+                self._put(self._object)
+            except OutOfSpaceError:
+                raise
+            except StoreError as error:
+                if not self._rewrite:
+                    raise self._die(error) from error
+                raise
+            done, self._object = self._object, None
+            self._pending = self._pending[len(done.frames) :]
+            self._landed += done.frames
+            self.sealed.append(done.path)
+            _settle(done.frames)
+        landed, self._landed = self._landed, []
+        return landed
+
+    def _build(self) -> _Object:
+        """Everything pending as one segment, under the next sequence."""
+        path = self._name(self._next_sequence)
+        uid = self._new_uid()
+        frames = list(self._pending)
+        parts: list[Buffer] = []
+        size = 0
+        for index, pending in enumerate([self._header(path, self._next_sequence, uid, self._now()), *frames]):
+            frame = _encode(pending, path, uid, size, index)
+            size += sum(memoryview(part).nbytes for part in frame)
+            parts += frame
+        self._next_sequence += 1
+        return _Object(path, b"".join(parts), frames)
+
+    def _put(self, whole: _Object) -> None:
+        if self._failpoints:
+            _pass("wal.mid-write", whole.path)
+            _pass("wal.before-sync", whole.path)
+        try:
+            self._storage.put_new(whole.path, whole.data)
+        except FileExistsError:
+            # an earlier attempt of ours may have landed since it failed; the segment's uid is in the bytes
+            if not self._holds(whole):
+                words = f"{whole.path} is there already: another process writes this log"
+                raise self._die(FencedError(words)) from None
+        if self._failpoints:
+            _pass("wal.after-sync", whole.path)
+
+    def _holds(self, whole: _Object) -> bool:
+        try:
+            return self._storage.read(whole.path, 0, len(whole.data) + 1) == whole.data
+        except FileNotFoundError:
+            raise StoreError(f"{whole.path} was there a moment ago, and is gone") from None
 
     def _seal(self) -> None:
         """Ends the open segment, if there is one: nothing is written to it, and it is not synced, ever again."""
@@ -311,6 +375,29 @@ class LogWriter:
     def _die(self, error: StoreError | FencedError) -> StoreError | FencedError:
         self._dead = error
         return error
+
+
+def _encode(pending: Pending, path: str, uid: int, offset: int, index: int) -> list[Buffer]:
+    """The frame's buffers; remembers in ``pending`` where it will lie."""
+    frame: list[Buffer] = [
+        *encode_frame(
+            pending.kind, uid=uid, offset=offset, index=index, metadata=pending._metadata, payload=pending._payload
+        )
+    ]
+    payload_bytes = sum(memoryview(part).nbytes for part in pending._payload)
+    pending._place = Handle(
+        path=path,
+        offset=offset,
+        length=HEADER_LENGTH + aligned(len(pending._metadata)) + payload_bytes,
+        checksum=payload_checksum(bytes(frame[0])),
+    )
+    return frame
+
+
+def _settle(done: list[Pending]) -> None:
+    for pending in done:
+        pending.handle = pending._place
+        pending._metadata, pending._payload = b"", ()
 
 
 def _pass(name: str, path: str) -> None:

@@ -112,6 +112,9 @@ class DriverProcess:
             yield Step(f"{self.name} {self._next}-crash", crash, 8, range(1, 8))
         if self._next == "sync":
             yield Step(f"{self.name} sync-fails", partial(self.fail_in, "sync"), 4)
+            if not self.world.journal.appendable:
+                for lands in ("now", "late"):
+                    yield Step(f"{self.name} sync-lands-{lands}", partial(self.fail_in, "sync", lands), 3)
         if self._next == "append":
             yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 4)
 
@@ -190,8 +193,8 @@ class DriverProcess:
             self.kill()
         disk.crash_process()
 
-    def fail_in(self, operation: str) -> None:
-        self.world.journal.fail(operation, 1)
+    def fail_in(self, operation: str, lands: str = "never") -> None:
+        self.world.journal.fail(operation, 1, lands=lands)
         self.advance()
         self.world.clear_failures(self.world.journal)
 
@@ -409,7 +412,8 @@ class DriverProcess:
                         continue
                     yield "scan"
                     try:
-                        facts = self._cleaner._facts(path, receiver, epoch, index < len(files) - 1)
+                        sealed = index < len(files) - 1 or not world.wal.appendable
+                        facts = self._cleaner._facts(path, receiver, epoch, sealed)
                     except FileNotFoundError:
                         continue
                     yield "judge"

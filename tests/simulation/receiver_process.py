@@ -112,6 +112,9 @@ class ReceiverProcess:
         if self._appended:
             yield Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 10, range(1, 6))
             yield Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 6)
+            if not self.world.wal.appendable:
+                for lands in ("now", "late"):
+                    yield Step(f"{name} sync-lands-{lands}", partial(self.fail_in, self.sync, "sync", lands), 5)
         if self._questions:
             yield Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 6)
         if self._commits:
@@ -192,8 +195,8 @@ class ReceiverProcess:
             self.kill()
         wal.crash_process()
 
-    def fail_in(self, step: Any, operation: str) -> None:
-        self.world.wal.fail(operation, 1)
+    def fail_in(self, step: Any, operation: str, lands: str = "never") -> None:
+        self.world.wal.fail(operation, 1, lands=lands)
         step()
         self.world.clear_failures(self.world.wal)
 

@@ -53,6 +53,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_events: int = 12
     segment_bytes: int = 2_000
     drivers_at_once: int = 2
+    journal_objects: bool = False  # kept as whole objects
+    wal_objects: bool = False
     faults: tuple[str, ...] = FAULTS
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
@@ -73,6 +75,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             drivers_at_once=random.choice((1, 2, 2, 3)),
             faults=tuple(fault for fault in FAULTS if random.random() < 0.7),
             quiet=random.choice((5, 20, 60)),
+            journal_objects=random.random() < 0.4,
+            wal_objects=random.random() < 0.5,
         )
 
 
@@ -96,8 +100,8 @@ class World:
         self.clock = ManualClock(1_000_000)
         self.kafka = Kafka({TOPIC: options.partitions}, options.cooperative)
         self.network = Network()
-        self.journal = ForgetfulStorage("forgetful://journal")
-        self.wal = ForgetfulStorage("forgetful://wal")
+        self.journal = ForgetfulStorage("forgetful://journal", appendable=not options.journal_objects)
+        self.wal = ForgetfulStorage("forgetful://wal", appendable=not options.wal_objects)
         self.receiver_settings = ReceiverSettings(
             block_interval=Duration(0.2),
             block_size=Size(120),
@@ -226,12 +230,19 @@ class World:
         if "host" in faults:
             yield _fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
             yield _fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
+        yield from self._late_steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
                     yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
+
+    def _late_steps(self) -> Iterator[Step]:
+        """Objects that were sent, and whose sender heard an error or died."""
+        for name, disk in (("journal", self.journal), ("wal", self.wal)):
+            for at in range(len(disk.late)):
+                yield Step(f"{name} lands-late {at}", partial(disk.land, at), 2)
 
     def _network_steps(self, faults: bool) -> Iterator[Step]:
         serving = [d for d in self.drivers if d.leading]
@@ -338,6 +349,7 @@ class World:
         for member in sorted(self.kafka.group.members):
             if member not in members:
                 yield Step(f"expire {member}", partial(self.kafka.group.leave, member))
+        yield from self._late_steps()
         yield from self._operator_steps()
 
     # ---- the steps ---------------------------------------------------------------------------------------------------

@@ -18,10 +18,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from forebay.errors import OutOfSpaceError, StoreError
-from wal.storage import AppendFile, Paths, check_path
+from wal.storage import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+#: late puts kept; of more, the oldest are never carried out
+LATE_MAX = 3
 
 
 class Crash(BaseException):
@@ -48,12 +52,19 @@ class _Inode:
 
 
 class ForgetfulStorage:
-    """``capacity_bytes``: what fits in all files together; None: no limit."""
+    """``capacity_bytes``: what fits in all files together; None: no limit.
 
-    appendable = True
+    ``appendable=False``: a store of whole objects. What is there is durable, but a put that failed, or whose sender died,
+    may have been carried out all the same, or be carried out later (``late``).
+    """
 
-    def __init__(self, url: str = "forgetful://test", capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self, url: str = "forgetful://test", capacity_bytes: int | None = None, appendable: bool = True
+    ) -> None:
         self.url = url
+        self.appendable = appendable
+        #: puts under way whose sender no longer waits: path, data
+        self.late: list[tuple[str, bytes]] = []
         self.capacity_bytes = capacity_bytes
         self.steps = 0
         self.crash_at_step: int | None = None
@@ -61,16 +72,34 @@ class ForgetfulStorage:
         self._cached: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
         self._failures: dict[tuple[str, int], Exception] = {}
+        self._lands = "never"  # what becomes of the next put that fails
         self._hosts = 0
 
     # ---- what a test does to it --------------------------------------------------------------------------------------
 
-    def fail(self, operation: str, nth: int, error: Exception | None = None) -> None:
+    @property
+    def requests(self) -> dict[str, int]:
+        return {}
+
+    def fail(self, operation: str, nth: int, error: Exception | None = None, lands: str = "never") -> None:
         """The ``nth`` call from now of ``operation`` (create, append, sync, put_new, replace, read, delete) fails, by
         default with a StoreError. A failed append has written half of its bytes; the bytes of a failed sync are marked
         clean, stay readable, and are lost when the host crashes.
+
+        On whole objects a ``sync`` is a ``put_new``; ``lands``: whether the put that fails is carried out all the same,
+        ``never``, ``now`` or ``late`` (by :meth:`land`).
         """
+        if operation == "sync" and not self.appendable:
+            operation = "put_new"
+        self._lands = lands
         self._failures[operation, self.calls[operation] + nth] = error or StoreError(f"{operation}: injected error")
+
+    def land(self, at: int) -> None:
+        """The ``at``-th of the late puts is carried out, by the rule of all: only if the name is absent."""
+        path, data = self.late.pop(at)
+        self.steps += 1
+        if path not in self._cached:
+            self._cached[path] = self._durable[path] = _Inode([_Extent(data, "durable")])
 
     def crash_process(self) -> None:
         """The process ends, the host lives: all that was written is still there to read, and is still not durable.
@@ -110,6 +139,8 @@ class ForgetfulStorage:
     # ---- Storage -----------------------------------------------------------------------------------------------------
 
     def create(self, path: str) -> AppendFile:
+        if not self.appendable:
+            raise not_appendable(self.url)
         self._begin("create")
         if check_path(path) in self._cached:
             raise _exists(path)
@@ -120,7 +151,14 @@ class ForgetfulStorage:
         return _ForgetfulFile(self, path, inode)
 
     def put_new(self, path: str, data: Buffer) -> None:
-        self._begin("put_new")
+        failure = self._failure("put_new")
+        if failure is not None:
+            if self._lands != "never":
+                self._send(check_path(path), bytes(data))
+                if self._lands == "now":
+                    self.land(len(self.late) - 1)
+            raise failure
+        self._step()
         if check_path(path) in self._cached:
             raise _exists(path)
         self._put(path, data)
@@ -165,11 +203,22 @@ class ForgetfulStorage:
         free = self.free_bytes()
         if free is not None and len(whole) > free:
             raise OutOfSpaceError(f"{path}: no space left")
+        if self.appendable:
+            self._step()
+            inode = self._cached[path] = _Inode([_Extent(whole, "durable")])
+            self._step()
+            self._durable[path] = inode
+        else:
+            try:
+                self._step()
+            except Crash:
+                self._send(path, whole)
+                raise
+            self._cached[path] = self._durable[path] = _Inode([_Extent(whole, "durable")])
         self._step()
-        inode = self._cached[path] = _Inode([_Extent(whole, "durable")])
-        self._step()
-        self._durable[path] = inode
-        self._step()
+
+    def _send(self, path: str, data: bytes) -> None:
+        self.late = [*self.late, (path, data)][-LATE_MAX:]
 
     def _append(self, path: str, inode: _Inode, data: bytes) -> None:
         failure = self._failure("append")

@@ -37,7 +37,7 @@ class PlayedReceiver:
         self.tokens: dict[TopicPartition, int] = {}
         self.sequence = 0
         self.writer = LogWriter(
-            open_storage(settings.wal.url),
+            open_storage(settings.wal.url, settings.storage),
             lambda n: layout.block_segment(settings.stream, receiver_id, self.epoch, n),
             SegmentIdentity(settings.stream, receiver_id, self.epoch, 1),
             SegmentLimits(1, 1000.0),  # every block begins a new segment

@@ -33,6 +33,8 @@ def test_names_sort_as_their_epochs_and_sequences_do() -> None:
         "",
         "s/blocks/r/0000010000000001/00000003.seg.tmp",
         "s/blocks/r/0000010000000001/3.seg",
+        "s/blocks/r/0000010000000001/000000003.seg",
+        "s/blocks/r/0000010000000001/1000000000000.seg",
         "s/blocks/r/000001000000000A/00000003.seg",
         "s/blocks/r/10000000001/00000003.seg",
         "s/blocks/../0000010000000001/00000003.seg",
@@ -64,5 +66,16 @@ def test_names_that_could_climb_out_make_no_path(name: str) -> None:
 def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="64 bits"):
         layout.journal_segment("s", 1 << 64, 1)
+    with pytest.raises(ValueError, match="12 digits"):
+        layout.journal_segment("s", 1, 10**12)
     with pytest.raises(ValueError, match="8 digits"):
-        layout.journal_segment("s", 1, 10**8)
+        layout.lineage_marker("s", 10**8)
+
+
+def test_a_sequence_grows_beyond_eight_digits() -> None:
+    """An object for each flush: 8 digits would last for less than a year of four a second."""
+    path = layout.block_segment("s", "r", EPOCH, 10**8)
+    assert path == "s/blocks/r/0000010000000001/100000000.seg"
+    assert layout.parse_block(path) == ("s", "r", EPOCH, 10**8)
+    longest = layout.journal_segment("s", EPOCH, 10**12 - 1)
+    assert layout.parse_journal(longest) == ("s", EPOCH, 10**12 - 1)

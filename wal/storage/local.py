@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,10 @@ class LocalStorage:
         except OSError as error:
             raise store_error(error, f"free space of {place} can't be read") from error
         return figures.f_bavail * figures.f_frsize
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return {}
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, check_path(path))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forebay.errors import StoreError
-from wal.storage.protocol import AppendFile, Paths, check_path
+from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -16,19 +17,21 @@ if TYPE_CHECKING:
 
 class MemoryStorage:
     """A space of this process's memory, shared by every MemoryStorage of the same name. Durable as long as the
-    process.
+    process. ``appendable=False``: of whole objects only, as an object store is.
     """
 
-    appendable = True
     _spaces: dict[str, dict[str, bytearray]] = {}  # noqa: RUF012 (one per process, by intent)
     _lock = threading.Lock()
 
-    def __init__(self, name: str) -> None:
-        self.url = f"memory://{name}"
+    def __init__(self, name: str, appendable: bool = True) -> None:
+        self.url = f"memory://{name}" + ("" if appendable else "?objects")
+        self.appendable = appendable
         with self._lock:
             self._space = self._spaces.setdefault(name, {})
 
     def create(self, path: str) -> AppendFile:
+        if not self.appendable:
+            raise not_appendable(self.url)
         data = bytearray()
         self._add(path, data)
         return _MemoryAppendFile(path, data, self._lock)
@@ -68,6 +71,10 @@ class MemoryStorage:
 
     def free_bytes(self) -> int | None:
         return None
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return {}
 
     def _add(self, path: str, data: bytearray) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from forebay.errors import OutOfSpaceError, StoreError
@@ -36,11 +37,17 @@ class AppendFile(Protocol):
 
 
 class Storage(Protocol):
+    """``appendable``: whether files can be created and appended to. Where they can't, everything is written as whole
+    objects, by ``put_new`` and ``replace``."""
+
     url: str
-    appendable: bool
+
+    @property
+    def appendable(self) -> bool: ...
 
     def create(self, path: str) -> AppendFile:
-        """A new, empty file; its name and its new parents are durable on return. Raises FileExistsError."""
+        """A new, empty file; its name and its new parents are durable on return. Raises FileExistsError; StoreError on
+        a store that is not appendable."""
 
     def put_new(self, path: str, data: Buffer) -> None:
         """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError.
@@ -68,6 +75,11 @@ class Storage(Protocol):
     def free_bytes(self) -> int | None:
         """Bytes that can still be written; None where the store can't tell."""
 
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """What was asked of a remote store since this process began, repeated attempts too: requests by kind (``put``,
+        ``get``, ``head``, ``list``, ``delete``), and ``bytes_out`` and ``bytes_in``. Empty on file and memory."""
+
 
 def check_path(path: str) -> str:
     """Returns ``path`` if each of its parts begins with a letter or digit, so that none climbs out of the root and
@@ -76,6 +88,10 @@ def check_path(path: str) -> str:
     if not _PATH.fullmatch(path):
         raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
     return path
+
+
+def not_appendable(url: str) -> StoreError:
+    return StoreError(f"{url} keeps whole objects: nothing can be appended there")
 
 
 def store_error(error: OSError, what: str) -> StoreError:

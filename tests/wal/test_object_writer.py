@@ -1,0 +1,172 @@
+"""The log's writer on a store of whole objects: one object per sync, the same bytes until they are there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from forebay.errors import FencedError, OutOfSpaceError, StoreError
+from tests.support.forgetful import Crash, ForgetfulStorage
+from tests.support.segments import contents, durable, name, writer
+from wal.frame import Frame, FrameKind
+from wal.scan import read_frame, scan_segment, segment_header
+from wal.writer import LogWriter, Pending
+
+
+def objects() -> ForgetfulStorage:
+    return ForgetfulStorage(appendable=False)
+
+
+def add(log: LogWriter, label: str) -> Pending:
+    return log.append(FrameKind.BLOCK, label.encode(), [label.encode(), b"!"])
+
+
+def labels(storage: ForgetfulStorage) -> list[bytes]:
+    return [metadata for metadata, _ in durable(storage)]
+
+
+def test_each_sync_is_one_object_with_all_that_was_appended() -> None:
+    storage = objects()
+    log = writer(storage)
+    first = [add(log, "a"), add(log, "b")]
+    assert storage.steps == 0
+    assert log.unsynced() == 2
+    assert log.sync() == first
+    second = [add(log, "c")]
+    assert log.sync() == second
+    assert log.sync() == []
+    assert storage.calls["put_new"] == 2
+    assert storage.list("s") == [name(1), name(2)] == log.sealed
+    assert contents(list(scan_segment(storage, name(1)))) == [(b"a", b"a!"), (b"b", b"b!")]
+    header = next(scan_segment(storage, name(2)))
+    assert isinstance(header, Frame)
+    found = segment_header(header)
+    assert found is not None
+    assert (found.path, found.sequence, found.writer) == (name(2), 2, "r")
+    for pending in (*first, *second):
+        assert pending.handle is not None
+        assert read_frame(storage, pending.handle).payload.to_pybytes() == pending_label(storage, pending) + b"!"
+
+
+def pending_label(storage: ForgetfulStorage, pending: Pending) -> bytes:
+    assert pending.handle is not None
+    return read_frame(storage, pending.handle).metadata
+
+
+@pytest.mark.parametrize("lands", ["never", "now", "late"])
+def test_after_an_error_the_same_bytes_are_put_under_the_same_name(lands: str) -> None:
+    """An attempt that lands late is the writer's own, and what came since goes into the next object."""
+    storage = objects()
+    log = writer(storage)
+    first = add(log, "a")
+    storage.fail("put_new", 1, lands=lands)
+    with pytest.raises(StoreError):
+        log.sync()
+    assert first.handle is None
+    second = add(log, "b")
+    assert log.unsynced() == 2
+    if storage.late:
+        storage.land(0)
+    assert log.sync() == [first, second]
+    assert first.handle is not None and first.handle.path == name(1)
+    assert second.handle is not None and second.handle.path == name(2)
+    assert labels(storage) == [b"a", b"b"]
+    assert storage.list("s") == [name(1), name(2)]
+
+
+def test_an_attempt_that_lands_after_its_repetition_changes_nothing() -> None:
+    storage = objects()
+    log = writer(storage)
+    add(log, "a")
+    storage.fail("put_new", 1, lands="late")
+    with pytest.raises(StoreError):
+        log.sync()
+    log.sync()
+    before = storage.read(name(1))
+    storage.land(0)
+    assert storage.read(name(1)) == before
+
+
+def test_what_landed_before_a_failure_is_told_by_the_next_sync() -> None:
+    storage = objects()
+    log = writer(storage)
+    first = add(log, "a")
+    storage.fail("put_new", 1)
+    with pytest.raises(StoreError):
+        log.sync()
+    second = add(log, "b")
+    storage.fail("put_new", 2)
+    with pytest.raises(StoreError):
+        log.sync()
+    assert first.handle is not None
+    assert log.unsynced() == 1
+    assert log.sync() == [first, second]
+
+
+def test_a_name_that_somebody_else_took_fences() -> None:
+    """INV-4: only one process writes under an epoch."""
+    storage = objects()
+    storage.put_new(name(1), b"somebody else's")
+    log = writer(storage)
+    add(log, "a")
+    with pytest.raises(FencedError):
+        log.sync()
+    with pytest.raises(FencedError):
+        log.sync()
+    assert storage.read(name(1)) == b"somebody else's"
+
+
+def test_another_writer_of_the_same_epoch_is_not_taken_for_oneself() -> None:
+    """INV-4: the segment's uid tells the same frames of two writers apart."""
+    storage = objects()
+    one, other = writer(storage), writer(storage, first_uid=77)
+    add(one, "a")
+    add(other, "a")
+    one.sync()
+    with pytest.raises(FencedError):
+        other.sync()
+
+
+def test_lack_of_space_keeps_the_frames() -> None:
+    storage = objects()
+    log = writer(storage, rewrite=False)
+    pending = add(log, "a")
+    storage.fail("put_new", 1, OutOfSpaceError("full"))
+    with pytest.raises(OutOfSpaceError):
+        log.sync()
+    assert log.sync() == [pending]
+
+
+def test_without_rewriting_an_error_ends_the_writer() -> None:
+    storage = objects()
+    log = writer(storage, rewrite=False)
+    add(log, "a")
+    storage.fail("put_new", 1)
+    with pytest.raises(StoreError):
+        log.sync()
+    with pytest.raises(StoreError, match="has ended"):
+        log.sync()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_kill_anywhere_leaves_whole_objects_and_keeps_what_was_synced(at: int) -> None:
+    """INV-1, INV-4: nothing half-written is ever seen, now or when what was under way lands."""
+    storage = objects()
+    log = writer(storage)
+    told: list[bytes] = []
+    storage.crash_at_step = at
+    try:
+        for label in ("a", "b"):
+            add(log, label)
+            log.sync()
+            told.append(label.encode())
+    except Crash:
+        pass
+    storage.crash_host(Random(at))
+    assert labels(storage)[: len(told)] == told
+    while storage.late:
+        storage.land(0)
+    found = labels(storage)
+    assert found == [b"a", b"b"][: len(found)]
+    assert len(found) >= len(told)
