@@ -30,6 +30,7 @@ BENCHMARKS = {
     "dataframe": "benchmarks.batch_dataframe",
     "reports": "benchmarks.block_reports",
     "journal": "benchmarks.journal_opening",
+    "cleanup": "benchmarks.cleanup_round",
     "latency": "benchmarks.batch_latency",
 }
 SMALL_SCALE = 0.05

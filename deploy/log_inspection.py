@@ -12,6 +12,7 @@ import msgspec
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.offsets import PartitionType
+from deploy.retention_report import retention
 from forebay.errors import CorruptionError, UsageError
 from forebay.values import OffsetRange, TopicPartition
 
@@ -247,3 +248,6 @@ def inspect(
             f"forebay: {entry.path}, bytes {entry.offset} to {entry.offset + entry.length}{ranges}: {entry.detail}"
         )
     return FOUND if inspection.findings else FINE
+
+
+wal.add_command(retention)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from driver import history
 from driver.loop import DriverLoop
@@ -18,11 +19,14 @@ from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import OutOfSpaceError, StoreError, UnreachableError
 from wal import layout
-from wal.retention import segment_facts
+from wal.retention import Limits, segment_facts
 from wal.scan import scan_segment
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
+
+#: segments that one question to the deciding thread names at most
+PATHS_AT_ONCE = 1_000
 
 
 class Cleaner:
@@ -37,7 +41,7 @@ class Cleaner:
         stream: str,
         clock: Clock,
         pause_seconds: float,
-        retention_ms: int,
+        limits: Limits,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._failed = failed
@@ -47,7 +51,7 @@ class Cleaner:
         self._stream = stream
         self._clock = clock
         self._pause_seconds = pause_seconds
-        self._retention_ms = retention_ms
+        self._limits = limits
         self._told: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
         self._stopping = threading.Event()
@@ -115,19 +119,23 @@ class Cleaner:
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
     def _look_at_segments(self) -> None:
-        horizon_ms = self._clock.wall_ms() - self._retention_ms
-        needed, writers = self._loop.ask(Ask(lambda state: (_needed_paths(state, horizon_ms), _writers(state))))
+        now_ms = self._clock.wall_ms()
+        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, self._limits, now_ms), _writers(state))))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
-        for path in self._wal.list(f"{self._stream}/blocks"):
+        listed = self._wal.list(f"{self._stream}/blocks")
+        for path in listed:
             place = layout.parse_block(path)
             if place is not None:
                 segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
+        worth = set(due)
+        for chunk in (listed[at : at + PATHS_AT_ONCE] for at in range(0, len(listed), PATHS_AT_ONCE)):
+            worth |= self._loop.ask(Ask(partial(unnamed, paths=chunk)))
         for (receiver, epoch), files in segments.items():
             files.sort()
             for index, (_, path) in enumerate(files):
                 if self._stopping.is_set():
                     return
-                if path in needed:
+                if path not in worth:
                     continue
                 sealed = index < len(files) - 1 or not self._wal.appendable  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
@@ -149,13 +157,14 @@ class Cleaner:
         return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
 
 
-def _needed_paths(state: State, horizon_ms: int) -> set[str]:
-    """Segments with a block that no history holds yet, or that lies within the rewind horizon: not worth reading."""
-    return {
-        block.handle.path
-        for block in state.blocks.values()
-        if state.released.get(block.meta.id, horizon_ms + 1) > horizon_ms
-    }
+def due_paths(state: State, limits: Limits, now_ms: int) -> tuple[str, ...]:
+    """Segments of which the journal says that they go now, if a scan does not find more in them."""
+    return tuple(segment.path for segment, _ in state.index.due(limits, now_ms))
+
+
+def unnamed(state: State, paths: Iterable[str]) -> set[str]:
+    """Those of ``paths`` in which the journal names no block: orphans at most."""
+    return {path for path in paths if path not in state.index.segments}
 
 
 def _writers(state: State) -> set[tuple[str, int]]:

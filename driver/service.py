@@ -31,12 +31,15 @@ from forebay.messages import ClaimRequest, LookRequest
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of, numbered
 from wal import layout
+from wal.retention import Limits
 from wal.storage import Storage, open_storage
 
 log = logging.getLogger(__name__)
 
-#: between two rounds of clean-up, and of publishing completed positions
+#: between two rounds of publishing completed positions
 ROUND_SECONDS = 2.0
+#: between two rounds of clean-up, if the settings don't say: each lists the WAL, which object stores charge for
+CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
@@ -112,6 +115,7 @@ class Driver:
             settings.kafka.on_gap,
             settings.driver.max_queued_batches,
             round(settings.wal.retention * 1000),
+            int(settings.wal.retention_size),
         )
         self._tracker = tracker
         again = tracker.pending_actions()
@@ -132,8 +136,8 @@ class Driver:
             writer,
             settings.stream,
             self._clock,
-            ROUND_SECONDS,
-            round(settings.wal.retention * 1000),
+            _cleanup_seconds(settings, wal_storage),
+            Limits(round(settings.wal.retention * 1000), settings.wal.retention_size),
             self._fail,
         )
         scheduler = Scheduler(
@@ -350,6 +354,12 @@ class Driver:
             )
         self._not_shown = not_shown
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
+
+
+def _cleanup_seconds(settings: Settings, wal_storage: Storage) -> float:
+    if settings.wal.cleanup_interval is not None:
+        return settings.wal.cleanup_interval
+    return CLEANUP_SECONDS if wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
 
 
 def _refused(words: str) -> Future[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from driver import events as ev
+from driver.block_index import BlockIndex
 from forebay.errors import ForebayError
 from forebay.values import Block, Gap, TopicPartition, numbered
 
@@ -107,11 +108,12 @@ class Cleanup(msgspec.Struct, frozen=True):
     segments: tuple[str, ...]
 
 
-class State(msgspec.Struct):
+class State(msgspec.Struct, dict=True):
     """Everything the journal says. A snapshot is this struct as msgpack.
 
     ``blocks``: every block whose bytes are not yet deleted, by id; ``waiting``: those in no batch, in order of acceptance
-    (values are unused: a dict keeps order and finds fast); ``batch_of``: block id → batch id.
+    (values are unused: a dict keeps order and finds fast); ``batch_of``: block id → batch id. Whoever adds, moves, releases or
+    drops a block changes :attr:`index` too.
     """
 
     stream: str
@@ -138,6 +140,15 @@ class State(msgspec.Struct):
     records_completed: int = 0
     completed_number: int = 0  # the contiguous completed prefix, as a batch number
     archived_number: int = 0  # batches up to this number are in the history alone
+
+    def __post_init__(self) -> None:
+        self.__dict__["index"] = BlockIndex.of(self)
+
+    @property
+    def index(self) -> BlockIndex:
+        """Derived from the fields; no part of a snapshot."""
+        index: BlockIndex = self.__dict__["index"]
+        return index
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self.partitions.get(str(tp))
@@ -265,6 +276,7 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
     receiver = state.receivers[block.meta.receiver_id]
     receiver.accepted = max(receiver.accepted, block.meta.sequence)
     state.blocks[block.meta.id] = block
+    state.index.add(block)
     state.waiting[block.meta.id] = True
 
 
@@ -322,6 +334,7 @@ def _advance_completed_prefix(state: State) -> None:
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
+        state.index.finish(state.blocks[block_id] for block_id in following.block_ids)
         for block_id in following.block_ids:
             for r in state.blocks[block_id].meta.ranges:
                 partition = _partition(state, r.topic, r.partition)
@@ -350,6 +363,7 @@ def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
         number=event.number, host=event.host, blocks=event.blocks, segments=event.segments
     )
     state.cleaning_blocks.update(dict.fromkeys(event.blocks, True))
+    state.index.clean(state.blocks[block_id] for block_id in event.blocks if block_id in state.blocks)
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
 
 
@@ -360,14 +374,12 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
         block = state.blocks.get(block_id)
         if block is not None:
             state.blocks[block_id] = msgspec.structs.replace(block, local=False)
-    gone = set(cleanup.segments)
-    for path in gone:
+    for path in cleanup.segments:
         state.cleaning_segments.pop(path, None)
-    if gone:
-        for block_id in [b.meta.id for b in state.blocks.values() if b.handle.path in gone]:
+        for block_id in state.index.drop(path):
             if state.released.pop(block_id, None) is None:
                 raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
-            del state.blocks[block_id]
+            state.index.clean((state.blocks.pop(block_id),))
 
 
 def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
@@ -381,6 +393,7 @@ def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
         for block_id in batch.block_ids:
             del state.batch_of[block_id]
             state.released[block_id] = batch.completed_ms
+            state.index.release(state.blocks[block_id], batch.completed_ms)
 
 
 def _cursor_moved(state: State, event: ev.CursorMoved) -> None:

@@ -7,6 +7,7 @@ the decisions **before** an answer, a refusal or an action leaves.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +20,13 @@ from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name
 from wal.layout import parse_block
-from wal.retention import JournalView, Judgement, Position, SegmentFacts, judge_segment
+from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
 #: a block's id as ``forebay.values.block_id`` makes it: receiver, epoch, sequence
 _BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
+
+#: local copies that one clean-up names at most
+COPIES_AT_ONCE = 10_000
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -149,7 +153,8 @@ class _Orders:
 
 
 class Tracker:
-    """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL."""
+    """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
+    the WAL holds more than ``retention_bytes`` (0: no limit)."""
 
     def __init__(
         self,
@@ -158,6 +163,7 @@ class Tracker:
         on_gap: str,
         max_queued_batches: int,
         retention_ms: int,
+        retention_bytes: int = 0,
     ) -> None:
         self.state = state
         self.driver_epoch = driver_epoch
@@ -166,7 +172,7 @@ class Tracker:
         self._orders: dict[str, _Orders] = {}
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
-        self._retention_ms = retention_ms
+        self._limits = Limits(retention_ms, retention_bytes)
         self._decide: dict[type, Callable[[Any, float, int], Decision]] = {
             m.RegisterRequest: self._register,
             m.LookRequest: self._look,
@@ -495,26 +501,15 @@ class Tracker:
     def _clean_local_copies(self, request: CleanLocalCopies, now: float, now_ms: int) -> Decision:
         state = self.state
         busy = {cleanup.host for cleanup in state.cleanups.values()}
-        by_host: dict[str, list[str]] = {}
-        for block in state.blocks.values():
-            if block.local and block.meta.id not in state.cleaning_blocks and self._finished(block.meta.id):
-                by_host.setdefault(block.meta.host, []).append(block.meta.id)
         decided: tuple[ev.Event, ...] = ()
-        for host, blocks in sorted(by_host.items()):
-            if host not in busy:
-                number = state.cleanup_count + 1
-                decided += self._applied(ev.CleanupIntended(number=number, host=host, blocks=tuple(blocks[:10_000])))
+        for host in sorted(state.index.spare.keys() - busy):
+            blocks = tuple(itertools.islice(state.index.spare[host], COPIES_AT_ONCE))
+            decided += self._applied(ev.CleanupIntended(number=state.cleanup_count + 1, host=host, blocks=blocks))
         return Decision(None, decided)
-
-    def _finished(self, block: str) -> bool:
-        if block in self.state.released:
-            return True
-        batch_id = self.state.batch_of.get(block)
-        return batch_id is not None and self.state.batches[batch_id].number <= self.state.completed_number
 
     def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
         path = request.facts.path
-        judgement = judge(self.state, request, self._retention_ms)
+        judgement = judge(self.state, request, self._limits)
         if not judgement.deletable:
             return Decision(judgement)
         number = self.state.cleanup_count + 1
@@ -554,12 +549,12 @@ def is_stray(state: State, block_id: str) -> bool:
     return f"{receiver.epoch:x}" != named[2] or int(named[3]) < receiver.accepted
 
 
-def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
+def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     """INV-8 for one segment: ``wal.retention`` decides, with what the journal says of the blocks in it.
 
-    A block is released when the history holds its batch, the rewind horizon (``retention_ms``) has passed, and no deletion
-    of its local copy is under way, which would find its block gone. A block whose handle points elsewhere was written a
-    second time after a failed sync: here it is an orphan.
+    A block is released when the history holds its batch, no replay wants it, its segment is due by time or size
+    (``limits``), and no deletion of its local copy is under way, which would find its block gone. A block whose handle points
+    elsewhere was written a second time after a failed sync: here it is an orphan.
     """
     facts = request.facts
     if facts.path in state.cleaning_segments:
@@ -569,9 +564,11 @@ def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
     # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
     # not find: whatever the reason, it would go with the segment.
     scanned = {frame.block_id for frame in facts.frames}
-    for block in state.blocks.values():
-        if block.handle.path == facts.path and block.id not in scanned:
-            return Judgement(facts.path, (f"block {block.id} was not seen by the scan",))
+    share = state.index.segments.get(facts.path)
+    for block_id in share.blocks if share is not None else ():
+        if block_id not in scanned:
+            return Judgement(facts.path, (f"block {block_id} was not seen by the scan",))
+    gone = state.index.is_due(facts.path, limits, request.now_ms)
     needed: set[str] = set()
     released: set[str] = set()
     positions: dict[TopicPartition, Position] = {}
@@ -582,10 +579,7 @@ def judge(state: State, request: CleanSegment, retention_ms: int) -> Judgement:
         known = state.blocks.get(frame.block_id)
         if known is None or known.handle.path != facts.path:
             continue
-        completed_ms = state.released.get(frame.block_id)
-        past_horizon = completed_ms is not None and request.now_ms - completed_ms >= retention_ms
-        free = past_horizon and frame.block_id not in state.cleaning_blocks
-        (released if free else needed).add(frame.block_id)
+        (released if gone and frame.block_id not in state.cleaning_blocks else needed).add(frame.block_id)
     return judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))
 
 

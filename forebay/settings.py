@@ -51,6 +51,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     segment_size: Size = Size(128_000_000)
     segment_age: Duration = Duration(300.0)
     retention: Duration = Duration(0.0)  # the rewind horizon: how long completed batches stay readable
+    retention_size: Size = Size(0)  # beyond it the oldest completed batches go before their time; 0B: no limit
+    cleanup_interval: Duration | None = None  # default: 2s where the store appends, 60s on others
     compression: Literal["none", "lz4", "zstd"] = "none"  # of the Arrow buffers inside a block
     #: the least time between two writes of one receiver; default: 0 where files are appended to, 250 ms for whole objects
     flush_interval: Duration | None = None

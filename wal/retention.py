@@ -7,11 +7,14 @@ block in it that nothing needs it:
 * a block the journal does not know (an orphan, or one whose clean-up is long done) must hold, range by range, only what
   came in otherwise: the life has ended (what it alone held was adopted then), or the durable position is at or past its
   end. Until then its report may still arrive, and would be accepted.
+
+Of the segments that nothing holds, :func:`due` says which go now: by time when the rewind horizon has passed, else by size
+while the WAL holds more than it may, the oldest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +27,43 @@ from wal.scan import Damage, Newer, Scanned
 
 #: a judgement names at most this many reasons
 REASONS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``retention_ms``: how long completed batches stay readable. ``retention_bytes``: how much the WAL may hold before the
+    oldest of them go earlier; 0 for no limit."""
+
+    retention_ms: int
+    retention_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedSegment:
+    """A segment that no batch, cursor or replay holds. ``released_ms``: when the last of its batches was completed."""
+
+    path: str
+    bytes: int
+    released_ms: int
+
+
+class Due(Enum):
+    TIME = "its time has passed"
+    SIZE = "the WAL holds more than retention_size"
+
+
+def due(
+    oldest_first: Iterable[ReleasedSegment], held_bytes: int, limits: Limits, now_ms: int
+) -> Iterator[tuple[ReleasedSegment, Due]]:
+    """The segments that go now, in order. ``held_bytes``: of all segments, those that are needed too."""
+    for segment in oldest_first:
+        if now_ms - segment.released_ms >= limits.retention_ms:
+            yield segment, Due.TIME
+        elif 0 < limits.retention_bytes < held_bytes:
+            yield segment, Due.SIZE
+        else:
+            return
+        held_bytes -= segment.bytes
 
 
 class Standing(Enum):

@@ -68,6 +68,16 @@ class Stream:
         led.sync()
         led.close()
 
+    def keep_again(self) -> None:
+        """Writes the journal as it is by now."""
+        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        new = self.tracked.events[state.events :]
+        for event in new:
+            apply(state, event)
+        led.append(new)
+        led.sync()
+        led.close()
+
     def file(self, block: Block) -> Path:
         return Path(self.project.folder, "wal", block.handle.path)
 
@@ -114,7 +124,7 @@ def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: 
     assert (life["batches"], life["records"], life["waiting"], life["duplicates"], life["missing"]) == (1, 25, 15, 0, 0)
 
 
-@pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"]])
+@pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"], ["wal", "retention"]])
 def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[str]) -> None:
     """Looking opens read-only and fences nobody (INV-4)."""
 
@@ -278,3 +288,36 @@ def test_inspect_refuses_what_is_not_in_the_wal(
 ) -> None:
     assert main(["--config", str(project.config), "wal", "inspect", path]) == 2
     assert part in capsys.readouterr().err
+
+
+def retention(stream: Stream, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert stream.run("wal", "retention", "--dry-run", "--json") == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def test_retention_shows_each_segment_with_its_size_and_its_reason(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """INV-8: what a batch needs stays; what is released goes by the settings; the open segment of a writer stays."""
+    tracked = stream.tracked
+    block = stream.take_in(0, 10)
+    stream.writer.close()
+    batch = tracked.batch()
+    stream.keep()
+    (segment,) = retention(stream, capsys)["segments"]
+    assert (segment["goes"], segment["reason"]) == (False, f"1 blocks of batch {batch}, which is not completed")
+    assert segment["bytes"] == stream.file(block).stat().st_size
+
+    tracked.complete(batch)
+    tracked.archive(batch)
+    stream.keep_again()
+    (segment,) = retention(stream, capsys)["segments"]
+    assert (segment["goes"], segment["reason"]) == (False, "its writer may still append to it")
+
+    tracked.register(instance="i2")
+    stream.keep_again()
+    report = retention(stream, capsys)
+    (segment,) = report["segments"]
+    assert (segment["goes"], segment["reason"]) == (True, "its time has passed")
+    assert (report["going_bytes"], report["kept_bytes"]) == (segment["bytes"], 0)

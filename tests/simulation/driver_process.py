@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driver import history, journal
-from driver.cleaner import Cleaner, _needed_paths
+from driver.cleaner import Cleaner, due_paths
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart
 from driver.state import State
@@ -38,6 +38,7 @@ from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
 from wal import layout
 from wal.blocks import block_of_frame
+from wal.retention import Limits
 from wal.scan import read_frame
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ class DriverProcess:
             world.options.on_gap,
             world.options.max_queued_batches,
             world.options.retention_ms,
+            world.options.retention_bytes,
         )
         world.invariants.opened(self)
 
@@ -251,7 +253,7 @@ class DriverProcess:
             world.stream,
             world.clock,
             1.0,
-            world.options.retention_ms,
+            Limits(world.options.retention_ms, world.options.retention_bytes),
             lambda _: None,  # only its thread fails
         )
         self.leading = True
@@ -398,7 +400,8 @@ class DriverProcess:
                 except OutOfSpaceError:
                     continue
                 yield Archived(tuple(b.batch_id for b in batches))
-            needed = yield Ask(partial(_needed_paths, horizon_ms=world.wall_ms - world.options.retention_ms))
+            limits = Limits(world.options.retention_ms, world.options.retention_bytes)
+            due, named = yield Ask(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
             yield "list"
             segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
             for path in world.wal.list(f"{world.stream}/blocks"):
@@ -408,7 +411,7 @@ class DriverProcess:
             for (receiver, epoch), files in sorted(segments.items()):
                 files.sort()
                 for index, (_, path) in enumerate(files):
-                    if path in needed:
+                    if path in named and path not in due:
                         continue
                     yield "scan"
                     try:
@@ -427,6 +430,10 @@ class DriverProcess:
             self.world.invariants.deleting(self, action.path)
             self.world.wal.delete(action.path)
             yield CleanedUp(action.number)
+
+
+def _due_and_named(state: State, limits: Limits, now_ms: int) -> tuple[tuple[str, ...], frozenset[str]]:
+    return due_paths(state, limits, now_ms), frozenset(state.index.segments)
 
 
 def _first_unfinished(state: State) -> tuple[int, tuple[tuple[Block, ...], ...]] | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from driver import audit, history, journal
 from driver import events as ev
+from driver.block_index import BlockIndex
 from driver.discovery import LostJournal
 from driver.state import BrokenInvariant, Partition, State
 from driver.tracker import Decision, Request
@@ -268,6 +269,8 @@ class Invariants:
         self._refresh()
         if self.durable is None or _encoded(self.durable) != _encoded(driver.tracker.state):
             raise InvariantViolation("INV-7", f"{driver.name}'s state is not what the durable journal replays to")
+        if driver.tracker.state.index != BlockIndex.of(self.durable):
+            raise InvariantViolation("INV-7", f"{driver.name}'s index of blocks is not that of its state")
 
     def decide(self, driver: DriverProcess, request: Request) -> Decision:
         """Lets the tracker decide, and looks at what it decided (INV-4)."""

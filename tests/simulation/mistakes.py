@@ -13,6 +13,7 @@ from unittest import mock
 import msgspec
 
 from driver import journal
+from driver.block_index import BlockIndex
 from driver.events import Event
 from driver.history import FinishedBatch, HistoryWriter
 from driver.journal import Journal
@@ -130,14 +131,17 @@ class HastyTracker(Tracker):
 
     def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
         seen = {frame.block_id for frame in request.facts.frames}
-        whole = self.state.blocks
-        self.state.blocks = {
-            name: block for name, block in whole.items() if block.handle.path != request.facts.path or name in seen
-        }
-        try:
+        share = self.state.index.segments.get(request.facts.path)
+        if share is None:
             return super()._clean_segment(request, now, now_ms)
+        whole, held = share.blocks, share.held
+        share.blocks = {name: None for name in whole if name in seen}
+        unseen_held = sum(name not in seen and name not in self.state.released for name in whole)
+        try:
+            with mock.patch.object(BlockIndex, "is_due", return_value=held == unseen_held):
+                return super()._clean_segment(request, now, now_ms)
         finally:
-            self.state.blocks = whole
+            share.blocks = whole
 
 
 class ForgettingHistoryWriter(HistoryWriter):

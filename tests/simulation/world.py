@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cooperative: bool = False
     on_gap: str = "record"
     retention_ms: int = 0
+    retention_bytes: int = 0
     max_queued_batches: int = 2
     tasks: int = 2
     snapshot_events: int = 12
@@ -68,6 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             cooperative=random.random() < 0.5,
             on_gap=random.choice(("record", "stop")),
             retention_ms=random.choice((0, 0, 2_000)),
+            retention_bytes=random.choice((0, 0, 3_000)),
             max_queued_batches=random.choice((1, 2, 4)),
             tasks=random.choice((1, 2, 3)),
             snapshot_events=random.choice((3, 12, 1_000)),

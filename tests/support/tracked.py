@@ -27,12 +27,20 @@ class Tracked:
     on_gap: str = "stop"
     max_queued_batches: int = 4
     retention_ms: int = 0
+    retention_bytes: int = 0
     events: list[ev.Event] = field(default_factory=list)
     now_ms: int = 1_000
 
     def __post_init__(self) -> None:
         self.state = State(stream=STREAM, lineage=1)
-        self.tracker = Tracker(self.state, numbered(1, 1), self.on_gap, self.max_queued_batches, self.retention_ms)
+        self.tracker = Tracker(
+            self.state,
+            numbered(1, 1),
+            self.on_gap,
+            self.max_queued_batches,
+            self.retention_ms,
+            self.retention_bytes,
+        )
         self.sequence: dict[str, int] = {}
         starts = tuple(ev.LifeStart(TOPIC, p, 0, "id-1") for p in range(self.partitions))
         self.say(FoundPartitions(starts, self.now_ms, "earliest"))

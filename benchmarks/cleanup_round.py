@@ -1,0 +1,57 @@
+"""A round of clean-up in the deciding thread, with 100,000 blocks in the state and with 1,000.
+
+What a round asks of the deciding thread when little has changed since the last one: which segments are due by time or size,
+and which local copies may go. Blocks of 64 kB in segments of 6.4 MB, one segment due. Ours: rounds with 100,000 blocks; peer:
+with 1,000. What is done in it must not grow with the blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from benchmarks.measured import Measured, Threshold, alternate, ratio
+from benchmarks.setup import Setup
+from driver.cleaner import due_paths
+from driver.state import Batch, State
+from driver.tracker import CleanLocalCopies, Tracker
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from wal.retention import Limits
+
+MANY, FEW = 100_000, 1_000
+BLOCK_BYTES = 64_000
+BLOCKS_OF_A_SEGMENT = 100
+ROUNDS = 2_000
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    rounds = max(50, int(ROUNDS * setup.scale))
+    many, few = _tracker(MANY), _tracker(FEW)
+    pairs = alternate(setup.runs, lambda: _rate(many, rounds), lambda: _rate(few, rounds))
+    yield ratio("cleanup", f"{MANY:,} blocks / {FEW:,} blocks", pairs, "rounds/s", Threshold(0.2, at_least=True))
+
+
+def _rate(tracker: Tracker, rounds: int) -> float:
+    begun = time.perf_counter()
+    for number in range(rounds):
+        assert len(due_paths(tracker.state, Limits(1_000), 1_500)) == 1
+        tracker.decide(CleanLocalCopies(), number, number)
+    return rounds / (time.perf_counter() - begun)
+
+
+def _tracker(blocks: int) -> Tracker:
+    """Every block but the last is released, and the oldest segment is due."""
+    state = State(stream="bench", lineage=1, created=True)
+    for number in range(blocks):
+        segment, place = divmod(number, BLOCKS_OF_A_SEGMENT)
+        held = OffsetRange("t", 0, 1, number, number + 1, 1, 0, "0" * 16, 1)
+        meta = BlockMeta(block_id("r1", 1, number + 1), "bench", "r1", 1, number + 1, (held,), 1, 0, "h1")
+        path = f"bench/blocks/r1/{1:016x}/{segment:08d}.seg"
+        state.blocks[meta.id] = Block(meta, Handle(path, place * BLOCK_BYTES, BLOCK_BYTES, 7), False)
+        state.released[meta.id] = 1 + segment * 1_000
+    state.released.popitem()
+    last = next(reversed(state.blocks))
+    state.batches[1] = Batch(1, 1, 0, ((last,),))
+    state.batch_of[last] = 1
+    state.__post_init__()
+    return Tracker(state, 1, "stop", 4, 1_000)

@@ -1,0 +1,122 @@
+"""What the deciding thread asks of all blocks at once, kept beside the state so that no round looks through them all.
+
+Derived from :class:`driver.state.State` alone and never journalled: ``apply`` changes it with the state, and a state that was
+read from a snapshot makes it anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from forebay.values import Block
+from wal.retention import Due, Limits, ReleasedSegment, due
+
+if TYPE_CHECKING:
+    from driver.state import State
+
+
+@dataclass(slots=True)
+class SegmentShare:
+    """What the journal names of one WAL segment. ``bytes``: up to the end of its last block. ``held``: blocks that wait, that
+    an unfinished or unarchived batch has, or that a replay wants again. ``released_ms``: when the last of the others' batches
+    was completed."""
+
+    blocks: dict[str, None] = field(default_factory=dict)
+    bytes: int = 0
+    held: int = 0
+    released_ms: int = 0
+
+
+@dataclass(slots=True)
+class BlockIndex:
+    """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
+    journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names."""
+
+    segments: dict[str, SegmentShare] = field(default_factory=dict)
+    free: list[tuple[int, str]] = field(default_factory=list)
+    bytes: int = 0
+    spare: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: State) -> BlockIndex:
+        """The index of ``state`` as it is, by looking through all of it once."""
+        index = cls()
+        for block in state.blocks.values():
+            index.add(block)
+        for block_id, completed_ms in state.released.items():
+            index.release(state.blocks[block_id], completed_ms)
+        for batch in state.batches.values():
+            if batch.number <= state.completed_number:
+                index.finish(state.blocks[block_id] for block_id in batch.block_ids)
+        index.finish(state.blocks[block_id] for block_id in state.released)
+        index.clean(state.blocks[b] for b in state.cleaning_blocks if b in state.blocks)
+        return index
+
+    def add(self, block: Block) -> None:
+        """The journal names ``block`` from now on; it is held."""
+        share = self.segments.setdefault(block.handle.path, SegmentShare())
+        if share.blocks and not share.held:
+            self._not_free(share, block.handle.path)
+        share.blocks[block.id] = None
+        share.held += 1
+        grown = max(0, block.handle.offset + block.handle.length - share.bytes)
+        share.bytes += grown
+        self.bytes += grown
+
+    def release(self, block: Block, completed_ms: int) -> None:
+        """``block`` is held no more, since its batch, completed at ``completed_ms``, is in the history alone, or its replay is
+        done."""
+        share = self.segments[block.handle.path]
+        share.held -= 1
+        share.released_ms = max(share.released_ms, completed_ms)
+        if not share.held:
+            insort(self.free, (share.released_ms, block.handle.path))
+
+    def drop(self, path: str) -> tuple[str, ...]:
+        """The segment is deleted; returns the ids of its blocks."""
+        share = self.segments.pop(path, None)
+        if share is None:
+            return ()
+        if not share.held:
+            self._not_free(share, path)
+        self.bytes -= share.bytes
+        return tuple(share.blocks)
+
+    def finish(self, blocks: Iterable[Block]) -> None:
+        """Nothing needs the local copies of ``blocks`` any more."""
+        for block in blocks:
+            if block.local:
+                self.spare.setdefault(block.meta.host, {})[block.id] = None
+
+    def clean(self, blocks: Iterable[Block]) -> None:
+        """The local copies of ``blocks`` are to be deleted, or are needed again."""
+        for block in blocks:
+            spare = self.spare.get(block.meta.host)
+            if spare is not None and spare.pop(block.id, True) is None and not spare:
+                del self.spare[block.meta.host]
+
+    def oldest(self) -> Iterator[ReleasedSegment]:
+        """Segments that nothing holds, those first whose batches were completed first."""
+        for released_ms, path in self.free:
+            yield ReleasedSegment(path, self.segments[path].bytes, released_ms)
+
+    def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
+        """Those that go now (``wal.retention.due``); what is going already counts as gone."""
+        return due(self.oldest(), self.bytes, limits, now_ms)
+
+    def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
+        share = self.segments.get(path)
+        if share is None or share.held:
+            return False
+        if now_ms - share.released_ms >= limits.retention_ms:
+            return True
+        return any(segment.path == path for segment, _ in self.due(limits, now_ms))
+
+    def _not_free(self, share: SegmentShare, path: str) -> None:
+        place = (share.released_ms, path)
+        at = bisect_left(self.free, place)
+        assert self.free[at] == place
+        del self.free[at]

@@ -1,0 +1,99 @@
+"""The index of blocks is what looking through the whole state would give (INV-7), and says what retention takes (INV-8)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from driver.block_index import BlockIndex
+from driver.state import State
+from driver.tracker import CleanedUp, CleanLocalCopies, CleanSegment
+from tests.support.tracked import STREAM, Tracked
+from wal.retention import Due, FrameFacts, Limits, SegmentFacts
+
+
+def path(epoch: int, number: int) -> str:
+    return f"{STREAM}/blocks/r1/{epoch:016x}/{number:08d}.seg"
+
+
+def decoded(t: Tracked) -> State:
+    """The state as a snapshot would bring it back."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
+
+
+def worked(segments: int = 4, **settings: int) -> tuple[Tracked, int]:
+    """``segments`` archived batches with one block of 1000 bytes each, in segments of their own; completed at 1000, 2000, …"""
+    t = Tracked(partitions=1, **settings)  # type: ignore[arg-type]
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for number in range(1, segments + 1):
+        t.now_ms = number * 1_000
+        t.take_in(epoch, token, number * 10, path=path(epoch, number), local=True)
+        batch = t.batch()
+        t.complete(batch)
+        t.archive(batch)
+    return t, epoch
+
+
+def test_the_index_is_that_of_the_state_after_every_step() -> None:
+    t, epoch = worked(3)
+    token = t.state.partitions["t/0"].token
+    steps = [
+        lambda: t.take_in(epoch, token, 50, path=path(epoch, 3)),
+        lambda: t.take_in(epoch, token, 60, path=path(epoch, 4), local=True),
+        lambda: t.batch(),
+        lambda: t.say(CleanLocalCopies()),
+        lambda: t.complete(t.state.unfinished()[0].batch_id),
+        lambda: t.say(CleanedUp(1)),
+        lambda: t.say(CleanLocalCopies()),
+        lambda: t.archive(max(t.state.batches)),
+        lambda: t.decide(clean(t, epoch, 1)),
+        lambda: t.say(CleanedUp(max(t.state.cleanups))),
+    ]
+    for step in steps:
+        step()  # type: ignore[no-untyped-call]
+        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+
+
+def clean(t: Tracked, epoch: int, number: int, now_ms: int = 1_000_000) -> CleanSegment:
+    place = path(epoch, number)
+    share = t.state.index.segments[place]
+    frames = tuple(FrameFacts(name, t.state.blocks[name].meta.ranges) for name in share.blocks)
+    return CleanSegment(SegmentFacts(place, True, False, frames), "r1", epoch, now_ms)
+
+
+def test_a_snapshot_holds_nothing_of_the_index() -> None:
+    t, _ = worked()
+    assert set(msgspec.msgpack.decode(msgspec.msgpack.encode(t.state))) == set(State.__struct_fields__)
+
+
+def test_segments_go_by_time_oldest_first() -> None:
+    t, epoch = worked()
+    due = [segment.path for segment, _ in t.state.index.due(Limits(5_000), 7_500)]
+    assert due == [path(epoch, 1), path(epoch, 2)]
+
+
+def test_the_oldest_go_before_their_time_while_the_wal_holds_too_much() -> None:
+    t, epoch = worked()
+    held = t.state.index.bytes
+    share = t.state.index.segments[path(epoch, 1)].bytes
+    due = list(t.state.index.due(Limits(1_000_000, held - share - 1), 5_000))
+    assert [(s.path, why) for s, why in due] == [(path(epoch, 1), Due.SIZE), (path(epoch, 2), Due.SIZE)]
+    assert list(t.state.index.due(Limits(1_000_000, held), 5_000)) == []
+    assert list(t.state.index.due(Limits(1_000_000, 0), 5_000)) == []
+
+
+def test_what_a_batch_needs_stays_however_much_the_wal_holds() -> None:
+    """INV-8: retention by size takes nothing that is needed."""
+    t, epoch = worked(1)
+    token = t.state.partitions["t/0"].token
+    t.take_in(epoch, token, 50, path=path(epoch, 1))
+    assert list(t.state.index.due(Limits(0, 1), 1_000_000)) == []
+    assert not t.decide(clean(t, epoch, 1)).events
+
+
+def test_the_tracker_deletes_by_size_what_time_alone_would_keep() -> None:
+    for retention_bytes, goes in ((0, False), (2_500, True)):
+        t, epoch = worked(2, retention_ms=10**9, retention_bytes=retention_bytes)
+        t.say(CleanLocalCopies())
+        t.say(CleanedUp(max(t.state.cleanups)))
+        assert bool(t.decide(clean(t, epoch, 1)).events) == goes
