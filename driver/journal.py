@@ -13,29 +13,40 @@ left in a page cache only, and of two that open at once only the newer one ever 
 A segment whose first record is a snapshot makes everything before it unnecessary. The base of recovery is the newest such
 segment. Events carry dense numbers: a group written a second time into a new segment is applied once, and a missing one is
 noticed.
+
+No step relies on a listing alone: names are dense, so what a listing does not show yet is asked for by name. What opening
+asks for does not grow with the journal's age: one epoch's segments since the last snapshot, which is due after so many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
 from driver import events as ev
+from driver import lineage
 from driver.state import State, apply
 from forebay import failpoints
 from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, StoreError
-from forebay.values import count_of, lineage_of, numbered
+from forebay.values import lineage_of, numbered
 from wal import layout
 from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 #: a new snapshot is written when this many events follow the last one, and they outweigh it
 SNAPSHOT_EVENTS = 20_000
+#: and, on a store of whole objects, after so many segments: opening reads each by a request
+SNAPSHOT_SEGMENTS = 256
+#: objects that opening reads at once
+READ_AHEAD = 16
+#: epochs in a row of which nothing is left, after which older ones are not looked for: an earlier driver deleted them
+EMPTY_EPOCHS = 16
 
 _encoder = msgspec.msgpack.Encoder()
 _events_decoder = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
@@ -99,8 +110,10 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._now = now
         self._new_uid = new_uid
-        self._first_sequence = 1
         self._since_snapshot = 0
+        self._syncs_since_snapshot = 0
+        self._oldest = 1  # sequence of the oldest own segment that was not deleted
+        self._older_dropped = False  # all of older epochs
         self._next = state.events
         self._writer: LogWriter | None = None
         self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
@@ -122,19 +135,25 @@ class Journal:
         process must end, its state is ahead of the journal."""
         assert self._writer is not None
         self._writer.sync()
+        self._syncs_since_snapshot += 1
         kinds, self._kinds = self._kinds, []
         failpoints.hit("journal.after-sync", kinds)
 
     def check(self) -> None:
-        """Raises FencedError if a newer epoch was claimed. To be called after each durable write, before any answer or
-        action (INV-4)."""
-        following = numbered(lineage_of(self.epoch), count_of(self.epoch) + 1)
-        if self._storage.exists(claim_path(self._stream, following)):
-            raise FencedError(
-                f"another driver leads stream {self._stream!r} since epoch {following}; this was {self.epoch}"
-            )
+        """Raises FencedError if a newer epoch, or the first one of a rebuilt journal, was claimed. To be called after each
+        durable write, before any answer or action (INV-4)."""
+        own = lineage_of(self.epoch)
+        for epoch in (self.epoch + 1, numbered(own + 1, 1)):
+            if self._storage.exists(claim_path(self._stream, epoch)):
+                raise FencedError(
+                    f"another driver leads stream {self._stream!r} since epoch {epoch}; this was {self.epoch}"
+                    if lineage_of(epoch) == own
+                    else f"the journal of stream {self._stream!r} was rebuilt: lineage {own + 1} goes on, this was {own}"
+                )
 
     def snapshot_due(self) -> bool:
+        if not self._storage.appendable and self._syncs_since_snapshot >= SNAPSHOT_SEGMENTS:
+            return True
         return self._since_snapshot >= max(SNAPSHOT_EVENTS, 2 * (len(self._state.blocks) + len(self._state.batches)))
 
     def snapshot(self) -> None:
@@ -152,32 +171,42 @@ class Journal:
         assert pending.handle is not None  # just synced
         place = layout.parse_journal(pending.handle.path)
         assert place is not None
-        self._since_snapshot = 0
+        self._since_snapshot = self._syncs_since_snapshot = 0
         self._bases.append(place.sequence)
 
     def drop_superseded(self) -> None:
         """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous
-        one. Call only after :meth:`check` passed: a fenced driver deletes nothing (INV-4)."""
-        keep_from = self._bases[-2] if len(self._bases) > 1 else None
-        previous = count_of(self.epoch) - 1
-        for path in self._storage.list(f"{self._stream}"):
-            place = layout.parse_journal(path)
-            if place is None:
-                continue
-            _, epoch, sequence = place
-            older = epoch != self.epoch and count_of(epoch) < previous
-            if older or (
-                keep_from is not None and (epoch < self.epoch or (epoch == self.epoch and sequence < keep_from))
-            ):
+        one; of the previous one too, once this epoch has two bases. Older lineages are left as they are. Call only after
+        :meth:`check` passed: a fenced driver deletes nothing (INV-4)."""
+        newest = self._bases[-1]
+        if len(self._bases) == 1:
+            self._drop_epochs(self.epoch - 2)
+            return
+        for sequence in range(self._oldest, self._bases[-2]):
+            self._storage.delete(layout.journal_segment(self._stream, self.epoch, sequence))
+        self._oldest = self._bases[-2]
+        self._bases = [self._oldest, newest]
+        if not self._older_dropped:
+            self._drop_epochs(self.epoch - 1)
+            self._older_dropped = True
+
+    def _drop_epochs(self, newest: int) -> None:
+        """Everything of the epoch ``newest`` and of older ones of this lineage."""
+        empty = 0
+        for epoch in range(newest, numbered(lineage_of(self.epoch), 0), -1):
+            paths = self._storage.list(epoch_folder(self._stream, epoch))
+            for path in paths:
                 self._storage.delete(path)
-        self._bases = self._bases[-2:]
+            empty = 0 if paths else empty + 1
+            if empty == EMPTY_EPOCHS:
+                return
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
     def _new_writer(self) -> LogWriter:
-        first = self._first_sequence if self._writer is None else self._writer.next_sequence
+        first = 1 if self._writer is None else self._writer.next_sequence
         identity = SegmentIdentity(
             stream=self._stream, writer="driver", epoch=self.epoch, lineage=lineage_of(self.epoch)
         )
@@ -197,6 +226,10 @@ def claim_path(stream: str, epoch: int) -> str:
     return f"{stream}/epochs/{epoch:016x}"
 
 
+def epoch_folder(stream: str, epoch: int) -> str:
+    return f"{stream}/epoch-{epoch:016x}"
+
+
 def lead(
     storage: Storage,
     stream: str,
@@ -205,15 +238,15 @@ def lead(
     now: Callable[[], float],
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
-    check_empty: Callable[[], None] = lambda: None,
+    wal: Storage | None = None,
 ) -> tuple[Journal, State]:
     """Claims the next epoch, reads what older ones decided, and writes it as the first record of the own epoch.
 
-    ``check_empty`` is called before the first epoch of an empty journal is claimed, and raises if the WAL shows that a
-    journal was lost. ``owner`` is written into the claim. Raises FencedError if another one claimed a newer epoch while
-    this one was opening; CorruptionError, NewerVersionError, StoreError.
+    ``wal``: the WAL that this journal's stream is in, whose markers tell a lost journal from a new one; it is marked as this
+    journal's. ``owner`` is written into the claim. Raises FencedError if another one claimed a newer epoch while this one
+    was opening; LineageFound where the WAL is not this journal's; CorruptionError, NewerVersionError, StoreError.
     """
-    steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, check_empty)
+    steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
     while True:
         try:
             next(steps)
@@ -229,13 +262,12 @@ def opening(
     now: Callable[[], float],
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
-    check_empty: Callable[[], None] = lambda: None,
+    wal: Storage | None = None,
 ) -> Generator[str, None, tuple[Journal, State]]:
     """:func:`lead`, step by step: yields the name of each step done, returns (journal, state). The simulation crashes and
     interleaves drivers between steps."""
     newest = newest_claim(storage, stream)
-    if newest == 0:
-        check_empty()
+    marked = lineage.refuse_other(storage, wal, stream, lineage_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
         claim = Claim(epoch=epoch, owner=owner, time_ms=wall_ms)
@@ -247,6 +279,8 @@ def opening(
     yield "claimed"
     failpoints.hit("journal.opening")
     reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded
+    if reading.state is None and marked:
+        raise lineage.unfinished(storage, stream, marked)
     state = reading.state if reading.state is not None else State(stream=stream, lineage=lineage_of(epoch))
     yield "read"
     journal = Journal(storage, stream, epoch, state, segment_bytes, now, new_uid)
@@ -254,6 +288,9 @@ def opening(
     yield "snapshot"
     failpoints.hit("journal.after-snapshot")
     journal.check()
+    if wal is not None:
+        first_claim = storage.read(claim_path(stream, numbered(lineage_of(epoch), 1)))
+        lineage.mark(storage, wal, stream, lineage_of(epoch), first_claim)
     journal.drop_superseded()
     return journal, state
 
@@ -261,28 +298,56 @@ def opening(
 def newest_claim(storage: Storage, stream: str) -> int:
     """The newest epoch ever claimed; 0 if none."""
     names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
-    return max((int(name, 16) for name in names), default=0)
+    newest = max((int(name, 16) for name in names), default=0)
+    while True:
+        for following in (newest + 1 if newest else 0, numbered(lineage_of(newest) + 1, 1)):
+            if following and storage.exists(claim_path(stream, following)):
+                newest = following
+                break
+        else:
+            return newest
 
 
 def read(storage: Storage, stream: str) -> Reading:
-    """Reads the journal and changes nothing (fences nobody). Raises CorruptionError, NewerVersionError, StoreError."""
-    segments = sorted(
-        (place[1], place[2], path) for path in storage.list(stream) if (place := layout.parse_journal(path)) is not None
-    )
-    base = None
-    for index in range(len(segments) - 1, -1, -1):
-        path = segments[index][2]
-        state = _snapshot(storage, path)
-        if state is not None:
-            base = index
-            break
-    else:
-        return Reading(None, 0, len(segments), 0)
-    epoch = segments[base][0]
+    """Reads the journal and changes nothing (fences nobody). Only the newest lineage counts. Raises CorruptionError,
+    NewerVersionError, StoreError."""
+    newest = newest_claim(storage, stream)
+    segments = 0
+    for epoch in range(newest, numbered(max(1, lineage_of(newest)), 0), -1):
+        paths = segment_paths(storage, stream, epoch)
+        segments += len(paths)
+        source: Readable = storage if storage.appendable else _Objects(storage, paths[::-1])
+        for base in range(len(paths) - 1, -1, -1):
+            state = _snapshot(source, paths[base])
+            if state is not None:
+                after = _replay(source, paths[base:], state)
+                return Reading(state, epoch, segments, after)
+    return Reading(None, 0, segments, 0)
+
+
+def segment_paths(storage: Storage, stream: str, epoch: int) -> list[str]:
+    """The segments of ``epoch`` in order: those listed, those that may lie in the holes between, and those after them, as
+    far as they are there."""
+    places = (layout.parse_journal(path) for path in storage.list(epoch_folder(stream, epoch)))
+    listed = sorted(place.sequence for place in places if place is not None)
+    found = {sequence: layout.journal_segment(stream, epoch, sequence) for sequence in listed}
+    sequence = listed[0] if listed else 1
+    while True:
+        if sequence not in found:
+            path = layout.journal_segment(stream, epoch, sequence)
+            if storage.exists(path):
+                found[sequence] = path
+            elif not listed or sequence > listed[-1]:
+                return [found[sequence] for sequence in sorted(found)]
+        sequence += 1
+
+
+def _replay(source: Readable, paths: Sequence[str], state: State) -> int:
+    """Applies what follows the snapshot that is first in ``paths``; returns how many events."""
     expected = state.events
     after = 0
-    for _, _, path in (s for s in segments[base:] if s[0] == epoch):
-        for frame in _frames(storage, path):
+    for path in paths:
+        for frame in _frames(source, path):
             if frame.header.kind != FrameKind.EVENTS:
                 continue
             meta = _meta(_events_meta, frame, path)
@@ -294,7 +359,31 @@ def read(storage: Storage, stream: str) -> Reading:
                 apply(state, event)
                 after += 1
             expected = meta.first + meta.count
-    return Reading(state, epoch, len(segments), after)
+    return after
+
+
+class _Objects:
+    """Whole objects, each read by one request, some ahead and at once. ``paths``: in the order of their first use."""
+
+    def __init__(self, storage: Storage, paths: Sequence[str]) -> None:
+        self._storage = storage
+        self._paths = list(paths)
+        self._data: dict[str, bytes] = {}
+
+    def size(self, path: str) -> int:
+        return len(self._whole(path))
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = self._whole(path)
+        return data[offset:] if length is None else data[offset : offset + length]
+
+    def _whole(self, path: str) -> bytes:
+        if path not in self._data:
+            at = self._paths.index(path)
+            ahead = self._paths[at : at + READ_AHEAD]
+            with ThreadPoolExecutor(READ_AHEAD) as pool:
+                self._data.update(zip(ahead, pool.map(self._storage.read, ahead), strict=True))
+        return self._data[path]
 
 
 def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> Reading:
@@ -307,10 +396,10 @@ def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> R
     return read(storage, stream)
 
 
-def _snapshot(storage: Storage, path: str) -> State | None:
+def _snapshot(source: Readable, path: str) -> State | None:
     """The state if the segment's first record is a snapshot. A torn first record is an opener that died before it acted: it
     does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5)."""
-    for found in scan_segment(storage, path):
+    for found in scan_segment(source, path):
         if isinstance(found, TornTail):
             return None
         if isinstance(found, Damage):
@@ -328,8 +417,8 @@ def _snapshot(storage: Storage, path: str) -> State | None:
     return None
 
 
-def _frames(storage: Storage, path: str) -> Iterator[Frame]:
-    for found in scan_segment(storage, path):
+def _frames(source: Readable, path: str) -> Iterator[Frame]:
+    for found in scan_segment(source, path):
         if isinstance(found, TornTail):
             return  # written and never answered, or written again in the next segment: numbers tell
         if isinstance(found, Damage):

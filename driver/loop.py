@@ -33,7 +33,8 @@ GROUP_LIMIT = 1_000
 
 class DriverLoop:
     """``perform`` gets each action, from the deciding thread, once its events are durable; it must not block.
-    ``failed`` gets what ended the loop; ``durable`` hears of events when they are."""
+    ``failed`` gets what ended the loop; ``durable`` hears of events when they are. ``flush_seconds`` lie at least between the
+    beginnings of two groups that are written: on a store of whole objects each costs a request."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class DriverLoop:
         perform: Callable[[Action], None],
         failed: Callable[[BaseException], None],
         durable: Callable[[Sequence[Event]], None] = lambda _: None,
+        flush_seconds: float = 0.0,
     ) -> None:
         self._tracker = tracker
         self._journal = journal
@@ -50,6 +52,8 @@ class DriverLoop:
         self._perform = perform
         self._failed = failed
         self._durable = durable
+        self._flush_seconds = flush_seconds
+        self._write_after = 0.0  # monotonic: no group is written before
         self._queue: queue.Queue[tuple[Request, Future[Any]] | None] = queue.Queue(QUEUE_LIMIT)
         self._ended: BaseException | None = None
         self._stopping = threading.Event()
@@ -117,8 +121,9 @@ class DriverLoop:
             group.append(item)
             if len(group) == GROUP_LIMIT:
                 break
+            wait_seconds = self._write_after - self._clock.monotonic() if self._flush_seconds else 0.0
             try:
-                item = self._queue.get_nowait()
+                item = self._queue.get(block=wait_seconds > 0, timeout=max(0.0, wait_seconds))
             except queue.Empty:
                 break
         try:
@@ -145,6 +150,7 @@ class DriverLoop:
             actions += decision.actions
             outcomes.append((request, future, decision.answer, None))
         if events:
+            self._write_after = now + self._flush_seconds
             self._make_durable(events)
             self._durable(events)
             if failpoints.hit("driver.answer", (type(event).__name__ for event in events)):

@@ -17,7 +17,6 @@ from driver.api import tracker_application
 from driver.batch import Engine, Job
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
-from driver.journal import claim_path
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.scheduler import Scheduler
@@ -29,8 +28,7 @@ from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.messages import ClaimRequest, LookRequest
 from forebay.settings import Settings
-from forebay.values import TopicPartition, lineage_of, numbered
-from wal import layout
+from forebay.values import TopicPartition
 from wal.retention import Limits
 from wal.storage import Storage, open_storage
 
@@ -40,11 +38,9 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 2.0
 #: between two rounds of clean-up, if the settings don't say: each lists the WAL, which object stores charge for
 CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0
+#: between two groups of events on a store of whole objects, if the settings don't say
+FLUSH_OF_OBJECTS_SECONDS = 0.1
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
-
-
-class LineageFound(ForebayError):
-    """The journal is empty, the WAL is not: a journal was lost."""
 
 
 class Driver:
@@ -104,10 +100,9 @@ class Driver:
             self._wall_seconds,
             lambda: secrets.randbits(64),
             settings.driver.journal_segment_size,
-            lambda: _refuse_lost_journal(wal_storage, settings),
+            wal_storage,
         )
         self._closing.callback(opened.close)
-        _mark_lineage(journal_storage, wal_storage, settings.stream, lineage_of(opened.epoch))
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
         tracker = Tracker(
             state,
@@ -128,7 +123,13 @@ class Driver:
             lambda: secrets.randbits(64),
         )
         loop = DriverLoop(
-            tracker, opened, self._clock, lambda a: cleaner.perform(a), self._fail, lambda e: scheduler.note(e)
+            tracker,
+            opened,
+            self._clock,
+            lambda a: cleaner.perform(a),
+            self._fail,
+            lambda e: scheduler.note(e),
+            _flush_seconds(settings, journal_storage),
         )
         cleaner = Cleaner(
             loop,
@@ -356,6 +357,12 @@ class Driver:
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
 
 
+def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:
+    if settings.driver.journal_flush_interval is not None:
+        return settings.driver.journal_flush_interval
+    return 0.0 if journal_storage.appendable else FLUSH_OF_OBJECTS_SECONDS
+
+
 def _cleanup_seconds(settings: Settings, wal_storage: Storage) -> float:
     if settings.wal.cleanup_interval is not None:
         return settings.wal.cleanup_interval
@@ -366,27 +373,3 @@ def _refused(words: str) -> Future[Any]:
     refused: Future[Any] = Future()
     refused.set_exception(UnreachableError(words))
     return refused
-
-
-def _refuse_lost_journal(wal_storage: Storage, settings: Settings) -> None:
-    markers = [p for p in wal_storage.list(settings.stream) if layout.parse_lineage(p) is not None]
-    if markers:
-        raise LineageFound(
-            f"the journal at {settings.driver.journal} is empty, but the WAL at {settings.wal.url} holds stream "
-            f"{settings.stream!r} ({markers[-1]}): the journal was lost or [driver].journal points elsewhere. Nothing was "
-            "changed. Bring the journal back, or look with `forebay recover`"
-        )
-
-
-def _mark_lineage(journal_storage: Storage, wal_storage: Storage, stream: str, lineage: int) -> None:
-    """The WAL's root holds the first claim of the journal that writes there: no other journal leads over the same WAL."""
-    first_claim = journal_storage.read(claim_path(stream, numbered(lineage, 1)))
-    marker = layout.lineage_marker(stream, lineage)
-    try:
-        wal_storage.put_new(marker, first_claim)
-    except FileExistsError:
-        if wal_storage.read(marker) != first_claim:
-            raise LineageFound(
-                f"the WAL at {wal_storage.url} belongs to another journal of stream {stream!r} than the one at "
-                f"{journal_storage.url}. Nothing was changed. Set [driver].journal or [wal].url right"
-            ) from None

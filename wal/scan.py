@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +40,14 @@ _CHUNK_BYTES = 4 << 20
 _HEADERS_CHUNK_BYTES = 64 << 10
 _header_decoder = msgspec.msgpack.Decoder(SegmentHeader)
 _EMPTY = pa.py_buffer(b"")
+
+
+class Readable(Protocol):
+    """What a scan needs of a storage."""
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes: ...
+
+    def size(self, path: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Newer:
 Scanned = Frame | Damage | TornTail | Newer
 
 
-def scan_segment(storage: Storage, path: str, *, payloads: bool = True) -> Iterator[Scanned]:
+def scan_segment(storage: Readable, path: str, *, payloads: bool = True) -> Iterator[Scanned]:
     """Everything in the segment, in order of offsets; its first frame is the SEGMENT frame. An empty file yields
     nothing.
 
@@ -152,7 +161,7 @@ def segment_header(frame: Frame) -> SegmentHeader | None:
 class _Window:
     """Ranged reads of one file through a piece of it held in memory."""
 
-    def __init__(self, storage: Storage, path: str, size: int, chunk_bytes: int) -> None:
+    def __init__(self, storage: Readable, path: str, size: int, chunk_bytes: int) -> None:
         self.path = path
         self.size = size
         self._storage = storage

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from driver import events as ev
 from driver import journal
 from driver.journal import Journal
+from driver.lineage import LineageFound
 from driver.state import State, apply
 from forebay.errors import CorruptionError, FencedError
 from forebay.values import numbered
 from tests.support.tracked import STREAM, Tracked
+from wal import layout
 from wal.storage import MemoryStorage, Storage
 
 uids = itertools.count(1)
@@ -214,3 +218,151 @@ def test_an_event_of_a_newer_release_is_refused_with_the_way_out(storage: Storag
     led.sync()
     with pytest.raises(ForebayError, match="newer release"):
         journal.read(storage, STREAM)
+
+
+class Objects(MemoryStorage):
+    """Whole objects, each request counted; a listing may not show what was put last."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, appendable=False)
+        self.asked: Counter[str] = Counter()
+        self.hidden: Callable[[str], bool] = lambda path: False
+
+    def put_new(self, path: str, data: Any) -> None:
+        self.asked["put"] += 1
+        super().put_new(path, data)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.asked["get"] += 1
+        return super().read(path, offset, length)
+
+    def size(self, path: str) -> int:
+        self.asked["head"] += 1
+        return super().size(path)
+
+    def exists(self, path: str) -> bool:
+        self.asked["head"] += 1
+        return super().exists(path)
+
+    def list(self, prefix: str) -> list[str]:
+        found = [path for path in super().list(prefix) if not self.hidden(path)]
+        self.asked["list"] += max(1, -(-len(found) // 1000))  # a page holds a thousand names
+        return found
+
+    def delete(self, path: str) -> None:
+        self.asked["delete"] += 1
+        super().delete(path)
+
+
+@pytest.fixture
+def objects(request: pytest.FixtureRequest) -> Objects:
+    return Objects(f"{request.node.name}-{next(uids)}")
+
+
+def test_reading_finds_what_a_listing_does_not_show_yet(objects: Objects) -> None:
+    """The last segments of the newest epoch, the claim and the first segment of a newer one, and a hole."""
+    led, state = lead(objects)
+    for event in some_events():
+        write(led, state, event)
+    segments = [path for path in MemoryStorage.list(objects, STREAM) if path.endswith(".seg")]
+    assert len(segments) > 6
+    for hidden in (segments[-1:], segments[-3:], segments[2:4], segments):
+        objects.hidden = set(hidden).__contains__
+        assert journal.read(objects, STREAM).state == state
+    objects.hidden = lambda path: True
+    again, read = lead(objects)
+    assert (again.epoch, read) == (led.epoch + 1, state)
+    with pytest.raises(FencedError):
+        led.check()
+
+
+def test_segments_are_read_in_the_order_of_their_numbers_beyond_eight_digits(objects: Objects) -> None:
+    for sequence in (1_000_000_00, 99_999_999, 100_000_002):
+        objects.put_new(layout.journal_segment(STREAM, numbered(1, 1), sequence), b"x")
+    names = [path.rpartition("/")[2] for path in journal.segment_paths(objects, STREAM, numbered(1, 1))]
+    assert names == ["99999999.seg", "100000000.seg", "100000002.seg"]
+
+
+def test_on_whole_objects_a_snapshot_is_due_after_so_many_segments(objects: Objects) -> None:
+    led, state = lead(objects)
+    t = Tracked()
+    write(led, state, *t.events)
+    registered = len(t.events)
+    for number in range(journal.SNAPSHOT_SEGMENTS - 1):
+        assert not led.snapshot_due()
+        t.register(f"r{number}")
+        write(led, state, *t.events[registered + number :])
+    assert led.snapshot_due()
+    led.snapshot()
+    assert not led.snapshot_due()
+
+
+def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Objects) -> None:
+    """Requests of an opening in the worst moment, just before a snapshot is due: after few epochs and batches, and after
+    many. Finished batches and claims only ever grow."""
+    wal = Objects(f"{objects.url}-wal")
+
+    def opening() -> Journal:
+        led, _ = journal.lead(objects, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+        return led
+
+    def requests(led: Journal) -> Counter[str]:
+        for _ in range(journal.SNAPSHOT_SEGMENTS - 1):
+            led.append([])
+            led.sync()
+        objects.asked.clear()
+        wal.asked.clear()
+        opening()
+        return objects.asked + wal.asked
+
+    for _ in range(journal.EMPTY_EPOCHS + 2):
+        opening()
+    young = requests(opening())
+    for number in range(500):
+        objects.put_new(layout.history_segment(STREAM, numbered(1, 1), number), b"")
+    for _ in range(60):
+        opening()
+    assert requests(opening()) == young
+    assert young.total() < journal.SNAPSHOT_SEGMENTS + 60
+
+
+def test_a_driver_is_fenced_by_the_first_claim_of_a_rebuilt_journal(storage: Storage) -> None:
+    """INV-4: also one that slept through several rebuilds, since each claims every lineage up to its own."""
+    led, state = lead(storage)
+    storage.put_new(journal.claim_path(STREAM, numbered(2, 1)), b"{}")
+    with pytest.raises(FencedError, match="rebuilt"):
+        write(led, state, *some_events())
+
+
+def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Storage) -> None:
+    """Claimed or only marked, whatever is left of the old lineage: no driver goes on, and none begins anew."""
+    wal = MemoryStorage(f"{storage.url}-wal")
+
+    def opening() -> None:
+        journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+
+    opening()
+    opening()
+    wal.put_new(layout.lineage_marker(STREAM, 2), b"{}")
+    before = storage.list("")
+    with pytest.raises(LineageFound, match="rebuild was not finished"):
+        opening()
+    assert storage.list("") == before
+    storage.put_new(journal.claim_path(STREAM, numbered(2, 1)), b"{}")
+    with pytest.raises(LineageFound, match="rebuild was not finished"):
+        opening()
+    assert journal.read(storage, STREAM).state is None
+
+
+def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storage: Storage) -> None:
+    wal = MemoryStorage(f"{storage.url}-wal")
+
+    def opening() -> None:
+        journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+
+    opening()
+    for path in storage.list(STREAM):
+        if path.endswith(".seg"):
+            storage.delete(path)
+    with pytest.raises(LineageFound, match="it was lost"):
+        opening()

@@ -232,3 +232,17 @@ def test_who_asks_just_as_the_loop_ends_is_answered(led: Led) -> None:
     led.loop._queue.put = ended_meanwhile  # type: ignore[method-assign]
     with pytest.raises(UnreachableError, match="stopping"):
         led.loop.submit(CREATE).result(30)
+
+
+def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: Led) -> None:
+    """The first one at once; what comes within the interval is one group."""
+    writes: list[None] = []
+    led.storage.before_sync = lambda: writes.append(None)
+    tracker = Tracker(led.state, led.journal.epoch, "stop", 4, 0)
+    loop = DriverLoop(tracker, led.journal, SystemClock(), lambda _: None, led._failed, flush_seconds=60.0)
+    loop.start()
+    loop.ask(CREATE)
+    later = [loop.submit(register(name)) for name in ("r1", "r2", "r3")]
+    loop.stop()
+    assert len({answer.result(0).epoch for answer in later}) == 3
+    assert len(writes) == 2

@@ -14,8 +14,9 @@ from driver.audit import audit
 from driver.batch import Batch
 from driver.discovery import LostJournal
 from driver.lease import LeaseHeld
+from driver.lineage import LineageFound
 from driver.local_engine import LocalEngine
-from driver.service import Driver, LineageFound
+from driver.service import Driver
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import (

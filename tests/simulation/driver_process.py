@@ -215,7 +215,14 @@ class DriverProcess:
         """``journal.lead``, step by step."""
         world = self.world
         opening = world.kinds.opening(
-            world.journal, world.stream, self.name, world.wall_ms, lambda: world.now, world.new_uid, 1_000_000
+            world.journal,
+            world.stream,
+            self.name,
+            world.wall_ms,
+            lambda: world.now,
+            world.new_uid,
+            1_000_000,
+            world.wal,
         )
         yield "claim"
         next(opening)

@@ -154,10 +154,10 @@ class ForgettingHistoryWriter(HistoryWriter):
 
 
 def trusting_opening(
-    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Goes on from what it read, without a snapshot of its own."""
-    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes)
+    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
     yield next(opening)
     state = journal.read(storage, stream).state
     if state is None:
@@ -172,10 +172,10 @@ def trusting_opening(
 
 
 def unchecked_opening(
-    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Does not ask, after its snapshot, whether another one opened meanwhile."""
-    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes)
+    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
     for _ in range(3):
         yield next(opening)
     with mock.patch.object(Journal, "check"):
