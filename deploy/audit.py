@@ -61,13 +61,47 @@ def tables(report: AuditReport) -> list[Group]:
                 )
                 for life in report.lives
             ],
-        )
+        ),
+        table("Exceptions, each decided by somebody", ("what", "where", "by whom, and why"), exceptions(report)),
     ]
+
+
+def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
+    """What is as it is because it was decided, in words: what, where, who decided it and why."""
+    unknown = "an older release did not keep it"
+    told = []
+    for life in report.lives:
+        where = f"{life.topic}/{life.partition}"
+        if life.life > 1:
+            told.append((f"life {life.life} began: from here on an offset means another record", f"{where} at {life.start}",
+                         life.cause))  # fmt: skip
+        of = "" if life.life == 1 else f" life {life.life}"
+        told += [
+            ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){of}",
+             g.cause)
+            for g in life.gaps
+        ]  # fmt: skip
+    told += [
+        (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
+        for loss in report.losses
+    ]
+    for replay in report.replays:
+        how = "" if replay.completed_ms is not None else f" ({replay.completed} of {replay.batches} done)"
+        what = f"replay {replay.replay}: completed batches ran again, each with the rows it had{how}"
+        told.append((what, f"batches {replay.first_id} to {replay.last_id}", replay.cause))
+        told += [
+            (f"accepted loss: replay {replay.replay} ran without this range; the first run had it", loss.label,
+             loss.cause or unknown)
+            for loss in replay.losses
+        ]  # fmt: skip
+    return told
 
 
 def sentence(finding: Finding) -> str:
     where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) of life {finding.life}"
     batches = ", ".join(map(str, finding.batches))
+    if finding.kind == "replay":
+        return f"the replay of batch {batches} has other blocks or another packing than the batch ran with"
     if finding.kind == "missing":
         return f"{where} is in no batch, does not wait and is no gap"
     if finding.kind == "duplicate":
@@ -83,6 +117,8 @@ def sentence(finding: Finding) -> str:
 @pass_invocation
 def audit(invocation: Invocation) -> int:
     """Lay all batches, waiting blocks and gaps of each partition side by side: what is there twice, or not at all?
+
+    Gaps, new lives, accepted losses and replays are listed with who decided them and why; they are no findings.
 
     Reads the journal alone: it fences nobody, and a driver may be at work. Exits with 1 on any finding.
     """

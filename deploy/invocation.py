@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +77,22 @@ class Invocation:
         console = Console() if sys.stdout.isatty() else Console(width=200, no_color=True)
         for made in tables():
             console.print(made)
+
+
+def person(because: str = "") -> str:
+    """Who runs this command, for the journal: ``user@host``, and why."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in a container
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}" + (f": {because}" if because else "")
+
+
+def because_option(function: _Function) -> _Function:
+    """Adds ``--because WORDS`` to a command whose decision is journalled; it gets ``because: str``."""
+    return click.option(
+        "--because", metavar="WORDS", default="", help="Why, in a few words: kept in the journal with your name."
+    )(function)
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -11,9 +11,11 @@ from deploy.invocation import (
     FINE,
     FOUND,
     Invocation,
+    because_option,
     changing_options,
     example,
     pass_invocation,
+    person,
     shared_options,
 )
 from deploy.status import TIMEOUT_SECONDS, ask
@@ -93,11 +95,12 @@ class PartitionType(click.ParamType[TopicPartition]):
 @click.argument("partition", metavar="TOPIC/PARTITION", type=PartitionType())
 @click.argument("from_offset", metavar="FROM", type=click.IntRange(min=0))
 @click.argument("until_offset", metavar="UNTIL", type=click.IntRange(min=0))
+@because_option
 @changing_options
 @shared_options
 @pass_invocation
 def accept_gap(
-    invocation: Invocation, partition: TopicPartition, from_offset: int, until_offset: int, yes: bool
+    invocation: Invocation, partition: TopicPartition, from_offset: int, until_offset: int, because: str, yes: bool
 ) -> int:
     """Accept that Kafka lost the offsets FROM (inclusive) to UNTIL (exclusive) of a partition, and go on after them.
 
@@ -106,7 +109,11 @@ def accept_gap(
     """
     settings = invocation.settings()
     request = AcceptGapRequest(
-        topic=partition.topic, partition=partition.partition, from_offset=from_offset, until_offset=until_offset
+        topic=partition.topic,
+        partition=partition.partition,
+        from_offset=from_offset,
+        until_offset=until_offset,
+        cause=person(because),
     )
     if not yes:
         known = {TopicPartition(p.topic, p.partition): p for p in ask(settings).partitions}

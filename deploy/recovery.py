@@ -13,11 +13,14 @@ from deploy.invocation import (
     FINE,
     FOUND,
     Invocation,
+    because_option,
     changing_options,
     example,
     pass_invocation,
+    person,
     shared_options,
 )
+from deploy.replay import MomentType, replay
 from deploy.status import TIMEOUT_SECONDS, ask
 from forebay.errors import RefusedError, UsageError
 from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
@@ -221,7 +224,9 @@ def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
     raise RefusedError(f"no unfinished batch has the {what} {named}: `forebay status` shows them", "not-found")
 
 
-def accept_loss(invocation: Invocation, settings: Settings, named: int, labels: tuple[str, ...], yes: bool) -> int:
+def accept_loss(
+    invocation: Invocation, settings: Settings, named: int, labels: tuple[str, ...], because: str, yes: bool
+) -> int:
     batch = find_batch(ask(settings).batches, named)
     ranges = ", ".join(labels) or "no range (the driver names those it could leave out)"
     if not yes:
@@ -236,7 +241,7 @@ def accept_loss(invocation: Invocation, settings: Settings, named: int, labels: 
 
     client = Client(settings.driver.url, TIMEOUT_SECONDS)
     try:
-        request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels)
+        request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels, cause=person(because))
         answer = client.post("/v1/operator/accept-loss", request, OperatorAnswer)
     finally:
         client.close()
@@ -253,21 +258,43 @@ def accept_loss(invocation: Invocation, settings: Settings, named: int, labels: 
     "--accept-loss", "batch", metavar="BATCH", type=click.IntRange(min=1), help="Let it go on without the RANGEs."
 )
 @click.argument("ranges", metavar="[RANGE]...", nargs=-1)
+@click.option(
+    "--to-batch", metavar="BATCH", type=click.IntRange(min=1), help="Run this completed batch and all later ones again."
+)
+@click.option(
+    "--to-time", metavar="TIME", type=MomentType(), help="The same, from the first batch at or after TIME on."
+)
+@because_option
 @changing_options
 @shared_options
 @pass_invocation
-def recover(invocation: Invocation, batch: int | None, ranges: tuple[str, ...], yes: bool) -> int:
+def recover(
+    invocation: Invocation,
+    batch: int | None,
+    ranges: tuple[str, ...],
+    to_batch: int | None,
+    to_time: int | None,
+    because: str,
+    yes: bool,
+) -> int:
     """Lay the journal beside the WAL and say what is whole, torn, damaged, orphaned or missing, with exact ranges.
 
     Changes nothing, fences nobody, and may be run beside a driver at work. Exits with 1 if an accepted block is damaged
     or missing, or a newer release wrote it. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't
     be read is journalled, and the batch goes on without them.
+
+    With --to-batch or --to-time the stream is rewound: what would run again is shown, with its ranges; with --yes the driver
+    runs it again from the WAL, marked as a replay, before any other batch. Exits with 1 if the WAL no longer holds all of it.
     """
     settings = invocation.settings()
+    if [batch, to_batch, to_time].count(None) < 2:
+        raise click.UsageError("--accept-loss, --to-batch and --to-time exclude each other")
     if batch is not None:
-        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), yes)
+        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, yes)
+    if (to_batch is not None or to_time is not None) and not ranges:
+        return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
     if ranges or yes:
-        raise click.UsageError("RANGE and --yes go with --accept-loss BATCH")
+        raise click.UsageError("RANGE goes with --accept-loss BATCH, --yes with what changes something")
     from wal.storage import open_storage
 
     comparison = compare(

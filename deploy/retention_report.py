@@ -165,8 +165,8 @@ def retention(invocation: Invocation, dry_run: bool) -> int:
 
     settings = invocation.settings()
     report = look(
-        open_storage(settings.driver.journal),
-        open_storage(settings.wal.url),
+        open_storage(settings.driver.journal, settings.storage),
+        open_storage(settings.wal.url, settings.storage),
         settings.stream,
         Limits(round(settings.wal.retention * 1000), settings.wal.retention_size),
         int(time.time() * 1000),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
-from forebay.messages import StatusAnswer
+from forebay.messages import StatusAnswer, TrackedReplay
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 ("release", answer.release),
                 ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
+                ("replay", _replay(answer.replay)),
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
                 (
                     "ranges read by tier",
@@ -113,10 +114,22 @@ def tables(answer: StatusAnswer) -> list[Group]:
         ),
         table(
             "Batches",
-            ("number", "id", "state", "blocks", "records", "attempts", "detail"),
-            [(b.number, b.batch_id, b.state, b.blocks, b.records, b.attempts, b.detail) for b in answer.batches],
+            ("number", "id", "state", "replay", "blocks", "records", "attempts", "detail"),
+            [
+                (b.number, b.batch_id, b.state, b.replay or "-", b.blocks, b.records, b.attempts, b.detail)
+                for b in answer.batches
+            ],
         ),
     ]
+
+
+def _replay(replay: TrackedReplay | None) -> str:
+    if replay is None:
+        return "none"
+    return (
+        f"{replay.replay}: {replay.completed} of {replay.batches} batches done, from {replay.first_id} to {replay.last_id}; "
+        f"asked for by {replay.cause}"
+    )
 
 
 def _silence(seconds: float) -> str:

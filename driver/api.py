@@ -17,7 +17,7 @@ from forebay import messages as m
 from forebay.errors import UnreachableError
 from forebay.http import Direct, application
 
-Submit = Callable[[Request], "Future[Any]"]
+Submit = Callable[[Request | m.ReplayRequest], "Future[Any]"]
 
 
 class _Answers:
@@ -63,7 +63,7 @@ def tracker_application(
 
     answers = _Answers()
 
-    async def decided(request: Request) -> Any:
+    async def decided(request: Request | m.ReplayRequest) -> Any:
         return await answers.of(submit(request))
 
     @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
@@ -106,6 +106,10 @@ def tracker_application(
     async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/operator/replay", status_code=200, summary="Run completed batches again", tags=["people"])
+    async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
@@ -131,6 +135,7 @@ def tracker_application(
             agent_heartbeat,
             accept_gap,
             accept_loss,
+            replay,
             get_status,
             health,
         ],

@@ -2,11 +2,13 @@
 
 It trusts nothing that ``apply`` checked: it lays every range of every batch, and of every waiting block, side by side, with
 the recorded gaps, from each life's start to the durable position (INV-2, INV-3). It opens read-only and fences nobody.
+
+Gaps, new lives, accepted losses and replays are no findings: each was decided, and is told with who decided it and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,11 +19,13 @@ from driver.state import State
 from forebay.errors import UsageError
 from wal.storage import Storage
 
+_NO_CAUSES: Mapping[str, str] = {}
 WAITING = 0  # stands for "in no batch yet" among batch ids
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """kind: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two), ``beyond`` (past the position)."""
+    """kind: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two), ``beyond`` (past the position),
+    ``replay`` (a batch that a replay would run with other blocks or another packing than it ran with; offsets are 0)."""
 
     kind: str
     topic: str
@@ -36,6 +40,29 @@ class AuditedGap(msgspec.Struct, frozen=True):
     from_offset: int
     until_offset: int
     cause: str
+    time_ms: int = 0
+
+
+class AuditedLoss(msgspec.Struct, frozen=True):
+    """A range that a batch ran without. ``cause``: who accepted it, and why; "" where an older release did not keep it."""
+
+    label: str
+    batch_id: int
+    cause: str
+
+
+class AuditedReplay(msgspec.Struct, frozen=True):
+    """Batches ``first_id`` to ``last_id`` ran again: ``completed`` of ``batches``. ``completed_ms``: None while it goes on."""
+
+    replay: int
+    first_id: int
+    last_id: int
+    batches: int
+    completed: int
+    begun_ms: int
+    completed_ms: int | None
+    cause: str
+    losses: tuple[AuditedLoss, ...]
 
 
 class AuditedLife(msgspec.Struct, frozen=True):
@@ -70,6 +97,8 @@ class AuditReport(msgspec.Struct, frozen=True):
     records_completed: int
     lives: tuple[AuditedLife, ...]
     findings: tuple[Finding, ...]
+    losses: tuple[AuditedLoss, ...] = ()
+    replays: tuple[AuditedReplay, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -108,19 +137,32 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     """The audit of ``state`` with the finished batches of its history."""
     lines: dict[tuple[str, int, int], _Line] = {}
 
-    def add(ranges: Iterable[FinishedRange], batch_id: int, losses: Iterable[str]) -> None:
+    losses: list[AuditedLoss] = []
+
+    def add(
+        ranges: Iterable[FinishedRange], batch_id: int, lost: Iterable[str], causes: Mapping[str, str] = _NO_CAUSES
+    ) -> None:
+        losses.extend(AuditedLoss(label, batch_id, causes.get(label, "")) for label in lost)
         for r in ranges:
             line = lines.setdefault((r.topic, r.partition, r.life), _Line())
             line.pieces.append(_Piece(r.from_offset, r.until_offset, r.records, batch_id))
-            line.losses.update(label for label in losses if label.startswith(f"{r.topic}/{r.partition}["))
+            life = "" if r.life == 1 else f" life {r.life}"
+            line.losses.update(
+                label for label in lost if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){life}")
+            )
 
     in_history = {batch.batch_id: batch for batch in archived}
     for batch in in_history.values():
-        add(batch.ranges, batch.batch_id, batch.lost)
+        add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes)
     for pending in state.batches.values():
         if pending.batch_id not in in_history:
             blocks = [state.blocks[block_id] for block_id in pending.block_ids]
-            add(history.merge(r for b in blocks for r in b.meta.ranges), pending.batch_id, pending.lost)
+            add(
+                history.merge(r for b in blocks for r in b.meta.ranges),
+                pending.batch_id,
+                pending.lost,
+                pending.loss_causes,
+            )
     add(history.merge(r for b in state.waiting for r in state.blocks[b].meta.ranges), WAITING, ())
 
     lives: list[AuditedLife] = []
@@ -131,7 +173,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
             until = partition.position if current else life.end if life.end is not None else life.start
             line = lines.pop((partition.topic, partition.partition, life.life), _Line())
             gaps = tuple(
-                AuditedGap(g.gap.from_offset, g.gap.until_offset, g.gap.cause)
+                AuditedGap(g.gap.from_offset, g.gap.until_offset, g.gap.cause, g.time_ms)
                 for g in partition.gaps
                 if g.life == life.life
             )
@@ -165,6 +207,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
             Finding("beyond", topic, number, life_number, p.from_offset, p.until_offset, (p.batch_id,))
             for p in line.pieces
         ]
+    findings += _changed_replays(state, in_history)
     finished_only_in_state = [
         b for b in state.batches.values() if b.completed_ms is not None and b.batch_id not in in_history
     ]
@@ -177,7 +220,32 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         + sum(state.blocks[i].meta.records for b in finished_only_in_state for i in b.block_ids),
         lives=tuple(lives),
         findings=tuple(findings),
+        losses=tuple(losses),
+        replays=tuple(
+            AuditedReplay(
+                replay=replay.replay,
+                first_id=replay.first_id,
+                last_id=replay.last_id,
+                batches=replay.batches,
+                completed=replay.completed,
+                begun_ms=replay.begun_ms,
+                completed_ms=replay.completed_ms,
+                cause=replay.cause,
+                losses=tuple(AuditedLoss(label, 0, cause) for label, cause in sorted(replay.lost.items())),
+            )
+            for replay in state.replays
+        ),
     )
+
+
+def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> list[Finding]:
+    """INV-3: a replay has the same blocks in the same packing."""
+    changed = []
+    for batch in state.replaying.values():
+        ran = in_history.get(batch.batch_id) or state.batches.get(batch.batch_id)
+        if ran is None or ran.tasks != batch.tasks:
+            changed.append(Finding("replay", "", 0, 0, 0, 0, (batch.batch_id,)))
+    return changed
 
 
 def _check(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
-from forebay.values import OffsetRange
+from forebay.values import OffsetRange, lineage_of
 from wal.reading import BlockReference, TierCounts
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ class BatchWork:
     """One batch as the journal holds it. A rerun has the same blocks in the same tasks and order (INV-3).
 
     ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
-    nobody tries to read them. ``headers``: whether the stream takes record headers in.
+    nobody tries to read them. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay
+    that runs it again; 0 if none does.
     """
 
     batch_id: int
@@ -29,6 +30,7 @@ class BatchWork:
     tasks: tuple[tuple[BlockReference, ...], ...]
     lost: frozenset[str] = frozenset()
     headers: bool = False
+    replay: int = 0
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -61,6 +63,11 @@ class Batch:
     it raises, or the driver dies before the completion is durable, the **same batch comes again**: same ``id``, same
     rows, same order, same partitions. So a job may run more than once for one batch; make its output replace what an
     earlier run of the same ``id`` wrote (a file or a row named after ``batch.id``, or delete and insert by that id).
+
+    A person can rewind the stream (``forebay recover --to-batch``): completed batches then run again in a **replay**, with
+    the same ``id``, rows, order and partitions, ``rerun`` true and ``replay`` a number that grows with each. A job that
+    replaces output by ``id`` replaces what it wrote before, which is what a mended job wants. A job that keeps both, or
+    whose sink skips what it has seen, goes by ``key`` instead, which is new for each replay and the same for its reruns.
 
     The rows can be had in four ways; all have the columns of Spark's Kafka source: ``key``, ``value`` (binary),
     ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in.
@@ -105,8 +112,19 @@ class Batch:
 
     @property
     def rerun(self) -> bool:
-        """Whether an earlier run of this batch may have begun: its output may already be there."""
+        """Whether an earlier run of this batch may have begun: its output may already be there. True in a replay."""
         return self._work.rerun
+
+    @property
+    def replay(self) -> int:
+        """The number of the replay in which the batch runs again; 0 if it runs for the first time."""
+        return self._work.replay
+
+    @property
+    def key(self) -> str:
+        """Names one run of the batch for a sink: ``<lineage>-<replay>-<id>``. Reruns after a failure or a crash have the same
+        key, each replay another."""
+        return f"{lineage_of(self.id)}-{self.replay}-{self.id}"
 
     @property
     def df(self) -> Any:

@@ -48,11 +48,15 @@ class BlockIndex:
             index.add(block)
         for block_id, completed_ms in state.released.items():
             index.release(state.blocks[block_id], completed_ms)
+        again = [b for batch in state.replaying.values() for task in batch.tasks for b in task]
+        for block_id in again:
+            if block_id in state.released:
+                index.hold(state.blocks[block_id])
         for batch in state.batches.values():
             if batch.number <= state.completed_number:
                 index.finish(state.blocks[block_id] for block_id in batch.block_ids)
         index.finish(state.blocks[block_id] for block_id in state.released)
-        index.clean(state.blocks[b] for b in state.cleaning_blocks if b in state.blocks)
+        index.clean(state.blocks[b] for b in (*state.cleaning_blocks, *again) if b in state.blocks)
         return index
 
     def add(self, block: Block) -> None:
@@ -65,6 +69,13 @@ class BlockIndex:
         grown = max(0, block.handle.offset + block.handle.length - share.bytes)
         share.bytes += grown
         self.bytes += grown
+
+    def hold(self, block: Block) -> None:
+        """A released block is needed again."""
+        share = self.segments[block.handle.path]
+        if not share.held:
+            self._not_free(share, block.handle.path)
+        share.held += 1
 
     def release(self, block: Block, completed_ms: int) -> None:
         """``block`` is held no more, since its batch, completed at ``completed_ms``, is in the history alone, or its replay is

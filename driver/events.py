@@ -114,11 +114,40 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
 
 
 class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
-    """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``."""
+    """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``. ``cause``: who, why."""
 
     batch_id: int
     ranges: tuple[str, ...]
     time_ms: int
+    cause: str = ""
+
+
+class ReplayedBatch(msgspec.Struct, frozen=True):
+    """A completed batch that is to run again: as it was, ``lost`` ranges included."""
+
+    batch_id: int
+    number: int
+    time_ms: int
+    tasks: tuple[tuple[str, ...], ...]
+    lost: tuple[str, ...] = ()
+
+
+class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
+    """The cursor was rewound: ``batches`` run again, in order, before any other. Their blocks are needed until then."""
+
+    replay: int
+    batches: tuple[ReplayedBatch, ...]
+    time_ms: int
+    cause: str
+
+
+class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
+    """The job returned for one batch of a replay, the next in its order."""
+
+    replay: int
+    batch_id: int
+    time_ms: int
+    attempts: int
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
@@ -160,6 +189,8 @@ Event: TypeAlias = (
     | BatchAllocated
     | BatchCompleted
     | LossAccepted
+    | ReplayBegun
+    | ReplayCompleted
     | CleanupIntended
     | CleanupDone
     | BatchesArchived

@@ -44,6 +44,7 @@ class FinishedBatch(msgspec.Struct, frozen=True):
     ranges: tuple[FinishedRange, ...]
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
+    loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -83,6 +84,7 @@ def finished(state: State, limit: int = 10_000) -> tuple[FinishedBatch, ...]:
                 ranges=merge(r for b in blocks for r in b.meta.ranges),
                 tasks=batch.tasks,
                 lost=batch.lost,
+                loss_causes=batch.loss_causes,
             )
         )
     return tuple(done)

@@ -11,9 +11,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from driver.batch import BatchWork, Engine, Job
-from driver.events import Event, LossAccepted
+from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
 from driver.loop import DriverLoop
 from driver.state import Batch, State
 from driver.tracker import Allocate, Ask, Complete
@@ -59,7 +60,7 @@ class Scheduler:
         self._loss_accepted = threading.Event()
         self._timer = threading.Thread(target=self._tick, name="batch-timer", daemon=True)
         self._timer_error: BaseException | None = None
-        self._reruns: set[int] = set()
+        self._reruns: set[tuple[int, int]] = set()  # (replay, batch id)
         #: batch id → (state, attempts, detail), and the last completed batches: for status
         self.running: dict[int, tuple[str, int, str]] = {}
         self.recent: deque[TrackedBatch] = deque(maxlen=5)
@@ -67,7 +68,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Everything unfinished in the journal is a rerun: it may have run before a crash, in whole or in part."""
-        self._reruns = {batch.batch_id for batch in self._loop.ask(Ask(State.unfinished))}
+        self._reruns = {(0, batch.batch_id) for batch in self._loop.ask(Ask(State.unfinished))}
         self._allocated.set()
         self._timer.start()
 
@@ -81,6 +82,8 @@ class Scheduler:
         """Hears, from the deciding thread, which events have become durable."""
         if any(isinstance(event, LossAccepted) for event in events):
             self._loss_accepted.set()
+        if any(isinstance(event, ReplayBegun) for event in events):
+            self._allocated.set()
 
     def run(self) -> None:
         while True:
@@ -119,19 +122,30 @@ class Scheduler:
         return None
 
     def _first_unfinished(self, state: State) -> BatchWork | None:
+        """What a replay has yet to run comes before batches that never ran."""
+        if state.replay is not None:
+            return self._work(state, next(iter(state.replaying.values())), state.replay.replay)
         unfinished = state.unfinished()
         return self._work(state, unfinished[0]) if unfinished else None
 
-    def _work(self, state: State, batch: Batch) -> BatchWork:
+    def _again(self, state: State, work: BatchWork) -> BatchWork:
+        """The batch of ``work`` as the journal holds it now: a loss may have been accepted, a replay begun behind it."""
+        if work.replay:
+            return self._work(state, state.replaying[work.batch_id], work.replay)
+        return self._work(state, state.batches[work.batch_id])
+
+    def _work(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> BatchWork:
+        block_ids = [block_id for task in batch.tasks for block_id in task]
         return BatchWork(
             batch_id=batch.batch_id,
             number=batch.number,
             time_ms=batch.time_ms,
-            rerun=batch.batch_id in self._reruns,
+            rerun=replay > 0 or (replay, batch.batch_id) in self._reruns,
             tasks=tuple(tuple(BlockReference.of(state.blocks[block_id]) for block_id in task) for task in batch.tasks),
             lost=frozenset(batch.lost),
             # also where the setting changed since: blocks with and without headers may lie in one batch
-            headers=self._headers or any(state.blocks[block_id].meta.headers for block_id in batch.block_ids),
+            headers=self._headers or any(state.blocks[block_id].meta.headers for block_id in block_ids),
+            replay=replay,
         )
 
     def _run_batch(self, work: BatchWork) -> None:
@@ -162,17 +176,17 @@ class Scheduler:
                         f"intact and runs again when the driver is started again. Last error: {words}"
                     ) from error
                 log.error("attempt %d of batch %d failed, trying again: %s", attempts, work.batch_id, words)
-                self._reruns.add(work.batch_id)
+                self._reruns.add((work.replay, work.batch_id))
                 if self._stopping.wait(self._retry_delay):
                     return
-            work = self._loop.ask(Ask(self._first_unfinished))
+            work = self._loop.ask(Ask(partial(self._again, work=work)))
         for tier, count in tiers.items():
             self.tiers[tier] = self.tiers.get(tier, 0) + count
         failpoints.hit("driver.before-complete")
-        self._loop.ask(Complete(work.batch_id, self._clock.wall_ms(), attempts))
+        self._loop.ask(Complete(work.batch_id, self._clock.wall_ms(), attempts, work.replay))
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
-        self._reruns.discard(work.batch_id)
+        self._reruns.discard((work.replay, work.batch_id))
         references = [reference for task in work.tasks for reference in task]
         self.recent.append(
             TrackedBatch(
@@ -183,5 +197,6 @@ class Scheduler:
                 blocks=len(references),
                 records=sum(r.records for reference in references for r in reference.ranges),
                 attempts=attempts,
+                replay=work.replay,
             )
         )

@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from driver import history, journal
@@ -19,14 +19,15 @@ from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
+from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.state import State
-from driver.tracker import Ask, Request, Tracker, status
+from driver.tracker import Ask, BeginReplay, Request, Tracker, status
 from forebay.clock import Clock
-from forebay.errors import FencedError, ForebayError, UnknownTopicError, UnreachableError
+from forebay.errors import FencedError, ForebayError, RefusedError, UnknownTopicError, UnreachableError, UsageError
 from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.messages import ClaimRequest, LookRequest
+from forebay.messages import ClaimRequest, LookRequest, ReplayRequest
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 from wal.retention import Limits
@@ -40,6 +41,8 @@ ROUND_SECONDS = 2.0
 CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0
 #: between two groups of events on a store of whole objects, if the settings don't say
 FLUSH_OF_OBJECTS_SECONDS = 0.1
+#: how often a replay is asked for again because batches moved to the history while it was read
+REPLAY_ATTEMPTS = 10
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
@@ -175,18 +178,38 @@ class Driver:
         self._closing.callback(housekeeping.join)
 
     def _serve(self) -> None:
+        self._operator = self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator"))
         app = tracker_application(self._submit, self._status, self._not_ready, self._release)
         server = self._closing.enter_context(Server(app, self._settings.driver.url))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
 
-    def _submit(self, request: Request) -> Future[Any]:
+    def _submit(self, request: Request | ReplayRequest) -> Future[Any]:
         if self._loop is None:
             return _refused(self._detail)
+        if isinstance(
+            request, ReplayRequest
+        ):  # the history is read beside the deciding thread, which goes on meanwhile
+            return self._operator.submit(self._replay, self._loop, request)
         if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
         return self._loop.submit(request)
+
+    def _replay(self, loop: DriverLoop, request: ReplayRequest) -> Any:
+        if bool(request.batch) == bool(request.time_ms):
+            raise UsageError("a replay begins at a batch or at a time: name one of the two")
+        storage = open_storage(self._settings.driver.journal, self._settings.storage)
+        for last in (*[False] * (REPLAY_ATTEMPTS - 1), True):
+            archived_number = loop.ask(Ask(lambda state: state.archived_number))
+            archived = tuple(history.read(storage, self._settings.stream))
+            to = RewindTo(request.batch, request.time_ms)
+            try:
+                return loop.ask(BeginReplay(to, archived, archived_number, request.cause))
+            except RefusedError as refusal:
+                if refusal.code != "stale" or last:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def run(self) -> None:
         """Runs batches until :meth:`stop`, or raises what ended the driver."""

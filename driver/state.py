@@ -95,10 +95,27 @@ class Batch(msgspec.Struct):
     completed_ms: int | None = None
     attempts: int = 0
     lost: tuple[str, ...] = ()
+    loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
 
     @property
     def block_ids(self) -> list[str]:
         return [block_id for task in self.tasks for block_id in task]
+
+
+class Replay(msgspec.Struct):
+    """A replay, under way or done; ``last_id`` is of its newest batch. ``lost``: ranges whose loss was accepted during it, with
+    who and why. ``completed_ms``: None while it is under way."""
+
+    replay: int
+    first_id: int
+    last_id: int
+    batches: int
+    begun_ms: int
+    cause: str
+    completed: int = 0
+    completed_ms: int | None = None
+    attempts: int = 0
+    lost: dict[str, str] = {}
 
 
 class Cleanup(msgspec.Struct, frozen=True):
@@ -140,6 +157,8 @@ class State(msgspec.Struct, dict=True):
     records_completed: int = 0
     completed_number: int = 0  # the contiguous completed prefix, as a batch number
     archived_number: int = 0  # batches up to this number are in the history alone
+    replays: list[Replay] = []  # all there ever were; the last one may be under way
+    replaying: dict[int, ev.ReplayedBatch] = {}  # what it has yet to run, in order
 
     def __post_init__(self) -> None:
         self.__dict__["index"] = BlockIndex.of(self)
@@ -161,6 +180,11 @@ class State(msgspec.Struct, dict=True):
 
     def next_batch_id(self) -> int:
         return numbered(self.lineage, self.batch_count + 1)
+
+    @property
+    def replay(self) -> Replay | None:
+        """The one under way."""
+        return self.replays[-1] if self.replaying else None
 
     def unfinished(self) -> list[Batch]:
         """Allocated, not completed; in order."""
@@ -351,8 +375,67 @@ def _complete_gaps(partition: Partition) -> None:
 
 
 def _loss_accepted(state: State, event: ev.LossAccepted) -> None:
+    causes = dict.fromkeys(event.ranges, event.cause)
+    again = state.replaying.get(event.batch_id)
+    if again is not None:  # completed once: its record stays as it was
+        lost = tuple(sorted({*again.lost, *event.ranges}))
+        state.replaying[event.batch_id] = msgspec.structs.replace(again, lost=lost)
+        state.replays[-1].lost.update(causes)
+        return
     batch = state.batches[event.batch_id]
     batch.lost = tuple(sorted({*batch.lost, *event.ranges}))
+    batch.loss_causes.update(causes)
+
+
+def _replay_begun(state: State, event: ev.ReplayBegun) -> None:
+    if state.replaying or event.replay != len(state.replays) + 1 or not event.batches:
+        raise BrokenInvariant(f"replay {event.replay} began out of order")
+    for batch in event.batches:
+        known = state.batches.get(batch.batch_id)
+        if known is not None and known.completed_ms is None:
+            raise BrokenInvariant(f"replay {event.replay}: batch {batch.batch_id} is not completed (INV-3)")
+        for block in _blocks_of(state, batch):
+            if block.handle.path in state.cleaning_segments:
+                raise BrokenInvariant(f"replay {event.replay} needs block {block.id}, which is being deleted (INV-8)")
+            if block.id in state.released:
+                state.index.hold(block)
+            state.index.clean((block,))
+        state.replaying[batch.batch_id] = batch
+    state.replays.append(
+        Replay(
+            replay=event.replay,
+            first_id=event.batches[0].batch_id,
+            last_id=event.batches[-1].batch_id,
+            batches=len(event.batches),
+            begun_ms=event.time_ms,
+            cause=event.cause,
+        )
+    )
+
+
+def _replay_completed(state: State, event: ev.ReplayCompleted) -> None:
+    following = next(iter(state.replaying), None)
+    if following != event.batch_id or state.replays[-1].replay != event.replay:
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
+    for block in _blocks_of(state, state.replaying.pop(event.batch_id)):
+        if block.id in state.released:
+            state.index.release(block, state.released[block.id])
+        if block.id not in state.cleaning_blocks:
+            state.index.finish((block,))
+    replay = state.replays[-1]
+    replay.completed += 1
+    replay.attempts += event.attempts
+    if not state.replaying:
+        replay.completed_ms = event.time_ms
+
+
+def _blocks_of(state: State, batch: ev.ReplayedBatch) -> list[Block]:
+    try:
+        return [state.blocks[block_id] for task in batch.tasks for block_id in task]
+    except KeyError as missing:
+        raise BrokenInvariant(
+            f"batch {batch.batch_id} of a replay needs block {missing}, which is gone (INV-8)"
+        ) from None
 
 
 def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
@@ -376,8 +459,10 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
             state.blocks[block_id] = msgspec.structs.replace(block, local=False)
     for path in cleanup.segments:
         state.cleaning_segments.pop(path, None)
+        share = state.index.segments.get(path)
+        held = share is not None and share.held > 0
         for block_id in state.index.drop(path):
-            if state.released.pop(block_id, None) is None:
+            if state.released.pop(block_id, None) is None or held:
                 raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
             state.index.clean((state.blocks.pop(block_id),))
 
@@ -394,6 +479,8 @@ def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
             del state.batch_of[block_id]
             state.released[block_id] = batch.completed_ms
             state.index.release(state.blocks[block_id], batch.completed_ms)
+            if batch_id in state.replaying:
+                state.index.hold(state.blocks[block_id])
 
 
 def _cursor_moved(state: State, event: ev.CursorMoved) -> None:
@@ -425,6 +512,8 @@ _APPLY = {
     ev.BatchAllocated: _batch_allocated,
     ev.BatchCompleted: _batch_completed,
     ev.LossAccepted: _loss_accepted,
+    ev.ReplayBegun: _replay_begun,
+    ev.ReplayCompleted: _replay_completed,
     ev.CleanupIntended: _cleanup_intended,
     ev.CleanupDone: _cleanup_done,
     ev.BatchesArchived: _batches_archived,

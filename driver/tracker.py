@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from driver import events as ev
+from driver.history import FinishedBatch
 from driver.packing import pack
+from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
 from driver.state import Batch, Partition, State, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
@@ -25,6 +27,10 @@ from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts
 #: a block's id as ``forebay.values.block_id`` makes it: receiver, epoch, sequence
 _BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
 
+#: batches of a replay that status lists; how many there are it counts
+REPLAYED_SHOWN = 10
+#: signs of the words in which a person says who and why
+CAUSE_LENGTH_MAX = 300
 #: local copies that one clean-up names at most
 COPIES_AT_ONCE = 10_000
 
@@ -50,9 +56,22 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
+    """The job returned. ``replay``: the number of the replay that ran the batch; 0 if none did."""
+
     batch_id: int
     time_ms: int
     attempts: int
+    replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReplay:
+    """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's."""
+
+    to: RewindTo
+    archived: tuple[FinishedBatch, ...]
+    archived_number: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +121,7 @@ Request = (
     | FoundPartitions
     | Allocate
     | Complete
+    | BeginReplay
     | CleanLocalCopies
     | CleanSegment
     | CleanedUp
@@ -187,6 +207,7 @@ class Tracker:
             FoundPartitions: self._found_partitions,
             Allocate: self._allocate,
             Complete: self._complete,
+            BeginReplay: self._begin_replay,
             CleanLocalCopies: self._clean_local_copies,
             CleanSegment: self._clean_segment,
             CleanedUp: self._cleaned_up,
@@ -443,7 +464,9 @@ class Tracker:
             topic_id=trouble.topic_id,
             leader_epoch=trouble.leader_epoch,
         )
-        decided = self._applied(*self._accepted(partition, found, now_ms, f"{trouble.kind}, accepted by a person"))
+        decided = self._applied(
+            *self._accepted(partition, found, now_ms, f"{trouble.kind}, accepted by {said_by(request.cause)}")
+        )
         if owner:
             self.order(owner, "reclaim", [tp])
         done = "a new life was begun" if trouble.new_life else "the gap was recorded"
@@ -451,9 +474,14 @@ class Tracker:
 
     def _accept_loss(self, request: m.AcceptLossRequest, now: float, now_ms: int) -> Decision:
         batch = self.state.batches.get(request.batch_id)
-        if batch is None or batch.completed_ms is not None:
+        again = self.state.replaying.get(request.batch_id)
+        if again is not None:
+            block_ids = [block_id for task in again.tasks for block_id in task]
+        elif batch is not None and batch.completed_ms is None:
+            block_ids = batch.block_ids
+        else:
             raise RefusedError(f"batch {request.batch_id} is not an unfinished batch of this stream", "not-found")
-        labels = {r.label for b in batch.block_ids for r in self.state.blocks[b].meta.ranges}
+        labels = {r.label for b in block_ids for r in self.state.blocks[b].meta.ranges}
         unknown = [label for label in request.ranges if label not in labels]
         if unknown or not request.ranges:
             raise UsageError(
@@ -461,7 +489,12 @@ class Tracker:
                 + (f", not {', '.join(unknown)}" if unknown else "")
             )
         decided = self._applied(
-            ev.LossAccepted(batch_id=request.batch_id, ranges=tuple(request.ranges), time_ms=now_ms)
+            ev.LossAccepted(
+                batch_id=request.batch_id,
+                ranges=tuple(request.ranges),
+                time_ms=now_ms,
+                cause=said_by(request.cause),
+            )
         )
         words = f"batch {request.batch_id} goes on without {', '.join(request.ranges)}"
         return Decision(m.OperatorAnswer(message=words), decided)
@@ -491,10 +524,45 @@ class Tracker:
         return Decision(allocated.batch_id, self._applied(allocated))
 
     def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
+        if request.replay:
+            return self._complete_replayed(request)
         batch = self.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         return Decision(None, self._applied(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts)))
+
+    def _complete_replayed(self, request: Complete) -> Decision:
+        replay = self.state.replay
+        if replay is None or replay.replay != request.replay or request.batch_id not in self.state.replaying:
+            raise RefusedError(f"batch {request.batch_id} of replay {request.replay} is completed already", "conflict")
+        done = ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts)
+        return Decision(None, self._applied(done))
+
+    def _begin_replay(self, request: BeginReplay, now: float, now_ms: int) -> Decision:
+        running = self.state.replay
+        if running is not None:
+            raise RefusedError(
+                f"replay {running.replay} is under way ({running.completed} of {running.batches} batches done): wait for it",
+                "conflict",
+            )
+        if request.archived_number != self.state.archived_number:
+            raise RefusedError("batches moved to the history meanwhile: ask again", "stale")
+        found = plan(self.state, request.archived, request.to)
+        if not found.possible:
+            raise RefusedError(refuse(found), "conflict")
+        if sum(len(task) for batch in found.batches for task in batch.tasks) > REPLAY_BLOCKS_MAX:
+            raise RefusedError(f"a replay may hold {REPLAY_BLOCKS_MAX} blocks: begin with a later batch", "conflict")
+        begun = ev.ReplayBegun(
+            replay=len(self.state.replays) + 1,
+            batches=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.batches),
+            time_ms=now_ms,
+            cause=said_by(request.cause),
+        )
+        words = (
+            f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
+            f"{begun.batches[-1].batch_id}; `forebay status` shows how far it is"
+        )
+        return Decision(m.OperatorAnswer(message=words), self._applied(begun))
 
     # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------
 
@@ -526,6 +594,12 @@ class Tracker:
 
     def _ask(self, request: Ask, now: float, now_ms: int) -> Decision:
         return Decision(request.read(self.state))
+
+
+def said_by(cause: str) -> str:
+    """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
+    words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
+    return words or "a person"
 
 
 def _check_names(*names: tuple[str, str]) -> None:
@@ -690,7 +764,12 @@ def status(
         for a in tracker.agent_news.values()
     ]
     running: Mapping[int, tuple[str, int, str]] = soft["running"]
-    batches = [*soft["recent"], *(_tracked_batch(state, b, running) for b in state.unfinished())]
+    again = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
+    batches = [
+        *soft["recent"],
+        *(_tracked_batch(state, b, running, state.replays[-1].replay) for b in again),
+        *(_tracked_batch(state, b, running) for b in state.unfinished()),
+    ]
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
@@ -708,18 +787,38 @@ def status(
         receivers=tuple(sorted(receivers, key=lambda r: r.receiver_id)),
         agents=tuple(sorted(agents, key=lambda a: a.host)),
         batches=tuple(batches),
+        replay=_tracked_replay(state),
     )
 
 
-def _tracked_batch(state: State, batch: Batch, running: Mapping[int, tuple[str, int, str]]) -> m.TrackedBatch:
+def _tracked_replay(state: State) -> m.TrackedReplay | None:
+    replay = state.replay
+    if replay is None:
+        return None
+    return m.TrackedReplay(
+        replay=replay.replay,
+        first_id=replay.first_id,
+        last_id=replay.last_id,
+        batches=replay.batches,
+        completed=replay.completed,
+        begun_ms=replay.begun_ms,
+        cause=replay.cause,
+    )
+
+
+def _tracked_batch(
+    state: State, batch: Batch | ev.ReplayedBatch, running: Mapping[int, tuple[str, int, str]], replay: int = 0
+) -> m.TrackedBatch:
     how, attempts, detail = running.get(batch.batch_id, ("queued", 0, ""))
+    blocks = [block_id for task in batch.tasks for block_id in task]
     return m.TrackedBatch(
         batch_id=batch.batch_id,
         number=batch.number,
         time_ms=batch.time_ms,
         state=how,
-        blocks=len(batch.block_ids),
-        records=sum(state.blocks[b].meta.records for b in batch.block_ids),
+        blocks=len(blocks),
+        records=sum(state.blocks[b].meta.records for b in blocks),
         attempts=attempts,
         detail=detail,
+        replay=replay,
     )

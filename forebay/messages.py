@@ -279,6 +279,19 @@ class TrackedBatch(Message, frozen=True, kw_only=True):
     records: int
     attempts: int
     detail: str = ""
+    replay: int = 0  # the number of the replay in which it runs again; 0: in none
+
+
+class TrackedReplay(Message, frozen=True, kw_only=True):
+    """A replay that is under way: batches ``first_id`` to ``last_id`` run again, ``completed`` of ``batches`` are done."""
+
+    replay: int
+    first_id: int
+    last_id: int
+    batches: int
+    completed: int
+    begun_ms: int
+    cause: str
 
 
 class StatusAnswer(Message, frozen=True, kw_only=True):
@@ -299,7 +312,8 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[TrackedPartition, ...] = ()
     receivers: tuple[TrackedReceiver, ...] = ()
     agents: tuple[TrackedAgent, ...] = ()
-    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, and the last few completed
+    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, those next in a replay, and the last few completed
+    replay: TrackedReplay | None = None
 
 
 class AcceptGapRequest(Message, frozen=True, kw_only=True):
@@ -309,6 +323,7 @@ class AcceptGapRequest(Message, frozen=True, kw_only=True):
     partition: int
     from_offset: int
     until_offset: int
+    cause: str = ""  # who accepts it, and why
 
 
 class AcceptLossRequest(Message, frozen=True, kw_only=True):
@@ -316,6 +331,16 @@ class AcceptLossRequest(Message, frozen=True, kw_only=True):
 
     batch_id: int
     ranges: tuple[str, ...] = ()  # "topic/partition[from, until)"
+    cause: str = ""  # who accepts it, and why
+
+
+class ReplayRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/replay. Runs completed batches again: from ``batch`` on (an id, or a number of its sequence), or, if
+    that is 0, from the first one at or after ``time_ms``. Refused if one of them is no longer held, or a replay is under way."""
+
+    batch: int = 0
+    time_ms: int = 0
+    cause: str = ""  # who asks for it, and why
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):

@@ -178,6 +178,8 @@ ELSEWHERE = {
     "GapRecorded": "tests/integration/test_topics.py",
     "LifeBegun": "tests/integration/test_topics.py",
     "LossAccepted": "tests/integration/test_lost_block.py",
+    "ReplayBegun": "tests/integration/test_replay.py",
+    "ReplayCompleted": "tests/integration/test_replay.py",
     "CursorMoved": "nothing makes one in this release",
 }
 

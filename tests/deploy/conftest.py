@@ -108,6 +108,7 @@ class MadeUpDriver:
     status: m.StatusAnswer
     gaps: list[m.AcceptGapRequest] = field(default_factory=list)
     losses: list[m.AcceptLossRequest] = field(default_factory=list)
+    replays: list[m.ReplayRequest] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -128,7 +129,14 @@ def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
         driver.losses.append(data)
         return m.OperatorAnswer(message="the batch goes on")
 
-    with Server(application("driver", "0.1.0", [status, accept_gap, accept_loss]), "http://127.0.0.1:0") as server:
+    @post("/v1/operator/replay", status_code=200)
+    async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
+        driver.replays.append(data)
+        return m.OperatorAnswer(message="replay 1: 2 batches run again")
+
+    with Server(
+        application("driver", "0.1.0", [status, accept_gap, accept_loss, replay]), "http://127.0.0.1:0"
+    ) as server:
         project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
         yield driver
 

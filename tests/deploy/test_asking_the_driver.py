@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.invocation import person
 from deploy.main import main
 from forebay import messages as m
 
@@ -113,7 +114,9 @@ def test_accepting_a_gap_changes_nothing_unless_told(
 
 def test_accepting_a_gap_asks_the_driver_for_exactly_that_range(project: Any, made_up_driver: Any) -> None:
     assert run(project, "offsets", "accept-gap", "t/0", "30", "35", "--yes") == 0
-    assert made_up_driver.gaps == [m.AcceptGapRequest(topic="t", partition=0, from_offset=30, until_offset=35)]
+    assert made_up_driver.gaps == [
+        m.AcceptGapRequest(topic="t", partition=0, from_offset=30, until_offset=35, cause=person())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_a_loss_is_accepted_by_batch_number_or_id_and_only_with_yes(
     assert run(project, "recover", "--accept-loss", named, "t/0[10,20)") == 0
     assert made_up_driver.losses == []
     assert run(project, "recover", "--accept-loss", named, "t/0[10,20)", "--yes") == 0
-    assert made_up_driver.losses == [m.AcceptLossRequest(batch_id=1 << 40 | 3, ranges=("t/0[10, 20)",))]
+    assert made_up_driver.losses == [m.AcceptLossRequest(batch_id=1 << 40 | 3, ranges=("t/0[10, 20)",), cause=person())]
 
 
 def test_a_completed_batch_has_no_loss_to_accept(
@@ -147,3 +150,37 @@ def test_a_completed_batch_has_no_loss_to_accept(
     assert run(project, "recover", "--accept-loss", "3", "t/0[10, 20)", "--yes") == 1
     assert made_up_driver.losses == []
     assert "no unfinished batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        (["--to-batch", "7"], (7, 0)),
+        (["--to-time", "2026-11-21T14:30:00Z"], (0, 1795271400000)),
+        (["--to-time", "2026-11-21T16:30:00.5+02:00"], (0, 1795271400500)),
+    ],
+)
+def test_a_replay_asks_the_driver_with_who_and_why(
+    option: list[str], wanted: tuple[int, int], project: Any, made_up_driver: Any
+) -> None:
+    assert run(project, "recover", *option, "--because", "mended", "--yes") == 0
+    (request,) = made_up_driver.replays
+    assert (request.batch, request.time_ms, request.cause) == (*wanted, person("mended"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to-time", "2026-11-21T14:30:00"], "add its time zone"),
+        (["--to-time", "yesterday"], "write it as 2026-11-21T14:30:00Z"),
+        (["--to-batch", "0"], "0 is not in the range"),
+        (["--to-batch", "1", "--to-time", "2026-11-21T14:30:00Z"], "exclude each other"),
+        (["--to-batch", "1", "t/0[1, 2)", "--yes"], "RANGE goes with --accept-loss"),
+    ],
+)
+def test_a_replay_that_can_t_be_meant_is_told_in_a_sentence(
+    arguments: list[str], words: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(project, "recover", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert made_up_driver.replays == []

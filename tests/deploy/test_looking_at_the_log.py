@@ -321,3 +321,28 @@ def test_retention_shows_each_segment_with_its_size_and_its_reason(
     (segment,) = report["segments"]
     assert (segment["goes"], segment["reason"]) == (True, "its time has passed")
     assert (report["going_bytes"], report["kept_bytes"]) == (segment["bytes"], 0)
+
+
+def test_a_replay_is_shown_with_what_would_run_and_from_where_on_it_is_possible(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run reads the journal and the history alone, and changes nothing (INV-4)."""
+    tracked = stream.tracked
+    ids = []
+    for until in (10, 20, 30):
+        stream.take_in(until - 10, until)
+        stream.writer.sync()
+        ids.append(tracked.batch())
+        tracked.complete(ids[-1])
+    stream.keep()
+    assert stream.run("recover", "--to-batch", "2", "--json") == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert [(b["batch_id"], b["ranges"], b["held"]) for b in shown["batches"]] == [
+        (ids[1], ["t/0[10, 20)"], True),
+        (ids[2], ["t/0[20, 30)"], True),
+    ]
+    assert (shown["possible"], shown["possible_from"], shown["records"]) == (True, ids[0], 20)
+    assert "would run 2 batches with 20 records again" in err
+    assert stream.run("recover", "--to-batch", "9") == 1
+    assert "no completed batch is batch 9" in capsys.readouterr().err

@@ -7,9 +7,13 @@ import itertools
 import msgspec
 import pytest
 
+from deploy.audit import exceptions, sentence
 from driver import audit, history, journal
 from driver.history import FinishedBatch, FinishedRange, HistoryWriter
+from driver.replay import RewindTo
 from driver.state import apply
+from driver.tracker import BeginReplay
+from forebay import messages as m
 from forebay.errors import CorruptionError, UsageError
 from forebay.values import numbered
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -150,3 +154,58 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
     storage.create(path).append(bytes(whole))
     with pytest.raises(CorruptionError):
         audit.audit(storage, STREAM)
+
+
+def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
+    """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
+    t = Tracked(partitions=1, on_gap="stop")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    first = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=first, ranges=("t/0[0, 10)",), cause="ann@desk: disk died"))
+    t.complete(first)
+    t.say(
+        m.Trouble(
+            receiver_id="r1", epoch=epoch, topic="t", partition=0, token=token, kind="out-of-range", position=10, low=15,
+            high=20,
+        )
+    )  # fmt: skip
+    t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
+    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: mended the job"))
+    report = audit.report(t.state, ())
+    assert report.clean
+    told = exceptions(report)
+    assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in told]
+    assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
+    assert (f"batches {first} to {first}", "eve@desk: mended the job") in [row[1:] for row in told]
+    assert any("0 of 1 done" in what for what, *_ in told)
+
+
+def test_a_replay_with_another_packing_is_a_finding() -> None:
+    """INV-3."""
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    batch = t.batch()
+    t.complete(batch)
+    t.say(BeginReplay(RewindTo(batch), (), 0, ""))
+    t.state.replaying[batch] = msgspec.structs.replace(t.state.replaying[batch], tasks=())
+    report = audit.report(t.state, ())
+    assert [finding.kind for finding in report.findings] == ["replay"]
+    assert "another packing" in sentence(report.findings[0])
+
+
+def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:
+    t = Tracked(partitions=1)
+    lost = "t/0[0, 5) life 2"
+    t.state.partitions["t/0"].lives.append(msgspec.structs.replace(t.state.partitions["t/0"].lives[0], life=2))
+    t.state.partitions["t/0"].lives[0].end = 5
+    t.state.partitions["t/0"].position = 5
+    batches = [
+        FinishedBatch(
+            numbered(1, n), n, 1, 2, 1, 5, (FinishedRange("t", 0, n, 0, 5, 5),), (), (lost,) if n == 2 else ()
+        )
+        for n in (1, 2)
+    ]
+    assert [life.accepted_losses for life in audit.report(t.state, batches).lives] == [(), (lost,)]

@@ -6,7 +6,10 @@ from typing import Any, cast
 
 import msgspec
 
+from driver.batch import Batch
+from driver.replay import RewindTo
 from driver.scheduler import Scheduler
+from driver.tracker import BeginReplay, Complete
 from forebay.clock import SystemClock
 from tests.support.tracked import Tracked
 
@@ -24,3 +27,49 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     assert not scheduler._work(t.state, batch).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
     assert scheduler._work(t.state, batch).headers
+
+
+def scheduler_of(t: Tracked) -> Scheduler:
+    nothing = cast(Any, None)
+    return Scheduler(nothing, nothing, nothing, SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+
+
+def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
+    """INV-3: the same id, blocks and packing; another key."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    first = t.batch()
+    t.complete(first)
+    t.take_in(epoch, token, 9)
+    second = t.batch()
+    scheduler = scheduler_of(t)
+    before = scheduler._first_unfinished(t.state)
+    assert before is not None
+    assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
+    original = Batch(scheduler._work(t.state, t.state.batches[first]), cast(Any, None))
+    t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
+    work = scheduler._first_unfinished(t.state)
+    assert work is not None
+    assert (work.batch_id, work.replay, work.rerun) == (first, 1, True)
+    again = Batch(work, cast(Any, None))
+    assert (again.id, again.time, again.ranges) == (original.id, original.time, original.ranges)
+    assert (original.key, again.key) == (f"1-0-{first}", f"1-1-{first}")
+    t.say(Complete(first, 7, 1, 1))
+    assert scheduler._first_unfinished(t.state) == before
+
+
+def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.complete(t.batch())
+    t.take_in(epoch, token, 9)
+    running = t.batch()
+    scheduler = scheduler_of(t)
+    work = scheduler._first_unfinished(t.state)
+    assert work is not None
+    t.say(BeginReplay(RewindTo(1), (), 0, "ann"))
+    assert scheduler._again(t.state, work).batch_id == running

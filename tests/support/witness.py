@@ -12,7 +12,8 @@ import pyarrow as pa
 from tests.support.flow import SCHEMA
 
 #: written into a cluster's folder as jobs.py. Each run of a batch writes one Arrow file named by the batch's id; a rerun
-#: whose rows differ from those of an earlier run leaves both (INV-3). While the file ``hold`` is there, a job that has
+#: whose rows differ from those of an earlier run leaves both (INV-3). ``runs.txt`` gets a line for each run: replay, id, key,
+#: rerun. While the file ``hold`` is there, a job that has
 #: read its rows waits; ``fail`` lets it fail.
 JOB = """\
 import json
@@ -50,6 +51,8 @@ def keep(batch, rows):
     lives = json.dumps([[r.topic, r.partition, r.life, r.from_offset, r.until_offset] for r in batch.ranges])
     rows = rows.select(SCHEMA.names).cast(SCHEMA).combine_chunks().replace_schema_metadata({"lives": lives})
     (SEEN / f"{batch.id}.begun").touch()
+    with (HERE / "runs.txt").open("a") as runs:
+        runs.write(f"{batch.replay} {batch.id} {batch.key} {batch.rerun}\\n")
     while (HERE / "hold").exists():
         time.sleep(0.02)
     if (HERE / "fail").exists():
