@@ -18,11 +18,13 @@ kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
 
-test: setup  ## the required tests, with a real Kafka (ARGS= for pytest)
+test: setup  ## the required tests, with a real Kafka and a real HDFS (ARGS= for pytest)
 	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
 
 test-long: kafka  ## the long random crash runs (ARGS= for pytest)
+	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)

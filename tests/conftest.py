@@ -11,6 +11,7 @@ import pytest
 from forebay.errors import ForebayError, UsageError
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
+from tests.support.hdfs import HdfsServer, require_hdfs
 
 
 def missing(reason: str) -> None:
@@ -53,6 +54,22 @@ def require_kafka() -> None:
             fetch_jars()
     except UsageError as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """A real HDFS, one for the whole run. Work in a folder of your own; who stops a node starts it again."""
+    require_hdfs(missing)
+    server = HdfsServer(tmp_path_factory.mktemp("hdfs"))
+    try:
+        server.start()
+    except ForebayError as error:
+        server.kill9()
+        missing(str(error))
+    try:
+        yield server
+    finally:
+        server.kill9()
 
 
 @pytest.fixture(scope="session")

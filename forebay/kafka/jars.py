@@ -1,4 +1,5 @@
-"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once by the Ivy that comes with pyspark."""
+"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once by the Ivy that comes with pyspark; other
+servers of the tests are fetched the same way."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,56 +57,109 @@ def cache_directory(cache: str | Path | None = None) -> Path:
     return Path(given).resolve() if given else Path(__file__).resolve().parents[2] / ".cache"
 
 
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Java libraries with all that they depend on. ``name``: their folder in the cache, with the version.
+
+    ``dependencies``: organisation, module and version of each, as Maven Central names them. ``needed``: patterns of the
+    jars without which a fetch has failed.
+    """
+
+    name: str
+    title: str
+    dependencies: tuple[tuple[str, str, str], ...]
+    needed: tuple[str, ...]
+
+    def folder(self, cache: str | Path | None = None) -> Path:
+        return cache_directory(cache) / self.name / "libs"
+
+    def present(self, cache: str | Path | None = None) -> bool:
+        return (cache_directory(cache) / self.name / "complete").exists()
+
+    def fetch(self, cache: str | Path | None = None) -> Path:
+        """The directory of the jars, fetched once by the Ivy that comes with pyspark.
+
+        Raises UsageError that says what to run if that fails. Two processes may fetch at once: the first to finish counts.
+        """
+        libraries = self.folder(cache)
+        target = libraries.parent
+        if self.present(cache):
+            return libraries
+        spark = find_spec("pyspark")  # where it lies; importing it would take a second
+        roots = (spark.submodule_search_locations or []) if spark is not None else []
+        ivy = sorted(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
+        if not ivy:
+            raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
+        work = target.with_name(f"{target.name}.{os.getpid()}")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        module = work / "ivy.xml"
+        module.write_text(self._module())
+        command = [
+            find_java(), *_trust(work), "-jar", str(ivy[-1]), "-cache", str(work / "ivy"), "-confs", "default", "-warn",
+            "-ivy", str(module), "-retrieve", str(work / "libs" / "[artifact]-[revision](-[classifier]).[ext]"),
+        ]  # fmt: skip
+        try:
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
+                words = done.stdout + done.stderr
+            except subprocess.TimeoutExpired:
+                words = f"no end within {_FETCH_SECONDS:g} s"
+            if not all(list(work.glob(f"libs/{pattern}")) for pattern in self.needed):
+                raise UsageError(
+                    f"the jars of {self.title} could not be fetched: {words.strip()[-1500:]}\n"
+                    f"try again with a way out to Maven Central, or put the jars into {libraries} and create "
+                    f"{target / 'complete'}; what was run: {' '.join(command)}"
+                )
+            shutil.rmtree(work / "ivy")
+            (work / "complete").touch()
+            try:
+                work.rename(target)
+            except OSError:
+                if not self.present(cache):  # an earlier, incomplete one lies there
+                    shutil.rmtree(target)
+                    work.rename(target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return libraries
+
+    def _module(self) -> str:
+        lines = [
+            f'    <dependency org="{organisation}" name="{module}" rev="{version}" conf="default"/>'
+            for organisation, module, version in self.dependencies
+        ]
+        return "\n".join(
+            (
+                '<ivy-module version="2.0">',
+                f'  <info organisation="forebay" module="{self.name}"/>',
+                "  <dependencies>",
+                *lines,
+                "  </dependencies>",
+                "</ivy-module>",
+                "",
+            )
+        )
+
+
+#: Kafka, and the binding that lets what it logs through SLF4J reach its own log
+KAFKA = Libraries(
+    f"kafka-{KAFKA_VERSION}",
+    f"Apache Kafka {KAFKA_VERSION}",
+    (
+        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+    ),
+    needed=("kafka-server-[0-9]*.jar", "kafka_2.13-*.jar"),
+)
+
+
 def jars_present(cache: str | Path | None = None) -> bool:
-    return (cache_directory(cache) / f"kafka-{KAFKA_VERSION}" / "complete").exists()
+    return KAFKA.present(cache)
 
 
 def fetch_jars(cache: str | Path | None = None) -> Path:
-    """The directory of Kafka's jars, fetched once by the Ivy that comes with pyspark.
-
-    Raises UsageError that says what to run if that fails. Two processes may fetch at once: the first to finish counts.
-    """
-    target = cache_directory(cache) / f"kafka-{KAFKA_VERSION}"
-    libraries = target / "libs"
-    if jars_present(cache):
-        return libraries
-    spark = find_spec("pyspark")  # where it lies; importing it would take a second
-    roots = (spark.submodule_search_locations or []) if spark is not None else []
-    ivy = sorted(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
-    if not ivy:
-        raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
-    work = target.with_name(f"{target.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    module = work / "ivy.xml"
-    module.write_text(_IVY)
-    command = [
-        find_java(), *_trust(work), "-jar", str(ivy[-1]), "-cache", str(work / "ivy"), "-confs", "default", "-warn",
-        "-ivy", str(module), "-retrieve", str(work / "libs" / "[artifact]-[revision].[ext]"),
-    ]  # fmt: skip
-    try:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
-            words = done.stdout + done.stderr
-        except subprocess.TimeoutExpired:
-            words = f"no end within {_FETCH_SECONDS:g} s"
-        if not list(work.glob("libs/kafka-server-[0-9]*.jar")) or not list(work.glob("libs/kafka_2.13-*.jar")):
-            raise UsageError(
-                f"the jars of Apache Kafka {KAFKA_VERSION} could not be fetched: {words.strip()[-1500:]}\n"
-                f"try again with a way out to Maven Central, or put the jars into {libraries} and create {target / 'complete'}; "
-                f"what was run: {' '.join(command)}"
-            )
-        shutil.rmtree(work / "ivy")
-        (work / "complete").touch()
-        try:
-            work.rename(target)
-        except OSError:
-            if not jars_present(cache):  # an earlier, incomplete one lies there
-                shutil.rmtree(target)
-                work.rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return libraries
+    """The directory of Kafka's jars (:meth:`Libraries.fetch`)."""
+    return KAFKA.fetch(cache)
 
 
 def _trust(directory: Path) -> list[str]:
@@ -130,18 +185,6 @@ def key_store(certificates: Sequence[bytes]) -> bytes:
         body += text("X.509") + struct.pack(">I", len(certificate)) + certificate
     salted = _STORE_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body
     return body + hashlib.sha1(salted, usedforsecurity=False).digest()
-
-
-#: Kafka, and the binding that lets what it logs through SLF4J reach its own log
-_IVY = f"""\
-<ivy-module version="2.0">
-  <info organisation="forebay" module="embedded-kafka"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.24.3" conf="default"/>
-  </dependencies>
-</ivy-module>
-"""
 
 
 def main() -> int:

@@ -30,7 +30,13 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
         return LocalStorage(parts.path)
     if parts.scheme == "memory":
         return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
-    raise UsageError(f"{url!r}: this release stores at file:///an/absolute/path or memory://name")
+    if parts.scheme == "hdfs":
+        from wal.storage.hdfs import HdfsStorage  # only who keeps a log there pays for the client
+
+        return HdfsStorage(url, options.get("hdfs", {}))
+    raise UsageError(
+        f"{url!r}: this release stores at file:///an/absolute/path, hdfs://name-node:port/folder or memory://name"
+    )
 
 
 __all__ = [

@@ -1,0 +1,293 @@
+"""A real HDFS for tests: one NameNode and one DataNode on loopback, to be stopped, killed and restarted, each alone.
+
+``python -m tests.support.hdfs`` fetches its jars (``make test`` does).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from deploy.tether import tethered
+from forebay.errors import ForebayError, UnreachableError, UsageError
+from forebay.kafka.jars import Libraries, find_java
+
+HADOOP_VERSION = "3.5.0"
+
+#: what NameNode and DataNode need, and no more
+HADOOP = Libraries(
+    f"hadoop-{HADOOP_VERSION}",
+    f"Apache Hadoop {HADOOP_VERSION}",
+    tuple(
+        ("org.apache.hadoop", module, HADOOP_VERSION)
+        for module in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
+    ),
+    needed=("hadoop-hdfs-[0-9]*.jar", "hadoop-hdfs-client-*.jar", "hadoop-common-*.jar"),
+)
+
+NAME_NODE, DATA_NODE = "namenode", "datanode"
+_CLASSES = {
+    NAME_NODE: "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    DATA_NODE: "org.apache.hadoop.hdfs.server.datanode.DataNode",
+}
+_READY_SECONDS = 90.0
+_STOP_SECONDS = 20.0
+_TICK_SECONDS = 0.1
+
+
+class HdfsServer:
+    """NameNode and DataNode with their data in ``directory``: same ports and same data after each restart.
+
+    ``properties`` go into hdfs-site.xml over the ones made here.
+    """
+
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self._properties = dict(properties or {})
+        self._ports: list[int] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        return f"hdfs://127.0.0.1:{self._ports[0]}"
+
+    def start(self, *nodes: str) -> HdfsServer:
+        """Starts what of ``nodes`` (default: both) does not run, and waits until it serves.
+
+        Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
+        """
+        if not self._ports:
+            self._ports = _free_ports(5)
+            self._write_settings()
+            self._format()
+        for node in nodes or (NAME_NODE, DATA_NODE):
+            if node not in self._processes:
+                self._spawn(node)
+        self._await("the file system", self._serves)
+        return self
+
+    def stop(self, *nodes: str) -> None:
+        """Ends ``nodes`` (default: both) in order, and kills what takes too long."""
+        self._end(signal.SIGTERM, nodes or (DATA_NODE, NAME_NODE))
+
+    def kill9(self, *nodes: str) -> None:
+        """Ends ``nodes`` (default: both) as a crash would."""
+        self._end(signal.SIGKILL, nodes or (DATA_NODE, NAME_NODE))
+
+    def restart(self, *nodes: str) -> None:
+        """Kill -9 and start: same ports, same data."""
+        self.kill9(*nodes)
+        self.start(*nodes)
+
+    def pause(self, node: str) -> None:
+        """SIGSTOP: it accepts connections and answers nothing."""
+        self._processes[node].send_signal(signal.SIGSTOP)
+
+    def wake(self, node: str) -> None:
+        self._processes[node].send_signal(signal.SIGCONT)
+
+    def admin(self, *arguments: str) -> str:
+        """Runs ``hdfs dfsadmin`` (quotas, safe mode), and returns what it says."""
+        done = subprocess.run(
+            [*self._java(128), "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments],
+            capture_output=True, text=True, timeout=_READY_SECONDS, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ForebayError(f"dfsadmin {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def __enter__(self) -> HdfsServer:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill9()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill9()
+
+    # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _java(self, heap_mib: int) -> list[str]:
+        return [
+            find_java(), f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
+        ]  # fmt: skip
+
+    def _spawn(self, node: str) -> None:
+        with (self.directory / f"{node}.log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                tethered([*self._java(256), _CLASSES[node]]),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, start_new_session=True,
+            )  # fmt: skip
+
+    def _format(self) -> None:
+        done = subprocess.run(
+            [*self._java(128), _CLASSES[NAME_NODE], "-format", "-nonInteractive", "-force"],
+            capture_output=True, text=True, timeout=_READY_SECONDS, check=False, cwd=self.directory,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise UnreachableError(f"the NameNode can't be formatted: {done.stderr[-2000:]}")
+
+    def _end(self, number: signal.Signals, nodes: tuple[str, ...]) -> None:
+        for node in nodes:
+            process = self._processes.pop(node, None)
+            if process is None:
+                continue
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _serves(self) -> bool:
+        """Whether all that runs does its work: the NameNode out of safe mode, and this DataNode, not one that was
+        killed, in touch with it."""
+        if NAME_NODE not in self._processes:
+            return True  # a DataNode alone has nobody to tell
+        name_node = self._bean("NameNode,name=NameNodeInfo")
+        if name_node is None or DATA_NODE not in self._processes:
+            return name_node is not None
+        live: dict[str, Any] = json.loads(name_node["LiveNodes"])
+        fresh = any(node["lastContact"] < 3 for node in live.values())
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            listens = probe.connect_ex(("127.0.0.1", self._ports[2])) == 0
+        return not name_node["Safemode"] and fresh and listens
+
+    def _bean(self, name: str) -> dict[str, Any] | None:
+        url = f"http://127.0.0.1:{self._ports[1]}/jmx?qry=Hadoop:service={name}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                beans: list[dict[str, Any]] = json.load(answer)["beans"]
+        except (OSError, ValueError):
+            return None
+        return beans[0] if beans else None
+
+    def _await(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while not ready():
+            for node, process in self._processes.items():
+                if process.poll() is not None:
+                    raise UnreachableError(f"the {node} ended with {process.returncode}; {self._log_tail(node)}")
+            if time.monotonic() > deadline:
+                tails = "\n".join(self._log_tail(node) for node in self._processes)
+                raise UnreachableError(f"{what} did not come up within {_READY_SECONDS:g} s; {tails}")
+            time.sleep(_TICK_SECONDS)
+
+    def _log_tail(self, node: str) -> str:
+        lines = (self.directory / f"{node}.log").read_text(errors="replace").splitlines()[-15:]
+        return f"the log of the {node} ends with:\n" + "\n".join(lines)
+
+    def _write_settings(self) -> None:
+        name, name_http, data, data_http, data_ipc = self._ports
+        conf = self.directory / "conf"
+        for folder in ("hdfs", "datanode", "static"):  # the jars hold no pages: empty folders are enough
+            (conf / "webapps" / folder).mkdir(parents=True)
+        _write_xml(
+            conf / "core-site.xml",
+            {
+                "fs.defaultFS": f"hdfs://127.0.0.1:{name}",
+                "hadoop.tmp.dir": f"{self.directory}/tmp",
+                "hadoop.http.staticuser.user": "root",
+            },
+        )
+        _write_xml(
+            conf / "hdfs-site.xml",
+            {
+                "dfs.replication": "1",
+                "dfs.permissions.enabled": "true",
+                "dfs.namenode.name.dir": f"file://{self.directory}/name",
+                "dfs.datanode.data.dir": f"file://{self.directory}/data",
+                "dfs.namenode.rpc-address": f"127.0.0.1:{name}",
+                "dfs.namenode.http-address": f"127.0.0.1:{name_http}",
+                "dfs.namenode.secondary.http-address": "127.0.0.1:0",
+                "dfs.datanode.hostname": "127.0.0.1",
+                "dfs.datanode.address": f"127.0.0.1:{data}",
+                "dfs.datanode.http.address": f"127.0.0.1:{data_http}",
+                "dfs.datanode.ipc.address": f"127.0.0.1:{data_ipc}",
+                "dfs.namenode.safemode.extension": "0",
+                "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+                "dfs.heartbeat.interval": "1",
+                "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+                "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": "0",
+                "dfs.datanode.du.reserved": "0",
+                "dfs.namenode.fs-limits.min-block-size": "4096",
+                **self._properties,
+            },
+        )
+        (conf / "log4j.properties").write_text(_LOG4J)
+
+
+_LOG4J = """\
+log4j.rootLogger=INFO,E
+log4j.appender.E=org.apache.log4j.ConsoleAppender
+log4j.appender.E.target=System.err
+log4j.appender.E.layout=org.apache.log4j.PatternLayout
+log4j.appender.E.layout.ConversionPattern=%d %p %c{1}: %m%n
+"""
+
+
+def _write_xml(path: Path, properties: Mapping[str, str]) -> None:
+    lines = [f"<property><name>{name}</name><value>{value}</value></property>" for name, value in properties.items()]
+    path.write_text("\n".join(("<configuration>", *lines, "</configuration>", "")))
+
+
+def _free_ports(number: int) -> list[int]:
+    """Free loopback ports below the range of outgoing connections, so that no client takes one during a restart."""
+    found: list[int] = []
+    low, high = 12_000, 20_000  # below those of the embedded Kafka
+    start = os.getpid() * 7919
+    for step in range(high - low):
+        port = low + (start + step) % (high - low)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == number:
+            return found
+    raise ForebayError("no free ports on loopback")
+
+
+# ---- fixtures (tests/conftest.py makes them known) -------------------------------------------------------------------
+
+
+def require_hdfs(missing: Callable[[str], None]) -> None:
+    """Calls ``missing`` if Java or the jars are not here; in CI the jars are fetched if need be."""
+    try:
+        find_java()
+        if not HADOOP.present():
+            if os.environ.get("CI", "").lower() not in ("1", "true"):
+                missing("Hadoop's jars are not here: run `make test`, or python -m tests.support.hdfs")
+            HADOOP.fetch()
+    except UsageError as error:
+        missing(str(error))
+
+
+def main() -> int:
+    try:
+        print(HADOOP.fetch())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

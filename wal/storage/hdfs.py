@@ -1,0 +1,407 @@
+"""A folder of HDFS as a store of whole objects: ``hdfs://``, over hdfs-native (no JVM).
+
+HDFS could append, but an open file is of little use for a log: its readers don't see what is synced, a killed writer keeps
+its lease, and a refused append may leave half of itself behind. So each object is a closed file: written under a hidden
+name, synced (``hsync``), closed, and then given its name by a rename that fails where the name is taken. The NameNode
+decides renames one after the other, so of many racing writers one wins, and nothing half-written ever has a final name.
+
+Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` that hdfs-native knows, over
+``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``; ``dfs.blocksize`` and ``dfs.replication`` for what is written
+here; ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import tenacity
+from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
+
+from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MIB = 1024 * 1024
+_KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
+#: hdfs-native waits half a second when the NameNode has not yet heard of the last block, which it hears in milliseconds:
+#: closing is cut off after this many times the sync before took, and asked again
+_CLOSE_PER_SYNC = 4
+_CLOSE_SECONDS_MIN = 0.05
+#: a closing that was cut off too early never ends; then all is written again, and closed with patience
+_CLOSE_SECONDS_MAX = 1.0
+#: what a NameNode or DataNode says that may be over soon
+_PASSING = re.compile(
+    r"\.(?:SafeMode|Standby|Retriable|ObserverRetryOnActive|ServerTooBusy)Exception$|^java\.io\.IOException$"
+)
+_QUOTA = re.compile(r"Quota\w*ExceededException$")
+_FULL = re.compile(
+    r"DiskOutOfSpaceException|No space left on device|[1-9]\d* datanode\(s\) running and no node\(s\) are excluded"
+)
+_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*)', re.DOTALL)
+
+Answer = TypeVar("Answer")
+
+
+class _Found(NamedTuple):
+    path: str
+    modified_ms: int
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsLimits:
+    """``request_seconds``: one request, or 1 MiB of data. ``attempts_seconds``: a call with all its repeated attempts,
+    longer than a NameNode needs to restart. ``delay_seconds_max``: between two attempts."""
+
+    request_seconds: float = 20.0
+    attempts_seconds: float = 90.0
+    delay_seconds_max: float = 2.0
+
+
+class HdfsStorage:
+    """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``. Raises UsageError for another url."""
+
+    appendable = False
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, limits: HdfsLimits = HdfsLimits()) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "hdfs" or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+            raise UsageError(
+                f"{url!r}: write a folder of HDFS as hdfs://name-node:port/folder or hdfs://name-service/folder"
+            )
+        self._authority = f"hdfs://{parts.netloc}"
+        self._root = "/" + "/".join(part for part in parts.path.split("/") if part)
+        self.url = self._authority + self._root
+        self._options = _client_options(options or {}, parts.port is not None)
+        self._block_bytes = _whole_number("dfs.blocksize", self._options)
+        self._replication = _whole_number("dfs.replication", self._options)
+        self._limits = limits
+        self._requests: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        with self._counting:
+            return dict(self._requests)
+
+    def create(self, path: str) -> AppendFile:
+        raise not_appendable(self.url)
+
+    def put_new(self, path: str, data: Buffer) -> None:
+        full = self._full(path)
+        whole = bytes(data)
+        sent = False  # an earlier attempt's rename may have landed, or may land yet
+
+        def attempt(number: int) -> None:
+            nonlocal sent
+            temporary = self._write_temporary(full, whole, patient=number > 1)
+            maybe_ours, sent = sent, True
+            try:
+                self._ask(lambda client: client.rename(temporary, full, False))
+            except FileExistsError:
+                self._discard(temporary)
+                if not maybe_ours or self.read(path, 0, len(whole) + 1) != whole:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full) from None
+
+        self._repeated(attempt, f"{full} can't be written")
+
+    def replace(self, path: str, data: Buffer) -> None:
+        full = self._full(path)
+        whole = bytes(data)
+
+        def attempt(number: int) -> None:
+            temporary = self._write_temporary(full, whole, patient=number > 1)
+            self._ask(lambda client: client.rename(temporary, full, True))
+
+        self._repeated(attempt, f"{full} can't be replaced")
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        full = self._full(path)
+
+        async def read(client: AsyncClient) -> bytes:
+            reader = await client.read(full)
+            # it must not be asked for more than there is: it would panic
+            end = len(reader) if length is None else min(len(reader), offset + length)
+            return await reader.read_range(offset, end - offset) if offset < end else b""
+
+        def attempt(number: int) -> bytes:
+            return self._ask(read, length or 0)
+
+        data = self._repeated(attempt, f"{full} can't be read", full)
+        self._count("get", bytes_in=len(data))
+        return data
+
+    def size(self, path: str) -> int:
+        full = self._full(path)
+        self._count("head")
+        status = self._repeated(
+            lambda _: self._ask(lambda client: client.get_file_info(full)), f"{full} can't be looked at", full
+        )
+        if status.isdir:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
+        return status.length
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.size(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str) -> Paths:
+        return sorted(found.path for found in self._walk(prefix) if not found.hidden)
+
+    def delete(self, path: str) -> None:
+        self._delete(self._full(path))
+
+    def free_bytes(self) -> int | None:
+        """None: the client can't tell what is free of the cluster, nor the quotas above the root."""
+        return None
+
+    def remove_temporaries(self, before_ms: int) -> Paths:
+        """Deletes what writers that were killed left behind, if the NameNode says that it is older than ``before_ms``
+        (milliseconds since 1970). Returns the paths. A writer at work needs a minute at most."""
+        removed = [found.path for found in self._walk("") if found.hidden and found.modified_ms < before_ms]
+        for path in removed:
+            self._delete(f"{self._root.rstrip('/')}/{path}")
+        return sorted(removed)
+
+    # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _full(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{check_path(path)}"
+
+    def _delete(self, full: str) -> None:
+        self._count("delete")
+        self._repeated(lambda _: self._ask(lambda client: client.delete(full, False)), f"{full} can't be deleted")
+
+    def _walk(self, prefix: str) -> Sequence[_Found]:
+        """Every file below the folder, temporaries too. Not by the client's own recursion: one folder that is deleted
+        meanwhile would end it (INV-5)."""
+        root = self._root.rstrip("/")
+        folders = [self._full(prefix) if prefix else self._root]
+        files = []
+        while folders:
+            folder = folders.pop()
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                for entry in self._entries(folder):
+                    hidden = entry.path.rpartition("/")[2].startswith(".")
+                    if entry.isdir and not hidden:
+                        folders.append(entry.path)
+                    elif not entry.isdir and entry.path != folder and (not hidden or entry.path.endswith(".tmp")):
+                        files.append(_Found(entry.path[len(root) + 1 :], entry.modification_time, hidden))
+        return files
+
+    def _entries(self, folder: str) -> Sequence[FileStatus]:
+        async def entries(client: AsyncClient) -> Sequence[FileStatus]:
+            return [entry async for entry in client.list_status(folder)]
+
+        self._count("list")
+        return self._repeated(lambda _: self._ask(entries), f"{folder} can't be listed", folder)
+
+    def _write_temporary(self, full: str, data: bytes, patient: bool) -> str:
+        """A closed, durable file beside ``full`` whose name ``list`` never shows: a kill may leave it behind."""
+        folder, _, name = full.rpartition("/")
+        temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
+        options = WriteOptions(
+            # a small block is charged to quotas and disks at its own size while it is written, not at 128 MiB
+            block_size=self._block_bytes or min(128, max(1, -(-len(data) // _MIB))) * _MIB,
+            replication=self._replication,
+            permission=0o600,
+            overwrite=False,
+            create_parent=True,
+        )
+
+        async def write(client: AsyncClient) -> None:
+            writer = await client.create(temporary, options)
+            if data:
+                await writer.write(data)
+            began = asyncio.get_running_loop().time()
+            await writer.hsync()
+            took = asyncio.get_running_loop().time() - began
+            if patient:
+                await writer.close()
+            else:
+                await _close(client, writer, temporary, len(data), max(_CLOSE_SECONDS_MIN, _CLOSE_PER_SYNC * took))
+
+        self._count("put", bytes_out=len(data))
+        try:
+            self._ask(write, len(data))
+        except (FileExistsError, FileNotFoundError) as error:
+            # of the temporary file (its lease was lost, say): says nothing about the name that is wanted
+            self._discard(temporary)
+            raise _PassingError(_first_line(str(error))) from error
+        except BaseException:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _discard(self, temporary: str) -> None:
+        with suppress(StoreError, OSError):  # else it is left behind: hidden, and removed by remove_temporaries
+            self._ask(lambda client: client.delete(temporary, False))
+
+    def _ask(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], data_bytes: int = 0) -> Answer:
+        """One attempt. Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or
+        _PassingError."""
+        connection = _connection(self._authority, self._options)
+        seconds = self._limits.request_seconds * (1 + data_bytes / _MIB)
+        try:
+            return connection.run(request, seconds)
+        except (FileExistsError, FileNotFoundError, StoreError):
+            raise
+        except asyncio.TimeoutError:
+            raise _PassingError(f"no answer within {seconds:g} s") from None
+        except OSError as error:
+            raise _PassingError(str(error)) from error
+        except Exception as error:
+            raise _told(error) from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the client, for what it did not foresee
+                raise
+            raise _PassingError(f"the client failed: {error}") from error
+
+    def _repeated(self, attempt: Callable[[int], Answer], what: str, missing: str | None = None) -> Answer:
+        """What ``attempt`` returns, tried again after what may pass. ``missing``: what FileNotFoundError names."""
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._limits.attempts_seconds),
+            wait=tenacity.wait_random_exponential(0.1, self._limits.delay_seconds_max),
+            retry=tenacity.retry_if_exception_type(_PassingError),
+            sleep=tenacity.sleep_using_event(threading.Event()),  # which nobody sets
+            reraise=True,
+        )
+        try:
+            for trial in attempts:
+                with trial:
+                    return attempt(trial.retry_state.attempt_number)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if missing is None:
+                raise StoreError(f"{self._authority}: {what}: {_first_line(str(error))}") from error
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing) from None
+        except StoreError as error:
+            kind = OutOfSpaceError if isinstance(error, OutOfSpaceError) else StoreError
+            raise kind(f"{self._authority}: {what}: {error}") from error
+        raise AssertionError("tenacity ends by an answer or an error")
+
+    def _count(self, kind: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        with self._counting:
+            self._requests.update({kind: 1, "bytes_in": bytes_in, "bytes_out": bytes_out})
+
+
+class _PassingError(StoreError):
+    """May be over soon: worth another attempt."""
+
+
+async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length: int, seconds: float) -> None:
+    """Closes a synced file of ``length`` bytes, and asks again each ``seconds``."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _CLOSE_SECONDS_MAX
+    asked = 0
+    while loop.time() <= until:
+        asked += 1
+        try:
+            return await asyncio.wait_for(writer.close(), seconds)
+        except asyncio.TimeoutError:
+            continue
+        except RuntimeError as error:
+            if asked == 1 or "LeaseExpiredException" not in str(error):
+                raise
+            # no longer open for writing: the NameNode did what was asked before, and only its answer was cut off
+            if (await client.get_file_info(path)).length != length:
+                raise
+            return None
+    raise _PassingError(f"the file was not closed within {_CLOSE_SECONDS_MAX:g} s")
+
+
+def _told(error: Exception) -> StoreError | NotADirectoryError:
+    """What the client raised for an answer of the cluster, as an error of the store."""
+    words = str(error)
+    remote = _REMOTE.match(words)
+    text = f"{remote['kind'].rpartition('.')[2]}: {_first_line(remote['words'])}" if remote else _first_line(words)
+    if "(is not a directory)" in text:
+        return NotADirectoryError(errno.ENOTDIR, text)
+    if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
+        return OutOfSpaceError(text)
+    return StoreError(text) if remote and not _PASSING.search(remote["kind"]) else _PassingError(text)
+
+
+def _first_line(words: str) -> str:
+    """Without the Java stack that follows, whose line ends come as ``\\n`` or escaped."""
+    return re.split(r"\n|\\n", words, maxsplit=1)[0].removesuffix('")')[:500]
+
+
+def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
+    """Each request is sent to each NameNode once; what happens then is for the attempts here to say. (The client's own
+    pauses panic in its asynchronous form.)"""
+    return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
+
+
+def _whole_number(key: str, options: Mapping[str, str]) -> int | None:
+    if key not in options:
+        return None
+    try:
+        return int(options[key])
+    except ValueError:
+        raise UsageError(f"[storage.hdfs] {key}: {options[key]!r} is no whole number") from None
+
+
+class _Connection:
+    """A client, and the thread of the event loop that drives it: the asynchronous client is the one with time-outs."""
+
+    def __init__(self, authority: str, options: Mapping[str, str]) -> None:
+        settings = {key: value for key, value in options.items() if key not in _KERBEROS}
+        kerberos = {key: value for key, value in options.items() if key in _KERBEROS}
+        try:
+            self._client = AsyncClient(authority, settings, **kerberos)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UsageError(f"{authority}: {_first_line(str(error))}") from error
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="hdfs", daemon=True).start()
+
+    def run(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], seconds: float) -> Answer:
+        async def bounded() -> Answer:
+            return await asyncio.wait_for(request(self._client), seconds)
+
+        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
+
+
+#: by process: a client's threads don't survive a fork, and what a child inherited hangs. The parent's are kept, because
+#: to end them here would wait for threads that are not there
+_connections: dict[tuple[object, ...], _Connection] = {}
+_connecting = threading.Lock()
+#: clients of one process share their connections to DataNodes while these idle for less than so long; a child inherits
+#: them, and would speak into the parent's
+_SHARED_SECONDS = 5.0
+_quiet_until = 0.0
+
+
+def _connection(authority: str, options: Mapping[str, str]) -> _Connection:
+    key = (os.getpid(), authority, *sorted(options.items()))
+    with _connecting:
+        if key not in _connections:
+            threading.Event().wait(max(0.0, _quiet_until - time.monotonic()))
+            _connections[key] = _Connection(authority, options)
+        return _connections[key]
+
+
+def _after_fork() -> None:
+    global _connecting, _quiet_until
+    _connecting = threading.Lock()  # another thread of the parent may have held it
+    if _connections:
+        _quiet_until = time.monotonic() + _SHARED_SECONDS
+
+
+os.register_at_fork(after_in_child=_after_fork)
