@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,18 @@ from deploy.invocation import (
 )
 from deploy.status import TIMEOUT_SECONDS, ask
 from forebay.errors import RefusedError, UsageError
-from forebay.messages import AcceptGapRequest, OperatorAnswer, TrackedPartition
+from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
 from forebay.values import TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from forebay.http import Client
+
+
+#: a receiver that is fenced is the last that was waited for, or there are more: so long the search of the WAL may take
+SEARCH_SECONDS_MAX = 30.0
+SEARCH_PAUSE_SECONDS = 0.25
 
 
 @click.group(
@@ -96,16 +104,28 @@ class PartitionType(click.ParamType[TopicPartition]):
 @click.argument("from_offset", metavar="FROM", type=click.IntRange(min=0))
 @click.argument("until_offset", metavar="UNTIL", type=click.IntRange(min=0))
 @because_option
+@click.option(
+    "--fence",
+    metavar="RECEIVER",
+    help="End the epoch of a receiver that the partition waits for and whose host is gone for good.",
+)
 @changing_options
 @shared_options
 @pass_invocation
 def accept_gap(
-    invocation: Invocation, partition: TopicPartition, from_offset: int, until_offset: int, because: str, yes: bool
+    invocation: Invocation,
+    partition: TopicPartition,
+    from_offset: int,
+    until_offset: int,
+    because: str,
+    fence: str | None,
+    yes: bool,
 ) -> int:
     """Accept that Kafka lost the offsets FROM (inclusive) to UNTIL (exclusive) of a partition, and go on after them.
 
-    The range must be the one that `forebay status` shows. The gap is journalled and stays in every audit. Without --yes
-    nothing is changed.
+    The range must be the one that `forebay status` shows. The gap is journalled and stays in every audit. Nothing is given
+    up that the WAL holds: it is searched first, as soon as no receiver can write any more of it. Without --yes nothing is
+    changed.
     """
     settings = invocation.settings()
     request = AcceptGapRequest(
@@ -125,12 +145,34 @@ def accept_gap(
 
     client = Client(settings.driver.url, TIMEOUT_SECONDS)
     try:
-        answer = client.post("/v1/operator/accept-gap", request, OperatorAnswer)
+        words = fence_and_accept(client, request, fence) if fence else accept(client, request)
     finally:
         client.close()
-    invocation.write({"done": True, "message": answer.message})
-    invocation.say(answer.message)
+    invocation.write({"done": True, "message": words})
+    invocation.say(words)
     return FINE
+
+
+def accept(client: Client, request: AcceptGapRequest) -> str:
+    """What the driver says. Raises RefusedError."""
+    return client.post("/v1/operator/accept-gap", request, OperatorAnswer).message
+
+
+def fence_and_accept(client: Client, request: AcceptGapRequest, receiver_id: str) -> str:
+    """Ends the receiver's epoch, lets the driver search the WAL, and accepts what was shown, if it is still lost then. Raises
+    RefusedError."""
+    fence = FenceRequest(topic=request.topic, partition=request.partition, receiver_id=receiver_id)
+    fenced = client.post("/v1/operator/fence", fence, OperatorAnswer).message
+    deadline = time.monotonic() + SEARCH_SECONDS_MAX
+    while True:
+        try:
+            return f"{fenced}; {accept(client, request)}"
+        except RefusedError as refusal:
+            if refusal.code == "not-found":  # adopted meanwhile: there is nothing to accept
+                return f"{fenced}; the WAL held what was missing: nothing is lost"
+            if refusal.code != "not-searched" or time.monotonic() > deadline:
+                raise RefusedError(f"{fenced}. But {refusal}", refusal.code) from None
+        time.sleep(SEARCH_PAUSE_SECONDS)
 
 
 def would_accept(

@@ -14,8 +14,9 @@ from litestar.params import JSONBody
 
 from driver.tracker import Request
 from forebay import messages as m
-from forebay.errors import UnreachableError
+from forebay.errors import UnreachableError, UsageError
 from forebay.http import Direct, application
+from forebay.values import RESERVED_PREFIX, is_reserved
 
 Submit = Callable[[Request | m.ReplayRequest], "Future[Any]"]
 
@@ -64,6 +65,11 @@ def tracker_application(
     answers = _Answers()
 
     async def decided(request: Request | m.ReplayRequest) -> Any:
+        receiver_id = getattr(request, "receiver_id", "")
+        if is_reserved(receiver_id):
+            raise UsageError(
+                f"receiver id {receiver_id!r}: ids that begin with {RESERVED_PREFIX!r} are the driver's own; choose another one"
+            )
         return await answers.of(submit(request))
 
     @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
@@ -102,6 +108,10 @@ def tracker_application(
     async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/operator/fence", status_code=200, summary="End the epoch of a receiver that is gone", tags=["people"])
+    async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post("/v1/operator/accept-loss", status_code=200, summary="Run a batch without ranges of it", tags=["people"])
     async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
@@ -136,6 +146,7 @@ def tracker_application(
             accept_gap,
             accept_loss,
             replay,
+            fence,
             get_status,
             health,
         ],

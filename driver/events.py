@@ -58,12 +58,20 @@ class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
     epoch: int
 
 
+class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
+    """A person says that the receiver's host is gone for good: its epoch ends as if it had registered again."""
+
+    receiver_id: str
+    epoch: int  # nobody's
+
+
 class ClaimGiven(_Event, frozen=True, tag="claim-given"):
     topic: str
     partition: int
     receiver_id: str
     epoch: int
     token: int
+    claim: int = 0  # the number of the receiver's request; 0: an older release
 
 
 class ClaimReleased(_Event, frozen=True, tag="claim-released"):
@@ -87,6 +95,16 @@ class TroubleFound(_Event, frozen=True, tag="trouble-found"):
     new_life: bool
     topic_id: str
     leader_epoch: int
+
+
+class AdoptionTried(_Event, frozen=True, tag="adoption-tried"):
+    """No writer under ``token`` or an older one can still sync, and the WAL holds nothing at the position. ``adoptable_from``:
+    the next offset that it does hold: a gap ends there. -1: none."""
+
+    topic: str
+    partition: int
+    token: int
+    adoptable_from: int = -1
 
 
 class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
@@ -181,10 +199,12 @@ Event: TypeAlias = (
     | PartitionsAdded
     | LifeBegun
     | ReceiverRegistered
+    | ReceiverFenced
     | ClaimGiven
     | ClaimReleased
     | BlockAdded
     | TroubleFound
+    | AdoptionTried
     | GapRecorded
     | BatchAllocated
     | BatchCompleted

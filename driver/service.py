@@ -8,15 +8,17 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from driver import history, journal
+from driver.adoption import Adopter, AdoptionThread
 from driver.api import tracker_application
 from driver.batch import Engine, Job
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
+from driver.events import Event
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.replay import RewindTo
@@ -32,6 +34,7 @@ from forebay.settings import Settings
 from forebay.values import TopicPartition
 from wal.retention import Limits
 from wal.storage import Storage, open_storage
+from wal.writer import SegmentLimits
 
 log = logging.getLogger(__name__)
 
@@ -125,15 +128,33 @@ class Driver:
             self._wall_seconds,
             lambda: secrets.randbits(64),
         )
+
+        def durable(events: Sequence[Event]) -> None:
+            scheduler.note(events)
+            adoption.note(events)
+
         loop = DriverLoop(
             tracker,
             opened,
             self._clock,
             lambda a: cleaner.perform(a),
             self._fail,
-            lambda e: scheduler.note(e),
+            durable,
             _flush_seconds(settings, journal_storage),
         )
+        adopter = Adopter(
+            wal_storage,
+            settings.stream,
+            settings.receiver.host or settings.agent.host or socket.gethostname(),
+            f"adoption-{opened.epoch:x}",
+            settings.wal.compression,
+            SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
+            lambda topic: self._admin.topic_ids([topic])[topic],
+            self._clock.wall_ms,
+            lambda: secrets.randbits(64),
+            lambda: adoption.stopping,
+        )
+        adoption = AdoptionThread(adopter, loop, self._fail)
         cleaner = Cleaner(
             loop,
             wal_storage,
@@ -162,6 +183,8 @@ class Driver:
             cleaner.perform(action)
         cleaner.start()
         self._closing.callback(cleaner.stop)
+        adoption.start()
+        self._closing.callback(adoption.stop)
         lease = LeaseKeeper(
             journal_storage,
             settings.stream,

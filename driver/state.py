@@ -38,17 +38,42 @@ class RecordedGap(msgspec.Struct, frozen=True):
     time_ms: int
 
 
+class Writer(msgspec.Struct, frozen=True):
+    """A receiver's epoch that was given ``token`` by its ``claim``-th request, and maybe older ones, and may still write."""
+
+    receiver_id: str
+    epoch: int
+    token: int
+    claim: int
+
+
 class OpenTrouble(msgspec.Struct, frozen=True):
+    """What Kafka says, as it was told. ``tried``: the newest token when adoption found nothing at the position, 0: not yet;
+    ``adoptable_from``: where it could go on, -1: nowhere."""
+
     kind: str
     position: int
     accept_until: int
     new_life: bool
     topic_id: str
     leader_epoch: int
+    tried: int = 0
+    adoptable_from: int = -1
+
+    @property
+    def begins_life(self) -> bool:
+        """Whether accepting begins a new life; else it records a gap."""
+        return self.new_life and self.adoptable_from < 0
+
+    @property
+    def accepted_until(self) -> int:
+        """Where intake goes on once it is accepted."""
+        return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
 
 
 class Partition(msgspec.Struct):
-    """``token`` is the newest ever given; it is *current* only while ``owner`` is not empty."""
+    """``token`` is the newest ever given; it is *current* only while ``owner`` is not empty. ``writers``: who was given it or
+    an older one and neither released it nor was fenced, one entry for each epoch."""
 
     topic: str
     partition: int
@@ -61,6 +86,7 @@ class Partition(msgspec.Struct):
     owner_epoch: int = 0
     gaps: list[RecordedGap] = []
     trouble: OpenTrouble | None = None
+    writers: list[Writer] = []
 
     @property
     def life(self) -> Life:
@@ -240,23 +266,34 @@ def _life_begun(state: State, event: ev.LifeBegun) -> None:
     partition.position = partition.completed = start.start
     partition.leader_epoch = start.leader_epoch
     partition.trouble = None
+    partition.writers = []
     _end_claim(partition)
 
 
 def _receiver_registered(state: State, event: ev.ReceiverRegistered) -> None:
-    if event.epoch != state.next_epoch():
-        raise BrokenInvariant(f"epoch {event.epoch} of receiver {event.receiver_id} is not the next one (INV-4)")
+    _begin_epoch(state, event.receiver_id, event.epoch, event.host, event.instance_id)
+
+
+def _receiver_fenced(state: State, event: ev.ReceiverFenced) -> None:
+    _begin_epoch(state, event.receiver_id, event.epoch, state.receivers[event.receiver_id].host, "")
+
+
+def _begin_epoch(state: State, receiver_id: str, epoch: int, host: str, instance_id: str) -> None:
+    if epoch != state.next_epoch():
+        raise BrokenInvariant(f"epoch {epoch} of receiver {receiver_id} is not the next one (INV-4)")
     state.epochs += 1
     for partition in state.partitions.values():
-        if partition.owner == event.receiver_id:
+        if partition.owner == receiver_id:
             _end_claim(partition)
-    older = state.receivers.get(event.receiver_id)
-    state.receivers[event.receiver_id] = Receiver(
-        receiver_id=event.receiver_id,
-        epoch=event.epoch,
-        host=event.host,
-        instance_id=event.instance_id,
-        past=(older.instance_id, *older.past)[:PAST_INSTANCES] if older is not None else (),
+        _settle(partition, receiver_id)
+    older = state.receivers.get(receiver_id)
+    past = (older.instance_id, *older.past) if older is not None and older.instance_id else older.past if older else ()
+    state.receivers[receiver_id] = Receiver(
+        receiver_id=receiver_id,
+        epoch=epoch,
+        host=host,
+        instance_id=instance_id,
+        past=past[:PAST_INSTANCES],
     )
 
 
@@ -271,12 +308,15 @@ def _claim_given(state: State, event: ev.ClaimGiven) -> None:
     partition.token = event.token
     partition.owner = event.receiver_id
     partition.owner_epoch = event.epoch
+    _settle(partition, event.receiver_id)
+    partition.writers.append(Writer(event.receiver_id, event.epoch, event.token, event.claim))
 
 
 def _claim_released(state: State, event: ev.ClaimReleased) -> None:
     partition = _partition(state, event.topic, event.partition)
     if partition.token != event.token:
         raise BrokenInvariant(f"an outdated token of {partition.tp} was released (INV-4)")
+    _settle(partition, partition.owner)
     _end_claim(partition)
 
 
@@ -315,6 +355,15 @@ def _trouble_found(state: State, event: ev.TroubleFound) -> None:
     )
 
 
+def _adoption_tried(state: State, event: ev.AdoptionTried) -> None:
+    partition = _partition(state, event.topic, event.partition)
+    if partition.trouble is None or event.token != partition.token:
+        raise BrokenInvariant(f"adoption was tried in {partition.tp}, which has no trouble or a newer token (INV-2)")
+    partition.trouble = msgspec.structs.replace(
+        partition.trouble, tried=event.token, adoptable_from=event.adoptable_from
+    )
+
+
 def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
     partition = _partition(state, event.topic, event.partition)
     if event.gap.from_offset != partition.position:
@@ -323,6 +372,7 @@ def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
     partition.position = event.gap.until_offset
     _complete_gaps(partition)
     partition.trouble = None
+    partition.writers = []
     _end_claim(partition)
 
 
@@ -494,6 +544,11 @@ def _partition(state: State, topic: str, partition: int) -> Partition:
     return found
 
 
+def _settle(partition: Partition, receiver_id: str) -> None:
+    """No epoch of the receiver so far can still write of the partition, or a newer token of the same epoch stands for all."""
+    partition.writers = [writer for writer in partition.writers if writer.receiver_id != receiver_id]
+
+
 def _end_claim(partition: Partition) -> None:
     partition.owner = ""
     partition.owner_epoch = 0
@@ -504,10 +559,12 @@ _APPLY = {
     ev.PartitionsAdded: _partitions_added,
     ev.LifeBegun: _life_begun,
     ev.ReceiverRegistered: _receiver_registered,
+    ev.ReceiverFenced: _receiver_fenced,
     ev.ClaimGiven: _claim_given,
     ev.ClaimReleased: _claim_released,
     ev.BlockAdded: _block_added,
     ev.TroubleFound: _trouble_found,
+    ev.AdoptionTried: _adoption_tried,
     ev.GapRecorded: _gap_recorded,
     ev.BatchAllocated: _batch_allocated,
     ev.BatchCompleted: _batch_completed,

@@ -17,10 +17,10 @@ from driver import events as ev
 from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
-from driver.state import Batch, Partition, State, apply
+from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import Gap, OffsetRange, TopicPartition, check_name
+from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved
 from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -33,6 +33,9 @@ REPLAYED_SHOWN = 10
 CAUSE_LENGTH_MAX = 300
 #: local copies that one clean-up names at most
 COPIES_AT_ONCE = 10_000
+
+#: as which the driver takes in what it finds in the WAL (``driver.adoption``)
+ADOPTER = f"{RESERVED_PREFIX}adoption"
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -101,6 +104,43 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """A partition in trouble, for whose position the WAL is to be searched. ``limit``: what Kafka holds begins there; None:
+    it will never hold these offsets again. ``waits_for``: writers that could still sync, in words; the search must begin
+    after that of all of them is settled."""
+
+    tp: TopicPartition
+    life: int
+    topic_id: str
+    position: int
+    limit: int | None
+    token: int
+    waits_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Searches:
+    """→ the ``Search`` of each partition whose trouble has not been tried yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToAdopt:
+    """The WAL was searched and holds nothing at the position. ``adoptable_from``: the next offset that it holds, -1: none.
+    → whether the trouble is decided upon now."""
+
+    search: Search
+    adoptable_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionHindered:
+    """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
+
+    tp: TopicPartition
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
 
@@ -118,6 +158,10 @@ Request = (
     | m.AgentHeartbeatRequest
     | m.AcceptGapRequest
     | m.AcceptLossRequest
+    | m.FenceRequest
+    | Searches
+    | NothingToAdopt
+    | AdoptionHindered
     | FoundPartitions
     | Allocate
     | Complete
@@ -189,6 +233,8 @@ class Tracker:
         self.driver_epoch = driver_epoch
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
+        self.hindered: dict[TopicPartition, str] = {}  # why adoption can't go on
+        self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
         self._orders: dict[str, _Orders] = {}
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
@@ -204,6 +250,10 @@ class Tracker:
             m.AgentHeartbeatRequest: self._agent_heartbeat,
             m.AcceptGapRequest: self._accept_gap,
             m.AcceptLossRequest: self._accept_loss,
+            m.FenceRequest: self._fence,
+            Searches: self._searches,
+            NothingToAdopt: self._nothing_to_adopt,
+            AdoptionHindered: self._adoption_hindered,
             FoundPartitions: self._found_partitions,
             Allocate: self._allocate,
             Complete: self._complete,
@@ -262,8 +312,7 @@ class Tracker:
                     epoch=self.state.next_epoch(),
                 )
             )
-            self._orders.pop(request.receiver_id, None)
-            self.receiver_news.pop(request.receiver_id, None)
+            self._forget(request.receiver_id)
         epoch = self.state.receivers[request.receiver_id].epoch
         answer = m.RegisterAnswer(epoch=epoch, driver_epoch=self.driver_epoch, lineage=self.state.lineage)
         return Decision(answer, decided)
@@ -306,6 +355,11 @@ class Tracker:
             partition = self.state.partition(tp)
             # compare-and-set: a claim sent before somebody else's claim names an older token, and comes too late
             granted = partition is not None and partition.token == ask.known_token
+            if partition is not None and granted:
+                if request.receiver_id == ADOPTER:
+                    self._adopting[tp] = partition.owner
+                elif partition.owner == ADOPTER:  # it ends by itself, soon: a claim now would only have it begin again
+                    granted = False
             if granted:
                 decided += self._applied(
                     ev.ClaimGiven(
@@ -314,6 +368,7 @@ class Tracker:
                         receiver_id=request.receiver_id,
                         epoch=request.epoch,
                         token=self.state.next_token(),
+                        claim=request.number,
                     )
                 )
             grants.append(m.ClaimGrant(granted=granted, view=self._view(tp)))
@@ -328,6 +383,8 @@ class Tracker:
                 decided += self._applied(
                     ev.ClaimReleased(topic=release.topic, partition=release.partition, token=release.token)
                 )
+                if request.receiver_id == ADOPTER:
+                    self._reclaim(self._adopting.pop(partition.tp, ""), partition.tp)
         return Decision(m.Done(), decided)
 
     def _report(self, request: m.ReportRequest, now: float, now_ms: int) -> Decision:
@@ -384,26 +441,173 @@ class Tracker:
             return Decision(answer)
         found = _trouble_found(request, partition)
         decided: tuple[ev.Event, ...] = ()
-        if self._on_gap == "record" and found.kind != "corrupt":
-            decided = self._applied(*self._accepted(partition, found, now_ms, f"{found.kind}, recorded by on_gap"))
-            return Decision(m.TroubleAnswer(proceed=True, message=describe_trouble(tp, found)), decided)
         known = partition.trouble
         if known is None or (known.kind, known.accept_until) != (found.kind, found.accept_until):
             decided = self._applied(found)
-        return Decision(m.TroubleAnswer(proceed=False, message=describe_trouble(tp, found)), decided)
+        return Decision(m.TroubleAnswer(proceed=False, message=self.describe_trouble(partition)), decided)
 
-    def _accepted(self, partition: Partition, found: ev.TroubleFound, now_ms: int, cause: str) -> tuple[ev.Event, ...]:
-        if found.new_life:
+    def _accepted(self, partition: Partition, trouble: OpenTrouble, now_ms: int, cause: str) -> tuple[ev.Event, ...]:
+        if trouble.begins_life:
             start = ev.LifeStart(
                 topic=partition.topic,
                 partition=partition.partition,
-                start=found.accept_until,
-                topic_id=found.topic_id,
-                leader_epoch=found.leader_epoch,
+                start=trouble.accept_until,
+                topic_id=trouble.topic_id,
+                leader_epoch=trouble.leader_epoch,
             )
             return (ev.LifeBegun(start=start, time_ms=now_ms, cause=cause),)
-        gap = Gap(from_offset=partition.position, until_offset=found.accept_until, cause=cause)
+        gap = Gap(from_offset=partition.position, until_offset=trouble.accepted_until, cause=cause)
         return (ev.GapRecorded(topic=partition.topic, partition=partition.partition, gap=gap, time_ms=now_ms),)
+
+    def _decided_upon(
+        self, partition: Partition, trouble: OpenTrouble, now_ms: int, cause: str
+    ) -> tuple[ev.Event, ...]:
+        """The gap or the new life; whoever held the partition is told to claim it again."""
+        owner = partition.owner
+        decided = self._applied(*self._accepted(partition, trouble, now_ms, cause))
+        self._reclaim(owner, partition.tp)
+        return decided
+
+    def _reclaim(self, receiver_id: str, tp: TopicPartition) -> None:
+        """Orders a receiver to claim ``tp`` again, once until it has acknowledged that."""
+        orders = self._orders.get(receiver_id, _Orders())
+        if receiver_id and not any(c.kind == "reclaim" and tp in c.partitions for c in orders.open):
+            self.order(receiver_id, "reclaim", [tp])
+
+    # ---- adoption (rule 8) -------------------------------------------------------------------------------------------
+
+    def _searches(self, request: Searches, now: float, now_ms: int) -> Decision:
+        """Which partitions wait for a search of the WAL. A receiver that takes in under an outdated token is told to claim
+        again, or it might never learn that the token is."""
+        searches = []
+        for partition in self.state.partitions.values():
+            trouble = partition.trouble
+            if trouble is None or trouble.tried == partition.token or partition.position != trouble.position:
+                continue
+            unsettled = self._unsettled(partition)
+            for writer in unsettled:
+                if writer.token != partition.token and self._held(writer, partition.tp):
+                    self._reclaim(writer.receiver_id, partition.tp)
+            searches.append(
+                Search(
+                    tp=partition.tp,
+                    life=partition.life.life,
+                    topic_id=partition.life.topic_id,
+                    position=partition.position,
+                    limit=trouble.accept_until if trouble.kind == "out-of-range" and not trouble.new_life else None,
+                    token=partition.token,
+                    waits_for=tuple(writer.receiver_id for writer in unsettled),
+                )
+            )
+        return Decision(tuple(searches))
+
+    def _unsettled(self, partition: Partition) -> list[Writer]:
+        """Writers that may still sync a block under a token of ``partition``. One whose epoch is outdated or that released
+        its token is none of ``partition.writers`` any more; another is settled by its own word, given after it knew."""
+        return [writer for writer in partition.writers if not self._settled(writer, partition.tp)]
+
+    def _settled(self, writer: Writer, tp: TopicPartition) -> bool:
+        if writer.receiver_id == ADOPTER:
+            return False  # of this driver: it releases what it claims
+        news = self.receiver_news.get(writer.receiver_id)
+        if news is None or news.heartbeat.epoch != writer.epoch or news.heartbeat.claims_done < writer.claim:
+            return False
+        return not self._held(writer, tp)
+
+    def _held(self, writer: Writer, tp: TopicPartition) -> bool:
+        news = self.receiver_news.get(writer.receiver_id)
+        return news is not None and any(
+            (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
+            for held in news.heartbeat.holding
+        )
+
+    def _nothing_to_adopt(self, request: NothingToAdopt, now: float, now_ms: int) -> Decision:
+        search = request.search
+        partition = self.state.partition(search.tp)
+        trouble = partition.trouble if partition is not None else None
+        if (
+            partition is None
+            or trouble is None
+            or (partition.life.life, partition.position) != (search.life, search.position)
+            or trouble.position != search.position
+            or partition.token != search.token  # whoever was given a newer one may write since the search began
+            or self._unsettled(partition)
+        ):
+            return Decision(False)
+        self.hindered.pop(search.tp, None)
+        tried = ev.AdoptionTried(
+            topic=search.tp.topic,
+            partition=search.tp.partition,
+            token=partition.token,
+            adoptable_from=request.adoptable_from,
+        )
+        decided = self._applied(tried)
+        if self._recorded(trouble):
+            now_accepted = partition.trouble
+            assert now_accepted is not None
+            decided += self._decided_upon(partition, now_accepted, now_ms, f"{trouble.kind}, recorded by on_gap")
+        return Decision(True, decided)
+
+    def _recorded(self, trouble: OpenTrouble) -> bool:
+        """Whether the policy decides, and no person."""
+        return self._on_gap == "record" and trouble.kind != "corrupt"
+
+    def _adoption_hindered(self, request: AdoptionHindered, now: float, now_ms: int) -> Decision:
+        if request.words:
+            self.hindered[request.tp] = request.words
+        else:
+            self.hindered.pop(request.tp, None)
+        return Decision()
+
+    def _fence(self, request: m.FenceRequest, now: float, now_ms: int) -> Decision:
+        tp = TopicPartition(request.topic, request.partition)
+        partition = self.state.partition(tp)
+        waits_for = [w.receiver_id for w in self._unsettled(partition)] if partition and partition.trouble else []
+        if request.receiver_id not in waits_for or is_reserved(request.receiver_id):
+            raise RefusedError(
+                f"{tp} does not wait for receiver {request.receiver_id!r}"
+                + (f" but for {', '.join(waits_for)}" if waits_for else "; `forebay status` shows what it waits for"),
+                "conflict",
+            )
+        fenced = ev.ReceiverFenced(receiver_id=request.receiver_id, epoch=self.state.next_epoch())
+        self._forget(request.receiver_id)
+        words = f"receiver {request.receiver_id} is fenced: should it ever wake, it ends, and nothing it does counts"
+        return Decision(m.OperatorAnswer(message=words), self._applied(fenced))
+
+    def _forget(self, receiver_id: str) -> None:
+        """What was ordered and heard under an epoch that has ended."""
+        self._orders.pop(receiver_id, None)
+        self.receiver_news.pop(receiver_id, None)
+
+    def describe_trouble(self, partition: Partition) -> str:
+        """What was lost and the way out, in one sentence."""
+        trouble = partition.trouble
+        assert trouble is not None
+        tp, until = partition.tp, trouble.accepted_until
+        words = {
+            "truncated": f"Kafka's log was cut back below offset {trouble.position}",
+            "recreated": f"the topic was deleted and created again; what it held from offset {trouble.position} on is gone",
+            "corrupt": f"the record batch at offset {trouble.position} fails its checksum",
+        }.get(trouble.kind if trouble.kind == "corrupt" or trouble.begins_life else "")
+        words = words or f"Kafka no longer holds offsets {trouble.position} to {until}"
+        if self._recorded(trouble):
+            way_out = "this is recorded"
+        else:
+            way_out = f"`forebay offsets accept-gap {tp} {trouble.position} {until}` goes on"
+        if trouble.tried == partition.token:
+            return f"{tp}: {words}; {way_out}"
+        return f"{tp}: {words}; {way_out} when the WAL has been searched for them{self._why_not_searched(partition)}"
+
+    def _why_not_searched(self, partition: Partition) -> str:
+        unsettled = self._unsettled(partition)
+        if unsettled:
+            names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
+            return (
+                f", which waits for what receiver {names} may still write: stop or restart it; or, if its host is gone for "
+                f"good, add `--fence {unsettled[0].receiver_id}`"
+            )
+        hindered = self.hindered.get(partition.tp, "")
+        return f", which can't be done yet: {hindered}" if hindered else ""
 
     def _heartbeat(self, request: m.HeartbeatRequest, now: float, now_ms: int) -> Decision:
         self._check_epoch(request.receiver_id, request.epoch)
@@ -445,31 +649,23 @@ class Tracker:
         partition = self.state.partition(tp)
         trouble = partition.trouble if partition is not None else None
         if partition is None or trouble is None:
-            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "conflict")
-        shown = (trouble.position, trouble.accept_until)
+            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "not-found")
+        shown = (trouble.position, trouble.accepted_until)
         if (request.from_offset, request.until_offset) != shown or partition.position != trouble.position:
             raise RefusedError(
                 f"{tp} waits for a decision about {shown[0]} to {shown[1]}, not {request.from_offset} to "
                 f"{request.until_offset}: accept exactly what `forebay status` shows",
                 "conflict",
             )
-        owner = partition.owner
-        found = ev.TroubleFound(
-            topic=tp.topic,
-            partition=tp.partition,
-            kind=trouble.kind,
-            position=trouble.position,
-            accept_until=trouble.accept_until,
-            new_life=trouble.new_life,
-            topic_id=trouble.topic_id,
-            leader_epoch=trouble.leader_epoch,
-        )
-        decided = self._applied(
-            *self._accepted(partition, found, now_ms, f"{trouble.kind}, accepted by {said_by(request.cause)}")
-        )
-        if owner:
-            self.order(owner, "reclaim", [tp])
-        done = "a new life was begun" if trouble.new_life else "the gap was recorded"
+        if trouble.tried != partition.token:
+            raise RefusedError(
+                f"{tp}: nothing is given up before the WAL has been searched for it{self._why_not_searched(partition)}; "
+                "try again then",
+                "not-searched",
+            )
+        cause = f"{trouble.kind}, accepted by {said_by(request.cause)}"
+        decided = self._decided_upon(partition, trouble, now_ms, cause)
+        done = "a new life was begun" if trouble.begins_life else "the gap was recorded"
         return Decision(m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}"), decided)
 
     def _accept_loss(self, request: m.AcceptLossRequest, now: float, now_ms: int) -> Decision:
@@ -689,17 +885,6 @@ def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
     )
 
 
-def describe_trouble(tp: TopicPartition, found: ev.TroubleFound | Any) -> str:
-    """One sentence with the way out."""
-    words = {
-        "out-of-range": f"Kafka no longer holds offsets {found.position} to {found.accept_until}",
-        "truncated": f"Kafka's log was cut back below offset {found.position}",
-        "recreated": f"the topic was deleted and created again; what it held from offset {found.position} on is gone",
-        "corrupt": f"the record batch at offset {found.position} fails its checksum",
-    }.get(found.kind, found.kind)
-    return f"{tp}: {words}; `forebay offsets accept-gap {tp} {found.position} {found.accept_until}` goes on"
-
-
 def status(
     tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any]
 ) -> m.StatusAnswer:
@@ -732,11 +917,13 @@ def status(
                 else "claimed"
                 if p.owner
                 else "unclaimed",
-                trouble=describe_trouble(p.tp, p.trouble) if p.trouble else "",
+                trouble=tracker.describe_trouble(p) if p.trouble else "",
             )
         )
     receivers = []
     for r in state.receivers.values():
+        if is_reserved(r.receiver_id):
+            continue
         heard = tracker.receiver_news.get(r.receiver_id)
         silent = now - heard.at if heard is not None else -1.0
         receivers.append(
@@ -744,7 +931,13 @@ def status(
                 receiver_id=r.receiver_id,
                 epoch=r.epoch,
                 host=r.host,
-                state="registered" if heard is None else "lost" if silent > receiver_timeout else heard.heartbeat.state,
+                state="fenced"
+                if not r.instance_id
+                else "registered"
+                if heard is None
+                else "lost"
+                if silent > receiver_timeout
+                else heard.heartbeat.state,
                 detail=heard.heartbeat.detail if heard is not None else "",
                 silent_seconds=round(silent, 1),
                 buffered_bytes=heard.heartbeat.buffered_bytes if heard is not None else 0,

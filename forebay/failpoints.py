@@ -51,6 +51,11 @@ NAMES: dict[str, str] = {
     "cleanup.after-delete": "deleted, done not journalled",
     "cleanup.after-done": "done durable",
     "history.after-append": "batches in the history, still in the journal's state",
+    "adoption.before-search": "trouble durable, every writer settled, the WAL not yet searched",
+    "adoption.before-claim": "an orphan found, the partition not yet claimed",
+    "adoption.before-write": "the partition claimed for adoption, nothing written",
+    "adoption.before-report": "the adopted block durable, not reported",
+    "adoption.before-release": "the adopted block accepted, the claim not released",
     "agent.before-delete": "told to delete, not begun",
 }
 

@@ -81,6 +81,7 @@ class ClaimRequest(Message, frozen=True, kw_only=True):
     receiver_id: str
     epoch: int
     claims: tuple[ClaimAsk, ...]
+    number: int = 0  # of this request among the process's claims, from 1; 0: an older release
 
 
 class ClaimGrant(Message, frozen=True, kw_only=True):
@@ -189,8 +190,20 @@ class Command(Message, frozen=True, kw_only=True):
     blocks: tuple[str, ...] = ()
 
 
+class Holding(Message, frozen=True, kw_only=True):
+    """A token under which the receiver may yet write: it takes records in under it, or has some that are not in the WAL."""
+
+    topic: str
+    partition: int
+    token: int
+
+
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/receivers/heartbeat."""
+    """POST /v1/receivers/heartbeat.
+
+    ``holding``: all that it may yet write under. Once a claim is among ``claims_done`` and its token not among ``holding``,
+    it never will be again: so a heartbeat that is late or repeated says nothing wrong.
+    """
 
     receiver_id: str
     epoch: int
@@ -201,6 +214,10 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     records: int  # taken in since the start
     counters: dict[str, int] = {}  # name → count: e.g. local_copies_given_up, stale_messages_dropped
     partitions: tuple[PartitionStatus, ...] = ()
+    claims_done: int = (
+        -1
+    )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
+    holding: tuple[Holding, ...] = ()
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -253,7 +270,7 @@ class TrackedReceiver(Message, frozen=True, kw_only=True):
     receiver_id: str
     epoch: int
     host: str
-    state: str  # registered | starting | active | waiting | draining | lost
+    state: str  # registered | starting | active | waiting | draining | lost | fenced
     detail: str
     silent_seconds: float  # since its last heartbeat, -1 before the first
     buffered_bytes: int
@@ -324,6 +341,14 @@ class AcceptGapRequest(Message, frozen=True, kw_only=True):
     from_offset: int
     until_offset: int
     cause: str = ""  # who accepts it, and why
+
+
+class FenceRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/fence. The host of a receiver that ``partition`` waits for is gone for good: its epoch is outdated."""
+
+    topic: str
+    partition: int
+    receiver_id: str
 
 
 class AcceptLossRequest(Message, frozen=True, kw_only=True):

@@ -280,6 +280,23 @@ def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, d
     return last + 1
 
 
+def as_source(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of ``BLOCK_SCHEMA`` as ``SOURCE_SCHEMA``, as it was before it was encoded; no copy."""
+    key, value, _, _, offset, timestamp, timestamp_type, *headers = batch.columns
+    columns = [key, value, offset, timestamp.view(pa.int64()), timestamp_type, *headers]
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(bool(headers)))
+
+
+def extent(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
+    """Bytes of the keys and values in ``batches``, and their newest timestamp in milliseconds, -1 without records."""
+    size, newest = 0, -1
+    for batch in batches:
+        size += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
+        timestamps = _numbers(_milliseconds(batch.column("timestamp")), np.int64)
+        newest = max(newest, int(timestamps.max(initial=-1)))
+    return size, newest
+
+
 # ---- what users see --------------------------------------------------------------------------------------------------
 
 _BOUND = (2**63 - 1) // 1000

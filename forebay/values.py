@@ -21,6 +21,14 @@ LINEAGE_SHIFT = 40
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
+#: receivers' ids that begin so belong to the driver and the tools, and are refused from the wire
+RESERVED_PREFIX = "forebay-"
+
+
+def is_reserved(receiver_id: str) -> bool:
+    return receiver_id.startswith(RESERVED_PREFIX)
+
+
 def numbered(lineage: int, count: int) -> int:
     """The ``count``-th number of ``lineage``. Raises ValueError outside 1 ≤ lineage < 8192, 0 ≤ count < 2**40."""
     if not 1 <= lineage < 8192 or not 0 <= count < 1 << LINEAGE_SHIFT:
@@ -136,6 +144,8 @@ class BlockMeta(msgspec.Struct, frozen=True):
     host: str
     headers: bool = False  # whether the payload has a headers column
     key_id: str | None = None  # of the key that encrypted the payload; None: not encrypted
+    #: True: its topics' ids were read after its last poll, before it was written, and were those of the claims; else absent
+    checked: bool | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_name("receiver id", self.receiver_id)

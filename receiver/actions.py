@@ -89,6 +89,14 @@ class StoreBlock:
     draft: BlockDraft
 
 
+@dataclass(frozen=True, slots=True)
+class TopicsChecked:
+    """The topics of these blocks had the ids of their claims after the last poll: said in their frames, if it is not too
+    late, so that a block that is never reported can be told from one of a topic that was created again."""
+
+    sequences: tuple[int, ...]
+
+
 # ---- on the driver ---------------------------------------------------------------------------------------------------
 
 
@@ -157,4 +165,4 @@ SourceAction: TypeAlias = (
     Subscribe | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
 )
 DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
-Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | Note | Exit
+Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | TopicsChecked | Note | Exit

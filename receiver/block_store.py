@@ -12,11 +12,12 @@ import os
 import queue
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import tenacity
 
 from forebay import failpoints
@@ -38,6 +39,8 @@ _log = logging.getLogger("forebay.receiver")
 ENCODED_MAX = 1
 #: a step in hand when the store closes may take so long
 CLOSE_SECONDS_MAX = 30.0
+#: a block waits so long for the word that its topics' ids were checked, then goes without it
+CHECK_SECONDS_MAX = 0.2
 #: between two attempts to write
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 
@@ -87,6 +90,8 @@ class BlockStore:
             for name, step in (("encode", self._encode_all), ("wal", self._write_all))
         ]
         self._local_failure_told = False
+        self._checked: set[int] = set()
+        self._check_came = threading.Condition()
 
     def open_epoch(self, epoch: int) -> None:
         """The blocks put from now on are written under ``epoch``: to segments of its own (INV-4)."""
@@ -104,6 +109,12 @@ class BlockStore:
     def put(self, draft: BlockDraft) -> None:
         """Never waits: how much may be queued is the machine's business."""
         self._drafts.put(draft)
+
+    def checked(self, sequences: Sequence[int]) -> None:
+        """The topics' ids of these blocks were read after their last poll, and are those of the claims."""
+        with self._check_came:
+            self._checked.update(sequences)
+            self._check_came.notify_all()
 
     def __enter__(self) -> BlockStore:
         for thread in self._threads:
@@ -136,6 +147,8 @@ class BlockStore:
         try:
             while (draft := self._drafts.get()) is not None and not self._closing.is_set():
                 block = encode(draft, self._writing, self._clock.wall_ms())
+                if self._is_checked(draft):
+                    block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
                 local = self._local.submit(self._copy, block)
                 if failpoints.armed("receiver.after-local-write"):
                     local.result()
@@ -143,6 +156,16 @@ class BlockStore:
                 self._hand_over(_Writing(draft.sequence, block, local))
         finally:
             self._hand_over(None)
+
+    def _is_checked(self, draft: BlockDraft) -> bool:
+        """It is written all the same without that word: brokers may be gone for long, and memory is bounded. A block is
+        reported only when its topics' ids were read, so what this waits for costs nothing but the overlap."""
+        if not any(part.topic_id for part in draft.ranges):
+            return False
+        with self._check_came:
+            known = self._check_came.wait_for(lambda: draft.sequence in self._checked, CHECK_SECONDS_MAX)
+            self._checked = {sequence for sequence in self._checked if sequence > draft.sequence}
+        return known
 
     def _hand_over(self, writing: _Writing | None) -> None:
         while not self._closing.is_set():

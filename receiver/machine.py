@@ -20,7 +20,7 @@ from receiver import actions as act
 from receiver import hole
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft, DraftRange, OpenBlock, Piece, remaining
-from receiver.partition import TAKING, Partition, Phase
+from receiver.partition import HOLDING, TAKING, Partition, Phase
 from receiver.source import CommitPoint
 
 #: delays grow by doubling from ``reclaim_delay`` up to this many times it
@@ -92,6 +92,10 @@ class ReceiverMachine:
         self._open = OpenBlock()
         self._sealed: list[_Sealed] = []  # in order of sequence, until answered
         self._unanswered: Counter[TopicPartition] = Counter()  # sealed blocks that hold a range of it
+        self._storing: dict[int, tuple[tuple[TopicPartition, int], ...]] = {}  # given to the store and not durable yet,
+        self._storing_under: Counter[tuple[TopicPartition, int]] = Counter()  # answered or not: its ranges' tokens
+        self._claims = 0  # claims sent
+        self._claims_open: set[int] = set()  # those neither answered nor given up
         self._sequence = 0
         self._weight_bytes = 0  # of the sealed blocks and of what is held to be cut again
         self._record_bytes = 0.0  # weight of a usual record
@@ -364,13 +368,17 @@ class ReceiverMachine:
         releases = []
         for tp in self._revoking:
             partition = self._partitions.get(tp)
-            if partition is not None and partition.token:
+            if partition is not None and partition.token and not self._stores(tp):
                 releases.append(messages.Release(topic=tp.topic, partition=tp.partition, token=partition.token))
             self._throw_away(tp)
         done, self._revoking = self._revoking, ()
         self._do(act.RevocationDone(done))
-        # Only for status: should this be lost, the next owner's claim ends the token just the same.
+        # Says that nothing is written under the token any more. Should it be lost, a heartbeat says so.
         self._release(releases, now, lambda: None)
+
+    def _stores(self, tp: TopicPartition) -> bool:
+        """Whether the store may yet write a block of the partition, under whatever token."""
+        return any(stored == tp for stored, _ in self._storing_under)
 
     def _lost(self, event: inp.Lost, now: float) -> None:
         # Rule 6: another receiver may own them by now. Blocks already sealed may still be reported: the driver decides
@@ -486,7 +494,19 @@ class ReceiverMachine:
         if not claiming:
             return
         self._commit_failures = 0
-        request = self._ask(now, self._claimed, lambda reason, at: self._round_failed(request, reason, at))
+        self._claims += 1
+        number = self._claims
+        self._claims_open.add(number)
+
+        def done(event: inp.Claimed, at: float) -> None:
+            self._claims_open.discard(number)
+            self._claimed(event, at)
+
+        def failed(reason: str, at: float) -> None:
+            self._claims_open.discard(number)
+            self._round_failed(request, reason, at)
+
+        request = self._ask(now, done, failed)
         asks = []
         for partition in claiming:
             assert partition.looked is not None
@@ -501,7 +521,9 @@ class ReceiverMachine:
         self._do(
             act.Claim(
                 request,
-                messages.ClaimRequest(receiver_id=self._receiver_id, epoch=self.epoch, claims=tuple(asks)),
+                messages.ClaimRequest(
+                    receiver_id=self._receiver_id, epoch=self.epoch, claims=tuple(asks), number=number
+                ),
             )
         )
 
@@ -658,6 +680,8 @@ class ReceiverMachine:
         self._sealed.append(_Sealed(draft, weight, checked, now))
         self._weight_bytes += weight
         self._open = OpenBlock()
+        self._storing[draft.sequence] = tuple((part.tp, part.token) for part in ranges)
+        self._storing_under.update(self._storing[draft.sequence])
         self._do(act.StoreBlock(draft))
 
     # ---- rule 8: holes and trouble -----------------------------------------------------------------------------------
@@ -734,6 +758,7 @@ class ReceiverMachine:
             topic_id=partition.trouble_topic_id or seen.topic_id,
         )
         self._do(act.SendTrouble(request, message))
+        self._heartbeat_at = now  # the driver decides when it has heard that nothing is held under the token
 
     def _trouble_answered(self, event: inp.TroubleAnswered, now: float) -> None:
         for partition in self._of_request(event.request):
@@ -773,6 +798,7 @@ class ReceiverMachine:
         self._checking = False
         self._check_obstacle = ""
         recreated: dict[TopicPartition, str] = {}
+        checked: list[int] = []
         for sealed in self._sealed:
             if sealed.checked or sealed.draft.sequence > until:
                 continue
@@ -783,6 +809,10 @@ class ReceiverMachine:
             }
             recreated.update(other)
             sealed.checked = not other
+            if sealed.checked and sealed.stored is None:
+                checked.append(sealed.draft.sequence)
+        if checked:
+            self._do(act.TopicsChecked(tuple(checked)))
         if not recreated:
             return
         unclean = [sealed for sealed in self._sealed if not sealed.checked and sealed.draft.sequence <= until]
@@ -940,6 +970,10 @@ class ReceiverMachine:
         if self._no_space:
             self._note("there is space in the WAL again")
             self._no_space = ""
+        for under in self._storing.pop(event.sequence, ()):
+            self._storing_under[under] -= 1
+            if not self._storing_under[under]:
+                del self._storing_under[under]
         if not event.block.local and self._settings.local_copies:
             self.counters["local_copies_given_up"] += 1
         for sealed in self._sealed:
@@ -996,8 +1030,23 @@ class ReceiverMachine:
             records=self.records,
             counters=dict(self.counters),
             partitions=tuple(self._status(partition) for partition in self._partitions.values()),
+            claims_done=min(self._claims_open) - 1 if self._claims_open else self._claims,
+            holding=self._holding(),
         )
         self._do(act.Heartbeat(self._ask(now, self._beat_answered, self._beat_failed), message))
+
+    def _holding(self) -> tuple[messages.Holding, ...]:
+        """Every token under which something may yet be written. One that is not among them never comes back: a partition
+        leaves the phases that take in under its token only by a new claim, and from the store there is one way."""
+        under = {
+            (tp, partition.token)
+            for tp, partition in self._partitions.items()
+            if partition.phase in HOLDING or tp in self._open.ranges
+        }
+        under |= self._storing_under.keys()
+        return tuple(
+            messages.Holding(topic=tp.topic, partition=tp.partition, token=token) for tp, token in sorted(under)
+        )
 
     def _status(self, partition: Partition) -> messages.PartitionStatus:
         if partition.phase is Phase.ACTIVE:
@@ -1094,7 +1143,7 @@ class ReceiverMachine:
         releases = [
             messages.Release(topic=tp.topic, partition=tp.partition, token=partition.token)
             for tp, partition in self._partitions.items()
-            if partition.token
+            if partition.token and not self._stores(tp)
         ]
         if not releases:
             self._drained()

@@ -23,6 +23,8 @@ class Phase(Enum):
 
 #: phases in which records of the current generation are taken in
 TAKING = frozenset({Phase.ACTIVE})
+#: phases from which records may be taken in under the token at hand
+HOLDING = frozenset({Phase.ACTIVE, Phase.INSPECTING})
 
 
 @dataclass(slots=True)

@@ -90,6 +90,8 @@ class ReceiverService:
     def _hand_out(self, action: act.Action) -> None:
         if isinstance(action, act.StoreBlock):
             self._store.put(action.draft)
+        elif isinstance(action, act.TopicsChecked):
+            self._store.checked(action.sequences)
         elif isinstance(action, act.Report):
             self._reports.send(action)
         elif isinstance(action, act.Heartbeat):

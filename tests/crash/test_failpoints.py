@@ -51,6 +51,8 @@ ARRIVALS = {
 }
 OPENING = ("journal.opening", "journal.after-snapshot")
 REBALANCE = ("receiver.revoke",)
+#: tests/integration/test_adoption.py
+ADOPTION = tuple(f"adoption.before-{step}" for step in ("search", "claim", "write", "report", "release"))
 
 
 def process_of(failpoint: str) -> str:
@@ -81,7 +83,7 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE]) == sorted(failpoints.NAMES)
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION]) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("failpoint", ARRIVALS)
@@ -175,6 +177,8 @@ ELSEWHERE = {
     "PartitionsAdded": "below",
     "ClaimReleased": "below",
     "TroubleFound": "tests/integration/test_topics.py",
+    "AdoptionTried": "tests/integration/test_adoption.py",
+    "ReceiverFenced": "tests/integration/test_adoption.py",
     "GapRecorded": "tests/integration/test_topics.py",
     "LifeBegun": "tests/integration/test_topics.py",
     "LossAccepted": "tests/integration/test_lost_block.py",

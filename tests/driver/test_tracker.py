@@ -238,6 +238,7 @@ def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() 
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    assert t.search_in_vain(epoch)
     (result,) = t.report(epoch, t.block(epoch, [offsets(0, 5, token)]))
     assert [s.reason for s in result.stale] == ["life"]
 
@@ -268,6 +269,7 @@ def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:
     assert not answer.proceed
     assert "forebay offsets accept-gap t/0 0 40" in answer.message
     assert t.state.partitions["t/0"].position == 0
+    assert t.search_in_vain(epoch)
     with pytest.raises(RefusedError, match="exactly what"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=41))
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
@@ -283,24 +285,12 @@ def test_accepting_orders_the_owner_to_claim_again_until_it_has() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.say(trouble(epoch, token))
+    assert t.search_in_vain(epoch)
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
-
-    def heartbeat(acknowledged: int) -> tuple[m.Command, ...]:
-        beat = m.HeartbeatRequest(
-            receiver_id="r1",
-            epoch=epoch,
-            state="active",
-            detail="",
-            acknowledged=acknowledged,
-            buffered_bytes=0,
-            records=0,
-        )
-        return t.say(beat).commands  # type: ignore[no-any-return]
-
-    (command,) = heartbeat(0)
+    (command,) = t.beat(epoch)
     assert (command.kind, command.partitions, command.driver_epoch) == ("reclaim", (tp(),), numbered(1, 1))
-    assert heartbeat(0) == (command,)
-    assert heartbeat(command.version) == ()
+    assert t.beat(epoch) == (command,)
+    assert t.beat(epoch, seen=command.version) == ()
 
 
 def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token() -> None:
@@ -308,7 +298,8 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 10)
-    assert t.say(trouble(epoch, token, position=10)).proceed
+    assert not t.say(trouble(epoch, token, position=10)).proceed
+    assert t.search_in_vain(epoch)
     assert next(e.gap for e in t.events if isinstance(e, ev.GapRecorded)).from_offset == 10
     assert t.state.partitions["t/0"].owner == ""
     assert t.state.partitions["t/0"].position == 40
@@ -324,11 +315,13 @@ def test_a_gap_is_completed_with_what_lies_before_it(gap_first: bool) -> None:
     batch = t.batch()
     if gap_first:
         t.say(trouble(epoch, token, position=10))
+        assert t.search_in_vain(epoch)
         assert t.state.partitions["t/0"].completed == 0
     t.complete(batch)
     if not gap_first:
         assert t.state.partitions["t/0"].completed == 10
         t.say(trouble(epoch, token, position=10))
+        assert t.search_in_vain(epoch)
     assert t.state.partitions["t/0"].completed == 40
 
 
@@ -338,6 +331,7 @@ def test_a_position_above_the_log_begins_a_new_life_at_its_end() -> None:
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 100)
     t.say(trouble(epoch, token, position=100, low=0, high=60))
+    assert t.search_in_vain(epoch)
     partition = t.state.partitions["t/0"]
     assert (partition.life.life, partition.position, partition.lives[0].end) == (2, 60, 100)
 
@@ -348,6 +342,7 @@ def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     assert not t.say(trouble(epoch, token, kind="corrupt", low=0)).proceed
+    assert t.search_in_vain(epoch)
     assert t.state.partitions["t/0"].position == 0
 
 
@@ -508,6 +503,7 @@ def test_an_orphan_of_an_ended_life_goes() -> None:
     token = t.claim(epoch).view.token
     orphan = t.block(epoch, [offsets(0, 5, token)])
     t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    assert t.search_in_vain(epoch)
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
 
@@ -578,6 +574,7 @@ def test_replaying_the_events_gives_the_same_state() -> None:
     t.take_in(first, token, 10, local=True)
     t.batch()
     t.say(trouble(first, token, position=10))
+    assert t.search_in_vain(first)
     token = t.claim(second, receiver="r2").view.token
     t.take_in(second, token, 50, receiver="r2")
     t.complete(t.state.unfinished()[0].batch_id)

@@ -734,7 +734,7 @@ def test_a_refusal_while_draining_is_claimed_and_cut_again_but_nothing_more_is_r
 def test_a_stop_ends_without_reporting_what_is_open() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
-    stage.poll(start, range(3))
+    stage.poll(start, range(3)).seal_and_store()
     _beat(stage, numbered(1, 1), messages.Command(version=1, driver_epoch=numbered(1, 1), kind="stop"))
     stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
     stage.tell(inp.Released(stage.one(act.Release).request))

@@ -18,6 +18,7 @@ from driver.discovery import check_commits
 from driver.events import Event, LifeStart
 from driver.state import State
 from driver.tracker import (
+    ADOPTER,
     Allocate,
     Archived,
     Ask,
@@ -40,6 +41,7 @@ from wal import layout
 from wal.blocks import block_of_frame
 from wal.retention import Limits
 from wal.scan import read_frame
+from wal.writer import SegmentLimits
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -130,6 +132,8 @@ class DriverProcess:
             return bool(state.batches) and bool(state.unfinished())
         if task == "discover":
             return True
+        if task == "adopt":
+            return any(p.trouble is not None or p.owner == ADOPTER for p in state.partitions.values())
         return bool(self._deletes or state.blocks or self.world.wal.list(f"{self.world.stream}/blocks"))
 
     def advance(self) -> None:
@@ -264,7 +268,24 @@ class DriverProcess:
             lambda _: None,  # only its thread fails
         )
         self.leading = True
-        tasks = {"discover": self._discover(), "timer": self._timer(), "job": self._job(), "clean": self._clean()}
+        self._adopter = world.kinds.adopter(
+            world.wal,
+            world.stream,
+            "host-driver",
+            self.name,
+            "none",
+            SegmentLimits(world.options.segment_bytes, float("inf")),
+            world.kafka.topic_id,
+            lambda: world.wall_ms,
+            world.new_uid,
+        )
+        tasks = {
+            "discover": self._discover(),
+            "timer": self._timer(),
+            "job": self._job(),
+            "clean": self._clean(),
+            "adopt": self._adopt(),
+        }
         for name, task in tasks.items():
             self._tasks[name] = task
             first = next(task)
@@ -354,6 +375,18 @@ class DriverProcess:
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
         positions = yield Ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.lineage, positions)
+
+    def _adopt(self) -> Task:
+        """``driver.adoption``'s rounds, each place where it may die a step."""
+        while True:
+            yield "begin"
+            steps = self._adopter.round()
+            answer: Any = None
+            while True:
+                try:
+                    answer = yield steps.send(answer)
+                except StopIteration:
+                    break
 
     def _timer(self) -> Task:
         while True:

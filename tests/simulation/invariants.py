@@ -23,8 +23,9 @@ from forebay.records import decode_block
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage
-from wal.blocks import block_of_frame
-from wal.scan import read_frame
+from wal.blocks import block_of_frame, decode_meta
+from wal.frame import Frame, FrameKind
+from wal.scan import read_frame, scan_segment
 from wal.storage import Paths
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ class Invariants:
         self._written: dict[
             tuple[TopicPartition, int], list[tuple[int, int, str]]
         ] = {}  # per token, all that was written
+        self._given_up: dict[str, tuple[int, int]] = {}  # per partition, the gaps and lives that were checked
+        self._synced: dict[str, BlockMeta] = {}  # durable, and not known to be accepted
+        self._void: set[str] = set()  # blocks that a fenced process made durable
         self.runs: dict[int, tuple[Any, ...]] = {}  # batch → packing and rows that the job saw
 
     # ---- after every step --------------------------------------------------------------------------------------------
@@ -140,10 +144,74 @@ class Invariants:
                 raise InvariantViolation(
                     "INV-3", f"{partition.tp} is shown as completed to {partition.completed} of {partition.position}"
                 )
+        self._check_given_up(state)
         findings = audit.report(state, self.finished).findings
         if findings:
             invariant = "INV-3" if findings[0].kind == "duplicate" else "INV-2"
             raise InvariantViolation(invariant, f"the audit finds {findings[0]}")
+
+    def _check_given_up(self, state: State) -> None:
+        """INV-2: a gap, or the end of a life, gives up no record that the WAL durably holds."""
+        new = {
+            key: p
+            for key, p in state.partitions.items()
+            if self._given_up.get(key, (0, 1)) != (len(p.gaps), len(p.lives))
+        }
+        if not new:
+            return
+        self._given_up.update({key: (len(p.gaps), len(p.lives)) for key, p in new.items()})
+        for path in self._wal.list(f"{self._world.stream}/blocks"):
+            for item in scan_segment(self._wal, path):  # type: ignore[arg-type]
+                if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
+                    meta = decode_meta(item.metadata, path, item.offset)
+                    self._check_not_given_up(state, meta, "was given up, the WAL holds it in")
+
+    def _check_not_given_up(self, state: State, meta: BlockMeta, words: str) -> None:
+        if meta.id in self._void or meta.id in state.blocks:
+            return
+        for held in meta.ranges:
+            partition = state.partition(held.tp)
+            if partition is None or held.life > partition.life.life:
+                continue
+            life = partition.lives[held.life - 1]
+            if self._world.kafka.topic_id(held.topic) != life.topic_id and meta.checked is not True:
+                continue  # nobody can tell of which topic it is
+            for recorded in partition.gaps:
+                gap = recorded.gap
+                if (
+                    recorded.life == held.life
+                    and held.from_offset < gap.until_offset
+                    and gap.from_offset < held.until_offset
+                ):
+                    raise InvariantViolation(
+                        "INV-2", f"the gap [{gap.from_offset}, {gap.until_offset}) {words} {meta.id}"
+                    )
+            if life.end is not None and held.until_offset > life.end:
+                raise InvariantViolation("INV-2", f"what lies beyond {life.end} of an ended life {words} {meta.id}")
+
+    def block_synced(self, process: ReceiverProcess, meta: BlockMeta) -> None:
+        """INV-2: nobody who is not fenced makes durable what was given up before."""
+        self._refresh()
+        if self.durable is None:
+            return
+        self._synced[meta.id] = meta
+        known = self.durable.receivers.get(process.receiver_id)
+        if known is not None and known.epoch != process.machine.epoch:
+            self._void.add(meta.id)
+        self._check_not_given_up(self.durable, meta, "was given up before it could be synced in")
+
+    def unreported(self, tp: TopicPartition) -> bool:
+        """Whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""
+        partition = self.durable.partition(tp) if self.durable is not None else None
+        if self.durable is None or partition is None:
+            return False
+        self._synced = {name: meta for name, meta in self._synced.items() if name not in self.durable.blocks}
+        return any(
+            (held.tp, held.life) == (tp, partition.life.life)
+            and held.from_offset <= partition.position < held.until_offset
+            for meta in self._synced.values()
+            for held in meta.ranges
+        )
 
     def _check_blocks(self) -> None:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""

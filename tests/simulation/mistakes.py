@@ -13,14 +13,17 @@ from unittest import mock
 import msgspec
 
 from driver import journal
+from driver.adoption import Adopter, Orphan, eligible
 from driver.block_index import BlockIndex
-from driver.events import Event
+from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter
 from driver.journal import Journal
-from driver.tracker import CleanSegment, Decision, Tracker
+from driver.state import Partition as PartitionState
+from driver.state import Writer
+from driver.tracker import ADOPTER, CleanSegment, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
-from forebay.values import TopicPartition
+from forebay.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
 from receiver.machine import ReceiverMachine
@@ -89,6 +92,43 @@ class OrphanDeletingTracker(Tracker):
     def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
         named = tuple(frame for frame in request.facts.frames if frame.block_id in self.state.blocks)
         return super()._clean_segment(replace(request, facts=replace(request.facts, frames=named)), now, now_ms)
+
+
+class ImpatientTracker(Tracker):
+    """Decides what was lost without asking whether somebody may still write it."""
+
+    def _unsettled(self, partition: PartitionState) -> list[Writer]:
+        return []
+
+
+class WholeBlockTracker(Tracker):
+    """Takes in what is adopted without comparing its ranges with the positions: it is in the WAL, after all."""
+
+    def _report(self, request: m.ReportRequest, now: float, now_ms: int) -> Decision:
+        if request.receiver_id != ADOPTER:
+            return super()._report(request, now, now_ms)
+        added = tuple(BlockAdded(block) for block in request.blocks)
+        results = tuple(m.BlockResult(block_id=block.id, accepted=True) for block in request.blocks)
+        return Decision(m.ReportAnswer(results=results), self._applied(*added))
+
+
+class WholeBlockAdopter(Adopter):
+    """Adopts the orphan with all its ranges."""
+
+    def _write(self, orphan: Orphan, *arguments: Any) -> Block:
+        block = super()._write(orphan, *arguments)
+        (adopted,) = block.meta.ranges
+        whole = tuple(adopted if held.tp == adopted.tp else held for held in orphan.meta.ranges)
+        meta = msgspec.structs.replace(block.meta, ranges=whole, records=sum(held.records for held in whole))
+        return msgspec.structs.replace(block, meta=meta)
+
+
+class TrustingAdopter(Adopter):
+    """Takes the life that a frame names for true."""
+
+    def _find(self, search: Search) -> list[Orphan]:
+        found = [orphan for path in self._segments() for orphan in self._in_segment(path, search)]
+        return eligible(found, search, same_topic=True)
 
 
 class AnsweringEarlyDriver(DriverProcess):
@@ -215,6 +255,9 @@ MISTAKES = (
     _mistake("unsynced-tail-trusted", "INV-7", opening=trusting_opening),
     _mistake("range-written-twice-under-one-token", "rule 4", machine=RewritingMachine),
     _mistake("two-openers-act", "INV-4", opening=unchecked_opening),
+    _mistake("gap-while-an-old-writer-can-still-sync", "INV-2", tracker=ImpatientTracker),
+    _mistake("whole-block-adopted", "INV-2", tracker=WholeBlockTracker, adopter=WholeBlockAdopter),
+    _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
     _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from forebay.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
 from forebay.values import Block, TopicPartition, lineage_of
@@ -52,6 +55,7 @@ class ReceiverProcess:
         self._writing = BlockWriting(world.stream, receiver_id, f"host-{receiver_id}", False, "none")
         self._writer: LogWriter | None = None
         self._drafts: deque[BlockDraft] = deque()
+        self._checked: set[int] = set()  # drafts whose topics' ids were read
         self._appended: list[tuple[EncodedBlock, Pending]] = []
         self._sync_failures = 0
         self._source_actions: deque[act.SourceAction] = deque()
@@ -129,6 +133,8 @@ class ReceiverProcess:
     def _hand_out(self, action: act.Action) -> None:
         if isinstance(action, act.StoreBlock):
             self._drafts.append(action.draft)
+        elif isinstance(action, act.TopicsChecked):
+            self._checked.update(action.sequences)
         elif isinstance(action, act.DriverAction):
             self._send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):
@@ -204,7 +210,10 @@ class ReceiverProcess:
 
     def append(self) -> None:
         assert self._writer is not None
-        block = encode(self._drafts.popleft(), self._writing, self.world.wall_ms)
+        draft = self._drafts.popleft()
+        block = encode(draft, self._writing, self.world.wall_ms)
+        if draft.sequence in self._checked:
+            block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
         self._appended.append((block, pending))
         self.world.invariants.block_written(block.meta)
@@ -227,6 +236,8 @@ class ReceiverProcess:
             return
         self._sync_failures = 0
         stored, self._appended = self._appended, []
+        for block, _ in stored:
+            self.world.invariants.block_synced(self, block.meta)
         for block, pending in stored:
             assert pending.handle is not None
             self.tell(inp.BlockStored(block.meta.sequence, Block(block.meta, pending.handle, False)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from driver.state import OpenTrouble
 from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace
 from tests.simulation.world import Options, World
@@ -50,8 +51,9 @@ class Script:
                 and any(self._is(step.label, name) for name in whose)
                 and not step.label.startswith(without)
             ]
-            busy = [label for label in possible if not label.endswith(" tick")]
-            ticks = [label for label in possible if label.endswith(" tick")]
+            # rounds that may find nothing to do yet wait until there is nothing else
+            busy = [label for label in possible if not label.endswith((" tick", " adopt:begin"))]
+            ticks = [label for label in possible if label not in busy]
             labels = busy[:1] if busy else ["time 3", *ticks]
             if optional:
                 self.perhaps(*labels)
@@ -88,6 +90,14 @@ class Script:
         state = self.world.invariants.durable
         return state.partitions[key].position if state is not None else -1
 
+    def trouble(self, key: str = "t/0") -> OpenTrouble | None:
+        state = self.world.invariants.durable
+        return state.partitions[key].trouble if state is not None else None
+
+    def lives(self, key: str = "t/0") -> int:
+        state = self.world.invariants.durable
+        return len(state.partitions[key].lives) if state is not None else 0
+
     def completed(self) -> int:
         state = self.world.invariants.durable
         return state.batches_completed if state is not None else 0
@@ -100,6 +110,8 @@ class Script:
 #: the deciding thread of the first driver
 LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
 RECEIVER = ("r1.1",)
+#: a search of the WAL for what Kafka lost
+ADOPT = "d1 adopt"
 CLEAN = ("d1 clean:begin", "d1 clean:answered", "d1 clean:list")
 
 
@@ -117,7 +129,11 @@ def rewind_by_seek_alone() -> Script:
     script.run("r1.1 fetch", until=lambda: not script.world.can("r1.1 fetch t/0"))
     ahead = ("r1.1 poll",)
     script.run(
-        *RECEIVER, *LOOP, until=lambda: {r.start.generation for r in source.reading.values()} == {2}, without=ahead
+        *RECEIVER,
+        *LOOP,
+        ADOPT,
+        until=lambda: {r.start.generation for r in source.reading.values()} == {2},
+        without=ahead,
     )
     script.perhaps("r1.1 source")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 12, optional=True)
@@ -302,6 +318,52 @@ def history_forgets_what_came_while_it_waited() -> Script:
     return script
 
 
+def gap_while_an_old_writer_can_still_sync() -> Script:
+    """A receiver is paused with a block that is not in the WAL yet; another one takes its partition over. Retention passes
+    what the block holds. When the first one wakes it makes it durable."""
+    script = Script(receivers=2, faults=("receiver", "kafka"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 append"), without=("r1.1 append",))
+    script.do("r1.1 pause", "expire r1.1/1", "outlive t/0 100", "start r2")
+    script.run("r2.1", *LOOP, until=lambda: script.trouble() is not None)
+    script.run("r2.1", *LOOP, until=lambda: not script.sent("r2.1/heartbeat#2"), without=("r2.1 tick",))
+    for _ in range(6):
+        script.perhaps("d1 adopt:begin", "d1 adopt:answered", "d1 adopt:search", *LOOP)
+    script.do("r1.1 wake", "r1.1 append", "r1.1 sync")
+    return script
+
+
+def whole_block_adopted() -> Script:
+    """A receiver dies between its sync and its report of a block of two partitions. One of them is read again from Kafka; of
+    the other one retention has passed what the block holds."""
+    script = Script(partitions=2, faults=("receiver", "kafka"))
+    script.begin("r1")
+    script.do("produce t/0 4", "produce t/1 4")
+    late = ("deliver r1.1/report#1",)
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=late)
+    script.do("r1.1 kill", "expire r1.1/1", "outlive t/0 100", "start r1")
+    script.run("r1.2", *LOOP, until=lambda: script.position("t/1") == 4)
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: script.position("t/0") == 4)
+    return script
+
+
+def adopted_from_a_topic_created_again() -> Script:
+    """A topic is created again, and its records are polled and stored before anybody reads its id: in a block that names the
+    old life. Its receiver dies; the next one learns the new id, and what the WAL still holds of the old life is looked for."""
+    script = Script(faults=("receiver", "kafka"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    script.do("recreate", "produce t/0 6")
+    unasked = ("r1.1 ask-broker",)
+    process = script.world.receivers["r1"]
+    script.run(*RECEIVER, until=lambda: process._appended, without=unasked)
+    script.do("r1.1 sync", "r1.1 kill", "expire r1.1/1", "start r1")
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: script.lives() == 2)
+    return script
+
+
 SCENARIOS: dict[str, Callable[[], Script]] = {
     "rewind-by-seek-alone": rewind_by_seek_alone,
     "answer-before-durable": answer_before_durable,
@@ -316,6 +378,9 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "refusal-after-take-over": refusal_after_take_over,
     "segment-scanned-before-its-writer-was-fenced": segment_scanned_before_its_writer_was_fenced,
     "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
+    "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
+    "whole-block-adopted": whole_block_adopted,
+    "adopted-from-a-topic-created-again": adopted_from_a_topic_created_again,
 }
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from driver import journal
+from driver.adoption import Adopter
 from driver.history import HistoryWriter
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.settings import ReceiverSettings
 from forebay.units import Duration, Size
+from forebay.values import TopicPartition
 from receiver.machine import ReceiverMachine
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.invariants import Invariants, InvariantViolation
@@ -92,6 +94,7 @@ class Kinds:
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter
+    adopter: type[Adopter] = Adopter
 
 
 class World:
@@ -301,6 +304,9 @@ class World:
             if log.high - log.low > 2:
                 yield _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000)))
                 yield _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100)))
+            if self._unread(partition):
+                weight = 40 if self.invariants.unreported(TopicPartition(TOPIC, partition)) else 2
+                yield _fault(Step(f"outlive {where}", partial(self._outlive, partition), weight, range(1, 101)))
         if "kafka" in self.options.faults:
             if topic.incarnation < 3:
                 yield _fault(Step("recreate", topic.recreate, 1))
@@ -393,6 +399,21 @@ class World:
         topic = self.kafka.topics[TOPIC]
         log = topic.log(partition)
         topic.retain(partition, log.low + (log.high - log.low) * percent // 100)
+
+    def _unread(self, partition: int) -> int:
+        """How many offsets Kafka holds, from the durable position on."""
+        state = self.invariants.durable
+        known = state.partitions.get(f"{TOPIC}/{partition}") if state is not None else None
+        log = self.kafka.topics[TOPIC].log(partition)
+        if known is None or known.life.topic_id != log.topic_id:
+            return 0
+        return log.high - max(known.position, log.low)
+
+    def _outlive(self, partition: int, percent: int) -> None:
+        """Retention passes what was not taken in."""
+        topic = self.kafka.topics[TOPIC]
+        unread = self._unread(partition)
+        topic.retain(partition, topic.log(partition).high - unread + -(-unread * percent // 100))
 
     def _accept_gap(self, driver: DriverProcess, key: str) -> None:
         partition = driver.tracker.state.partitions[key]

@@ -7,7 +7,18 @@ from typing import Any
 
 from driver import events as ev
 from driver.state import State
-from driver.tracker import Allocate, Archived, Complete, Decision, FoundPartitions, Request, Tracker
+from driver.tracker import (
+    Allocate,
+    Archived,
+    Complete,
+    Decision,
+    FoundPartitions,
+    NothingToAdopt,
+    Request,
+    Search,
+    Searches,
+    Tracker,
+)
 from forebay import messages as m
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 
@@ -42,6 +53,7 @@ class Tracked:
             self.retention_bytes,
         )
         self.sequence: dict[str, int] = {}
+        self.claims = 0
         starts = tuple(ev.LifeStart(TOPIC, p, 0, "id-1") for p in range(self.partitions))
         self.say(FoundPartitions(starts, self.now_ms, "earliest"))
 
@@ -66,7 +78,41 @@ class Tracked:
     def claim(self, epoch: int, partition: int = 0, receiver: str = "r1", known: int | None = None) -> m.ClaimGrant:
         known = self.look(epoch, partition, receiver).token if known is None else known
         ask = m.ClaimAsk(topic=TOPIC, partition=partition, known_token=known)
-        return self.say(m.ClaimRequest(receiver_id=receiver, epoch=epoch, claims=(ask,))).claims[0]  # type: ignore[no-any-return]
+        self.claims += 1
+        request = m.ClaimRequest(receiver_id=receiver, epoch=epoch, claims=(ask,), number=self.claims)
+        return self.say(request).claims[0]  # type: ignore[no-any-return]
+
+    def beat(
+        self,
+        epoch: int,
+        receiver: str = "r1",
+        claims_done: int | None = None,
+        holding: tuple[int, ...] = (),
+        seen: int = 0,
+    ) -> tuple[m.Command, ...]:
+        """A heartbeat: ``claims_done`` by default all so far, tokens of partition 0 that are still held, commands acknowledged
+        up to ``seen``."""
+        request = m.HeartbeatRequest(
+            receiver_id=receiver,
+            epoch=epoch,
+            state="active",
+            detail="",
+            acknowledged=seen,
+            buffered_bytes=0,
+            records=0,
+            claims_done=self.claims if claims_done is None else claims_done,
+            holding=tuple(m.Holding(topic=TOPIC, partition=0, token=token) for token in holding),
+        )
+        return self.say(request).commands  # type: ignore[no-any-return]
+
+    def searches(self) -> tuple[Search, ...]:
+        return self.say(Searches())  # type: ignore[no-any-return]
+
+    def search_in_vain(self, epoch: int, adoptable_from: int = -1) -> bool:
+        """The receiver has settled, the WAL holds nothing: whether the trouble is decided upon now."""
+        self.beat(epoch)
+        (search,) = self.searches()
+        return bool(self.say(NothingToAdopt(search, adoptable_from)))
 
     def block(
         self, epoch: int, ranges: list[OffsetRange], receiver: str = "r1", local: bool = False, path: str = ""

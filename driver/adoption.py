@@ -1,0 +1,430 @@
+"""Adoption: what Kafka lost and an orphan in the WAL still holds is taken in from there (rule 8).
+
+An orphan is a block that became durable and was never reported in time: its receiver died in between, or lost its claim. The
+wanted offsets of one of its ranges, and nothing else of it, are written into a new block under a new token by the receiver
+``forebay-adoption``, which is this driver itself, by the tracker's ordinary requests. Killed anywhere it leaves at most an
+orphan of its own, which the next search finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from driver.events import ClaimGiven, Event, TroubleFound
+from driver.loop import DriverLoop
+from driver.state import State
+from driver.tracker import ADOPTER, AdoptionHindered, Ask, NothingToAdopt, Request, Search, Searches
+from forebay import failpoints
+from forebay import messages as m
+from forebay.errors import CorruptionError, NewerVersionError, StoreError, UnreachableError
+from forebay.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
+from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, block_id, lineage_of
+from wal import layout
+from wal.blocks import block_of_frame, decode_meta, encode_meta
+from wal.frame import Frame, FrameKind
+from wal.scan import Newer, read_frame, scan_segment
+from wal.storage import Storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+log = logging.getLogger(__name__)
+
+#: between two rounds while a partition waits for its search
+ROUND_SECONDS = 0.5
+
+#: what a round yields: the name of a place where a process may die, or a request whose answer it is sent
+Round = Generator[str | Request, Any, bool]
+
+# ---- the decision ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """One range of a frame. ``checked``: its topic's id was read after its last poll, and was that of its life."""
+
+    handle: Handle
+    meta: BlockMeta
+    held: OffsetRange
+
+    @property
+    def checked(self) -> bool:
+        return self.meta.checked is True
+
+
+def eligible(found: Iterable[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
+    """Those of ``found`` that hold offsets of the search's life at or after its position.
+
+    ``same_topic``: the topic's id, read after they were found, is still that of the life; ids never come back, so all of
+    them are of it. Otherwise a block may hold records of the topic that was created in its place, polled before anybody
+    noticed: then only those that say they were checked count.
+    """
+    return [
+        orphan
+        for orphan in found
+        if (orphan.held.tp, orphan.held.life) == (search.tp, search.life)
+        and orphan.held.until_offset > search.position
+        and (same_topic or orphan.checked)
+    ]
+
+
+def covering(orphans: Iterable[Orphan], position: int) -> Orphan | None:
+    """The one that goes on at ``position`` and reaches furthest."""
+    at = [orphan for orphan in orphans if orphan.held.from_offset <= position < orphan.held.until_offset]
+    return max(at, key=lambda orphan: orphan.held.until_offset, default=None)
+
+
+def next_from(orphans: Iterable[Orphan], search: Search) -> int:
+    """Where an orphan begins after the position, and before what Kafka holds; -1: nowhere."""
+    later = (orphan.held.from_offset for orphan in orphans)
+    return min((at for at in later if at > search.position and (search.limit is None or at < search.limit)), default=-1)
+
+
+def until(orphan: Orphan, limit: int | None) -> int:
+    """Up to where ``orphan`` is taken: what Kafka holds is read from there."""
+    return orphan.held.until_offset if limit is None else min(limit, orphan.held.until_offset)
+
+
+# ---- around it -------------------------------------------------------------------------------------------------------
+
+
+class Adopter:
+    """``round`` is driven by a thread (:class:`AdoptionThread`) or by the simulation; both ask the deciding thread.
+
+    ``topic_id``: of a topic in Kafka now, "" where there is none; raises UnreachableError. ``instance_id``: of this driver
+    process. ``stopping``: ends a search that takes long.
+    """
+
+    def __init__(
+        self,
+        wal: Storage,
+        stream: str,
+        host: str,
+        instance_id: str,
+        compression: Compression,
+        limits: SegmentLimits,
+        topic_id: Callable[[str], str],
+        wall_ms: Callable[[], int],
+        new_uid: Callable[[], int],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._wal = wal
+        self._stream = stream
+        self._host = host
+        self._instance_id = instance_id
+        self._compression = compression
+        self._limits = limits
+        self._topic_id = topic_id
+        self._wall_ms = wall_ms
+        self._new_uid = new_uid
+        self._stopping = stopping
+        self._epoch = 0  # 0: not registered
+        self._looked_back = False
+        self._writer: LogWriter | None = None
+        self._next_segment = 1
+        self._sequence = 0
+        self._damaged: set[Handle] = set()  # told
+
+    def round(self) -> Round:
+        """Searches for all that waits for it; whether some of it must wait for longer."""
+        if not self._looked_back:
+            if (yield Ask(_left_over)):
+                yield from self._register()
+            self._looked_back = True
+        waiting = False
+        searches: tuple[Search, ...] = yield Searches()
+        for search in searches:
+            if search.waits_for:
+                waiting = True
+                continue
+            yield "search"  # every writer was settled before it begins
+            try:
+                orphans = self._find(search)
+            except (StoreError, UnreachableError, NewerVersionError) as error:
+                log.warning("%s: the WAL can't be searched for offset %d: %s", search.tp, search.position, error)
+                yield AdoptionHindered(search.tp, str(error))
+                waiting = True
+                continue
+            first, rows = self._readable(orphans, search.position, search.limit)
+            if first is None:
+                done = yield NothingToAdopt(search, next_from(orphans, search))
+                waiting = waiting or not done
+            else:
+                waiting = yield from self._adopt(search, orphans, first, rows)
+        return waiting
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    # ---- searching ---------------------------------------------------------------------------------------------------
+
+    def _find(self, search: Search) -> list[Orphan]:
+        found = [orphan for path in self._segments() for orphan in self._in_segment(path, search)]
+        # after the search: an id that is the same now was the same when each of them was polled
+        same_topic = not search.topic_id or self._topic_id(search.tp.topic) == search.topic_id
+        orphans = eligible(found, search, same_topic)
+        for orphan in eligible(found, search, True):
+            if orphan not in orphans:
+                log.warning("%s is not adopted: it may hold records of another topic of that name", orphan.held.label)
+        return orphans
+
+    def _segments(self) -> Iterable[str]:
+        """Every block segment; a listing may lag behind, so what follows the last one of an epoch is asked for by name."""
+        last: dict[tuple[str, int], int] = {}
+        for path in self._wal.list(layout.block_folder(self._stream)):
+            place = layout.parse_block(path)
+            if place is not None:
+                writer = (place.receiver, place.epoch)
+                last[writer] = max(last.get(writer, 0), place.sequence)
+                yield path
+        for (receiver, epoch), sequence in last.items():
+            path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
+            while self._wal.exists(path):
+                yield path
+                sequence += 1
+                path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
+
+    def _in_segment(self, path: str, search: Search) -> list[Orphan]:
+        """Nothing that was accepted ends after the position, so the journal need not be asked which are orphans."""
+        if self._stopping():
+            raise UnreachableError("the driver is stopping")
+        orphans = []
+        try:
+            for item in scan_segment(self._wal, path, payloads=False):
+                if isinstance(item, Newer):
+                    raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
+                if not isinstance(item, Frame) or item.header.kind != FrameKind.BLOCK:
+                    continue
+                try:
+                    meta = decode_meta(item.metadata, path, item.offset)
+                except CorruptionError:
+                    continue
+                handle = Handle(path, item.offset, item.length, item.header.payload_checksum)
+                orphans += [
+                    Orphan(handle, meta, held)
+                    for held in meta.ranges
+                    if held.tp == search.tp and held.life == search.life and held.until_offset > search.position
+                ]
+        except FileNotFoundError:
+            return []  # cleaned up meanwhile: all of it had come in
+        return orphans
+
+    # ---- adopting ----------------------------------------------------------------------------------------------------
+
+    def _readable(
+        self, orphans: list[Orphan], position: int, limit: int | None
+    ) -> tuple[Orphan | None, Sequence[pa.RecordBatch]]:
+        """The orphan that goes on at ``position`` and its rows from there; those that can't be read leave ``orphans``."""
+        while (limit is None or position < limit) and (orphan := covering(orphans, position)) is not None:
+            try:
+                return orphan, self._rows(orphan, position, until(orphan, limit))
+            except (CorruptionError, FileNotFoundError) as error:
+                if orphan.handle not in self._damaged:
+                    log.error("%s can't be adopted from the WAL: %s", orphan.held.label, error)
+                self._damaged.add(orphan.handle)
+                orphans.remove(orphan)
+        return None, ()
+
+    def _rows(self, orphan: Orphan, from_offset: int, until_offset: int) -> Sequence[pa.RecordBatch]:
+        """The rows of ``orphan`` within ``[from_offset, until_offset)``, of the source's schema; its whole range passes its
+        digest first."""
+        stored = block_of_frame(read_frame(self._wal, orphan.handle), orphan.handle.path)
+        place = orphan.handle
+        decoded = decode_block(stored.payload, stored.meta, verify_digests=True, path=place.path, offset=place.offset)
+        rows = []
+        for held, batches in decoded:
+            if held.tp != orphan.held.tp:
+                continue
+            for batch in batches:
+                offsets = batch.column("offset").to_numpy()
+                begin, end = np.searchsorted(offsets, [from_offset, until_offset])
+                if begin < end:
+                    rows.append(as_source(batch.slice(int(begin), int(end - begin))))
+        return rows
+
+    def _adopt(
+        self, search: Search, orphans: list[Orphan], orphan: Orphan | None, rows: Sequence[pa.RecordBatch]
+    ) -> Round:
+        """Claims the partition, takes in what touches from its position on, releases it. True: there may be more to do."""
+        if not self._epoch:
+            yield from self._register()
+        ask = m.ClaimAsk(topic=search.tp.topic, partition=search.tp.partition, known_token=search.token)
+        yield "claim"
+        answer: m.ClaimAnswer = yield m.ClaimRequest(receiver_id=ADOPTER, epoch=self._epoch, claims=(ask,))
+        (grant,) = answer.claims
+        if not grant.granted:  # somebody else claimed it since the search began
+            return True
+        view = grant.view
+        position, gap = view.position, view.preceding_gap
+        hindered = ""
+        if (view.life, position) != (search.life, search.position):  # its owner's report came before the claim
+            orphan = None
+        while orphan is not None:
+            yield "write"
+            try:
+                block = self._write(orphan, search, rows, position, view.token, gap)
+            except StoreError as error:
+                hindered = str(error)
+                break
+            yield "report"
+            report: m.ReportAnswer = yield m.ReportRequest(receiver_id=ADOPTER, epoch=self._epoch, blocks=(block,))
+            if not report.results[0].accepted:
+                break
+            adopted = block.meta.ranges[0]
+            log.info("adopted %s from block %s of the WAL", adopted.label, orphan.meta.id)
+            position, gap = adopted.until_offset, None
+            orphan, rows = self._readable(orphans, position, search.limit)
+        yield "release"
+        release = m.Release(topic=search.tp.topic, partition=search.tp.partition, token=view.token)
+        yield m.ReleaseRequest(receiver_id=ADOPTER, epoch=self._epoch, releases=(release,))
+        if hindered:
+            log.warning("%s: what the WAL holds can't be adopted yet: %s", search.tp, hindered)
+            yield AdoptionHindered(search.tp, hindered)
+        return True
+
+    def _register(self) -> Round:
+        """A new epoch of the adopter: fences the one of an older driver, and ends what it had claimed."""
+        answer: m.RegisterAnswer = yield m.RegisterRequest(
+            stream=self._stream, receiver_id=ADOPTER, host=self._host, instance_id=self._instance_id, release=""
+        )
+        self._epoch = answer.epoch
+        return False
+
+    def _write(
+        self,
+        orphan: Orphan,
+        search: Search,
+        rows: Sequence[pa.RecordBatch],
+        position: int,
+        token: int,
+        gap: Gap | None,
+    ) -> Block:
+        """A block of its own, durable. Raises StoreError; what was written then is never synced."""
+        until_offset = until(orphan, search.limit)
+        bytes_, newest_ms = extent(rows)
+        held = OffsetRange(
+            topic=search.tp.topic,
+            partition=search.tp.partition,
+            life=search.life,
+            from_offset=position,
+            until_offset=until_offset,
+            records=sum(batch.num_rows for batch in rows),
+            # of the orphan's last record, also where it is cut: a start with an older epoch would seem truncated
+            leader_epoch=orphan.held.leader_epoch,
+            digest=digest(rows),
+            token=token,
+            bytes=bytes_,
+            max_timestamp_ms=newest_ms,
+            preceding_gap=gap if gap is not None and gap.until_offset == position else None,
+        )
+        self._sequence += 1
+        meta = BlockMeta(
+            id=block_id(ADOPTER, self._epoch, self._sequence),
+            stream=self._stream,
+            receiver_id=ADOPTER,
+            epoch=self._epoch,
+            sequence=self._sequence,
+            ranges=(held,),
+            records=held.records,
+            created_ms=self._wall_ms(),
+            host=self._host,
+            headers=orphan.meta.headers,
+            checked=orphan.meta.checked,
+        )
+        payload = encode_block([RangeRows(search.tp, rows)], meta.headers, self._compression)
+        writer = self._writer = self._writer or self._open()
+        try:
+            pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+            writer.sync()
+        except StoreError:
+            # its frames carry a token that is about to be released: they must not be written again with a later block
+            self._next_segment = writer.next_sequence
+            writer.close()
+            self._writer = None
+            raise
+        assert pending.handle is not None
+        return Block(meta, pending.handle, local=False)
+
+    def _open(self) -> LogWriter:
+        stream, epoch = self._stream, self._epoch
+        return LogWriter(
+            self._wal,
+            lambda sequence: layout.block_segment(stream, ADOPTER, epoch, sequence),
+            SegmentIdentity(stream, ADOPTER, epoch, lineage_of(epoch)),
+            self._limits,
+            now=lambda: self._wall_ms() / 1000,
+            new_uid=self._new_uid,
+            failpoints=True,
+            first_sequence=self._next_segment,
+        )
+
+
+def _left_over(state: State) -> bool:
+    """Whether an older driver was ended while it adopted: its claim ends with a new registration."""
+    return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
+
+
+class AdoptionThread:
+    """Drives an adopter: at once when trouble is found, and in rounds while one waits. ``failed`` gets what ended it, if that
+    is not the loop's end."""
+
+    def __init__(self, adopter: Adopter, loop: DriverLoop, failed: Callable[[BaseException], None]) -> None:
+        self._adopter = adopter
+        self._loop = loop
+        self._failed = failed
+        self._wanted = threading.Event()
+        self._wanted.set()  # what was found before this driver
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="adoption", daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+        self._thread.join()
+        self._adopter.close()
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Hears of durable events, in the deciding thread: trouble, and new tokens of partitions that may be in trouble."""
+        if any(isinstance(event, TroubleFound | ClaimGiven) for event in events):
+            self._wanted.set()
+
+    def _run(self) -> None:
+        try:
+            waiting = False
+            while True:
+                self._wanted.wait(ROUND_SECONDS if waiting else None)
+                if self._stopping.is_set():
+                    return
+                self._wanted.clear()
+                waiting = self._round()
+        except UnreachableError:
+            return  # the deciding thread has ended, and says why itself
+        except Exception as error:  # partitions in trouble would wait for ever, without a word (INV-5)
+            self._failed(error)
+
+    def _round(self) -> bool:
+        steps = self._adopter.round()
+        answer: Any = None
+        try:
+            while True:
+                wanted = steps.send(answer)
+                if isinstance(wanted, str):
+                    answer = None
+                    failpoints.hit(f"adoption.before-{wanted}")
+                else:
+                    answer = self._loop.ask(wanted)
+        except StopIteration as end:
+            return bool(end.value)
