@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,11 +26,13 @@ from deploy.invocation import (
     prepare_job_imports,
     shared_options,
 )
-from forebay.errors import SettingsError, UnreachableError
+from forebay.errors import SettingsError, StoreError, UnreachableError, UsageError
 from forebay.settings import Settings
 
 #: how long `validate` waits for a broker
 BROKER_TIMEOUT_SECONDS = 10.0
+#: how long it tries a remote store again
+STORE_TIMEOUT_SECONDS = 5.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -54,13 +57,16 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
 
 
 def check_folders(settings: Settings) -> Iterator[Check]:
-    """WAL, journal and blocks: can a file be made there?"""
+    """WAL, journal and blocks: can a file be made there, and on a store of whole objects, only if it is absent?"""
     for name, key, place in (
         ("wal", "wal.url", settings.wal.url),
         ("journal", "driver.journal", settings.driver.journal),
         ("blocks", "agent.blocks", settings.agent.blocks),
     ):
-        yield _outcome(name, f"{place} can be written", partial(require_writable, key, place))
+        check = (
+            partial(require_store, key, place, settings) if is_remote(place) else partial(require_writable, key, place)
+        )
+        yield _outcome(name, f"{place} can be written", check)
 
 
 def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
@@ -73,18 +79,33 @@ def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
     return Check(name, "fine", words)
 
 
-def require_writable(key: str, place: str) -> None:
-    """``place`` is a folder's path or a ``file://`` URL. Leaves nothing behind. Raises SettingsError naming ``key``."""
-    if "://" in place:
-        parts = urlsplit(place)
-        if parts.scheme != "file":
-            from wal.storage import open_storage
+def is_remote(place: str) -> bool:
+    return "://" in place and not place.startswith("file:")
 
-            open_storage(place)  # refuses what no storage can keep
-            return
-        folder = Path(parts.path)
-    else:
-        folder = Path(place)
+
+def require_store(key: str, url: str, settings: Settings) -> None:
+    """Writes to the remote store at ``url``, as two processes that race would, and removes it again. Raises SettingsError
+    naming ``key`` if it can't keep a log, UnreachableError if it does not answer."""
+    from wal.probe import probe
+    from wal.storage import open_storage
+
+    try:
+        probe(open_storage(url, settings.storage, STORE_TIMEOUT_SECONDS), settings.stream, lambda: secrets.randbits(64))
+    except UsageError as error:
+        raise SettingsError(f"{key}: {error}") from None
+    except StoreError as error:
+        raise UnreachableError(f"{key}: {error}") from None
+
+
+def require_writable(key: str, place: str) -> None:
+    """``place`` is a folder's path or a ``file://`` URL. Leaves nothing behind. Raises SettingsError naming ``key``; of
+    another url, UsageError if no store has it."""
+    if is_remote(place):
+        from wal.storage import open_storage
+
+        open_storage(place)
+        return
+    folder = Path(urlsplit(place).path if "://" in place else place)
     try:
         while not folder.exists():
             folder = folder.parent

@@ -32,6 +32,7 @@ from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.messages import ClaimRequest, LookRequest, ReplayRequest
 from forebay.settings import Settings
 from forebay.values import TopicPartition
+from wal.probe import probe
 from wal.retention import Limits
 from wal.storage import Storage, open_storage
 from wal.writer import SegmentLimits
@@ -95,6 +96,8 @@ class Driver:
         settings = self._settings
         journal_storage = open_storage(settings.driver.journal, settings.storage)
         wal_storage = open_storage(settings.wal.url, settings.storage)
+        for storage in (journal_storage, wal_storage):
+            probe(storage, settings.stream, lambda: secrets.randbits(64))
         if not self._take_over:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead

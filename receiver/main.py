@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import threading
@@ -25,10 +26,14 @@ from receiver.encoded_block import BlockWriting
 from receiver.machine import ReceiverMachine
 from receiver.service import ReceiverService
 from receiver.source import Source
+from wal.probe import probe
 from wal.storage import Storage, open_storage
 from wal.writer import SegmentLimits
 
 _log = logging.getLogger("forebay.receiver")
+
+#: a remote store tries again by itself for so long; then the receiver does, and says why
+STORE_RETRY_SECONDS = 2.0
 
 
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
@@ -44,9 +49,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
     pa.set_memory_pool(pa.system_memory_pool())
     source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
-    service = compose(
-        settings, receiver_id, source, open_storage(settings.wal.url, settings.storage), SystemClock(), host
-    )
+    storage = open_storage(settings.wal.url, settings.storage, STORE_RETRY_SECONDS)
+    probe(storage, settings.stream, lambda: random.SystemRandom().getrandbits(64))
+    service = compose(settings, receiver_id, source, storage, SystemClock(), host)
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
     return service.run()

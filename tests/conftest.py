@@ -14,9 +14,13 @@ from forebay.kafka.jars import fetch_jars, find_java, jars_present
 from tests.support.hdfs import HdfsServer, require_hdfs
 
 
+def running_in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
 def missing(reason: str) -> None:
     """A service that a test needs is not there. Skips on a developer's machine, fails where CI=true."""
-    if os.environ.get("CI", "").lower() in ("1", "true"):
+    if running_in_ci():
         pytest.fail(f"CI must have it: {reason}", pytrace=False)
     pytest.skip(f"NOT TESTED: {reason}")
 
@@ -49,7 +53,7 @@ def require_kafka() -> None:
     try:
         find_java()
         if not jars_present():
-            if os.environ.get("CI", "").lower() not in ("1", "true"):
+            if not running_in_ci():
                 missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.jars")
             fetch_jars()
     except UsageError as error:

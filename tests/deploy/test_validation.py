@@ -12,7 +12,7 @@ import pytest
 from deploy import validation
 from deploy.invocation import prepare_job_imports
 from deploy.main import main
-from forebay.errors import SettingsError
+from forebay.errors import SettingsError, UsageError
 from forebay.kafka.broker import MockBroker
 
 
@@ -75,8 +75,17 @@ def test_a_place_that_refuses_files_is_refused_even_for_root() -> None:
 
 
 def test_an_unknown_store_is_refused_by_name() -> None:
-    with pytest.raises(Exception, match="s3://bucket"):
-        validation.require_writable("wal.url", "s3://bucket/wal")
+    with pytest.raises(UsageError, match="ftp://host"):
+        validation.require_writable("wal.url", "ftp://host/wal")
+
+
+def test_a_remote_store_that_does_not_answer_is_unreachable(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    project.replace("[wal]", '[storage.s3]\nendpoint_url = "http://127.0.0.1:1"\n[wal]')
+    project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
+    code, checks = checked(project, capsys)
+    assert code == 3
+    assert checks["wal"][0] == "unreachable"
+    assert checks["wal"][1].startswith("wal.url: s3://bucket/wal")
 
 
 def test_the_job_can_be_imported_by_children_too(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:

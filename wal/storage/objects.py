@@ -1,0 +1,366 @@
+"""Stores of whole objects that create only if absent: ``s3://`` (and what speaks its protocol), ``gs://``, ``abfs://``.
+
+One class over fsspec's asynchronous file systems. What they try again by themselves is switched off, as far as it can be
+(aiohttp sends a PUT again when a kept connection breaks): only here is it known what a repetition means. So a name that is
+taken says little by itself: an earlier attempt of the same put may have been carried out. The object is read back and
+compared, and equal bytes are ours, because every object that the log writes holds a random number or its owner's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import fsspec  # type: ignore[import-untyped]
+import tenacity
+from fsspec.asyn import sync  # type: ignore[import-untyped]
+
+from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.units import parse_duration, parse_size
+from wal.storage.protocol import AppendFile, Paths, check_path, is_path, not_appendable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+#: the least bandwidth that a request's time-out allows for
+BYTES_PER_SECOND_MIN = 1_000_000
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
+#: parts of one object under way at once, and connections kept
+PARTS_AT_ONCE = 4
+CONNECTIONS_MAX = 32
+
+#: scheme → the package that brings its file system, and how that is told to create only if absent
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs"}
+_CREATE: dict[str, dict[str, Any]] = {"s3": {"mode": "create"}, "gs": {"mode": "create"}, "abfs": {"overwrite": False}}
+_KINDS = {
+    "put_object": "put",
+    "create_multipart_upload": "put",
+    "upload_part": "put",
+    "complete_multipart_upload": "put",
+    "get_object": "get",
+    "head_object": "head",
+    "head_bucket": "head",
+    "list_objects_v2": "list",
+    "delete_object": "delete",
+    "abort_multipart_upload": "delete",
+}
+#: errors of these packages' clients are the store's; what else is raised is a fault of this program
+_CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs", "s3fs"})
+#: what no repetition mends, by the name of the client's error or the code of the store's
+_HOPELESS = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError", "NoRegionError",
+     "UnauthorizedSSOTokenError", "NoSuchBucket", "InvalidBucketName"}
+)  # fmt: skip
+_PASSING_STATUS = frozenset({408, 409, 425, 429})
+
+
+class _PassingError(StoreError):
+    """What a repetition may mend. A put that ended so may have been carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLimits:
+    """``request_seconds``: for one request's answer to begin and end, beyond what its bytes may take.
+    ``retry_seconds``: after so long nothing is tried again. ``part_bytes``: objects of two such parts or more are sent in
+    parts."""
+
+    request_seconds: float = 10.0
+    retry_seconds: float = 20.0
+    part_bytes: int = 16 << 20
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any], scheme: str) -> ObjectLimits:
+        """Of ``request_timeout``, ``retry_timeout`` and ``part_size`` in ``options``, which are removed there."""
+        given: dict[str, Any] = {}
+        for key, name, parse in (
+            ("request_timeout", "request_seconds", parse_duration),
+            ("retry_timeout", "retry_seconds", parse_duration),
+            ("part_size", "part_bytes", parse_size),
+        ):
+            if key in options:
+                value = options.pop(key)
+                try:
+                    given[name] = parse(value)
+                except ValueError as error:
+                    raise UsageError(f"storage.{scheme}.{key} = {value!r}: {error}") from None
+        limits = cls(**given)
+        if limits.request_seconds <= 0:
+            raise UsageError(f"storage.{scheme}.request_timeout must be longer than 0ms")
+        if limits.part_bytes < 5 << 20:
+            raise UsageError(f"storage.{scheme}.part_size must be at least 5MiB, the least that S3 takes")
+        return limits
+
+
+@dataclass(slots=True)
+class _Process:
+    """What belongs to one process: a forked one can use neither connections nor locks of its parent."""
+
+    files: Any
+    requests: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, kind: str, number: int = 1) -> None:
+        with self.lock:
+            self.requests[kind] += number
+
+
+class ObjectStorage:
+    """``place``: bucket and prefix. ``options``: for fsspec's file system, but for those of :class:`ObjectLimits`.
+    ``retry_seconds``: in place of the options' own, for a caller that tries again by itself."""
+
+    appendable = False
+
+    def __init__(self, scheme: str, place: str, options: Mapping[str, Any], retry_seconds: float | None = None) -> None:
+        self.url = f"{scheme}://{place}"
+        self._scheme = scheme
+        self._root = place.rstrip("/")
+        self._options = dict(options)
+        self._limits = ObjectLimits.taken_from(self._options, scheme)
+        self._retry_seconds = self._limits.retry_seconds if retry_seconds is None else retry_seconds
+        self._processes: dict[int, _Process] = {}
+
+    def create(self, path: str) -> AppendFile:
+        raise not_appendable(self.url)
+
+    def put_new(self, path: str, data: Buffer) -> None:
+        key, whole = self._key(path), bytes(data)
+
+        def put() -> None:
+            try:
+                self._put(key, whole, create=True)
+            except FileExistsError:
+                if not self._holds(key, whole):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+
+        self._repeated(put)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        key, whole = self._key(path), bytes(data)
+        self._repeated(lambda: self._put(key, whole, create=False))
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        key = self._key(path)
+        if length == 0:
+            length = 1  # no range is empty: whether the object is there must be asked all the same
+            return self._repeated(lambda: self._get(key, offset, length))[:0]
+        return self._repeated(lambda: self._get(key, offset, length))
+
+    def size(self, path: str) -> int:
+        key = self._key(path)
+        found = self._repeated(lambda: self._call("head", f"{key} can't be looked at", "_info", key))
+        if found["type"] != "file":
+            raise _absent(path)
+        return int(found["size"])
+
+    def exists(self, path: str) -> bool:
+        """By one request: the file system's own looks for a folder of that name as well."""
+        key = self._key(path)
+        try:
+            self._repeated(lambda: self._get(key, 0, 1))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str) -> Paths:
+        folder = f"{self._root}/{check_path(prefix)}" if prefix else self._root
+        found = self._repeated(lambda: self._call("list", f"{folder} can't be listed", "_find", folder))
+        start = f"{self._root}/{prefix}/" if prefix else f"{self._root}/"
+        return sorted(
+            path for name in found if name.startswith(start) and is_path(path := name.removeprefix(f"{self._root}/"))
+        )
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+
+        def delete() -> None:
+            try:
+                self._call("delete", f"{key} can't be deleted", "_rm_file", key)
+            except FileNotFoundError:
+                return
+
+        self._repeated(delete)
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        process = self._process()
+        with process.lock:
+            return dict(process.requests)
+
+    # ---- one request -------------------------------------------------------------------------------------------------
+
+    def _put(self, key: str, data: bytes, create: bool) -> None:
+        options = dict(_CREATE[self._scheme]) if create else {}
+        if self._scheme == "s3":
+            options |= {"chunksize": self._limits.part_bytes, "max_concurrency": PARTS_AT_ONCE}
+        try:
+            self._call("put", f"{key} can't be written", "_pipe_file", key, data, bytes_out=len(data), **options)
+        except FileNotFoundError as error:
+            # an upload in parts that was completed, or ended, by an attempt whose answer was lost
+            raise _PassingError(f"{self._scheme}://{key} can't be written: {error}") from None
+
+    def _holds(self, key: str, whole: bytes) -> bool:
+        try:
+            return self._get(key, 0, len(whole) + 1) == whole
+        except FileNotFoundError:  # deleted since
+            raise _PassingError(f"{self._scheme}://{key} was there a moment ago, and is gone") from None
+
+    def _get(self, key: str, offset: int, length: int | None) -> bytes:
+        until = None if length is None else offset + length
+        try:
+            data: bytes = self._call(
+                "get", f"{key} can't be read", "_cat_file", key, start=offset, end=until, bytes_in=length or 0
+            )
+        except _BeyondTheEnd:
+            return b""
+        if length is not None and len(data) > length:
+            raise StoreError(
+                f"{self._scheme}://{key} can't be read: the store does not give the range that was asked for"
+            )
+        self._process().count("bytes_in", len(data))
+        return data
+
+    def _call(
+        self, kind: str, words: str, method: str, *arguments: Any, bytes_out: int = 0, bytes_in: int = 0, **options: Any
+    ) -> Any:
+        """One call of the file system, within its time. Raises FileExistsError, FileNotFoundError, _BeyondTheEnd,
+        _PassingError, StoreError."""
+        process = self._process()
+        if self._scheme != "s3":  # s3: counted request by request
+            process.count(kind)
+        if bytes_out:
+            process.count("bytes_out", bytes_out)
+        seconds = self._limits.request_seconds + max(bytes_out, bytes_in) / BYTES_PER_SECOND_MIN
+        try:
+            return sync(process.files.loop, getattr(process.files, method), *arguments, timeout=seconds, **options)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except Exception as error:
+            raise _translated(error, f"{self._scheme}://{words}", seconds) from None
+
+    def _repeated(self, request: Callable[[], T]) -> T:
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_all(tenacity.stop_after_delay(self._retry_seconds), tenacity.stop_after_attempt(2)),
+            wait=tenacity.wait_random_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX),
+            retry=tenacity.retry_if_exception_type(_PassingError),
+            reraise=True,
+        )
+        return attempts(request)
+
+    # ---- the client --------------------------------------------------------------------------------------------------
+
+    def _process(self) -> _Process:
+        """Opened when first needed, in each process anew: Spark's workers fork, and no connection survives that."""
+        pid = os.getpid()
+        process = self._processes.get(pid)
+        return process or self._processes.setdefault(pid, _Process(self._open()))
+
+    def _open(self) -> Any:
+        options = dict(self._options)
+        if self._scheme == "s3":
+            own = {
+                "connect_timeout": CONNECT_SECONDS,
+                "read_timeout": self._limits.request_seconds,
+                "max_pool_connections": CONNECTIONS_MAX,
+                "retries": {"total_max_attempts": 1},
+            }
+            options["config_kwargs"] = {**own, **dict(options.get("config_kwargs", {}))}
+        try:
+            files = fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
+        except ImportError:
+            package = _PACKAGES[self._scheme]
+            raise UsageError(f"{self.url} needs the package {package}: pip install {package}") from None
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"[storage.{self._scheme}]: the client can't be made of these settings: {error}") from None
+        if self._scheme == "s3":
+            files.retries = 1
+            self._count_each(files)
+        return files
+
+    def _count_each(self, files: Any) -> None:
+        call = files._call_s3
+
+        async def counted(method: str, *arguments: Any, **options: Any) -> Any:
+            self._process().count(_KINDS.get(method, "other"))
+            return await call(method, *arguments, **options)
+
+        files._call_s3 = counted
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+
+class _BeyondTheEnd(Exception):
+    """The range that was asked for begins at or after the object's end."""
+
+
+def _translated(error: Exception, words: str, seconds: float) -> Exception:
+    """What the client raised, as the storage's callers know it. What is no error of a store is returned as it is."""
+    if isinstance(error, StoreError | UsageError):
+        return error
+    status, code = _answer(error)
+    if status == 412 or isinstance(error, FileExistsError):
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), words)
+    if status == 416:
+        return _BeyondTheEnd()
+    names = {code, *(type(link).__name__ for link in _chain(error))}
+    reason = str(error) or type(error).__name__
+    if names & _HOPELESS:
+        return StoreError(f"{words}: {reason}")
+    if status == 404 or isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words)
+    if status == 507 or code in ("QuotaExceeded", "XMinioStorageFull"):
+        return OutOfSpaceError(f"{words}: {reason}")
+    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+        return _PassingError(f"{words}: no answer within {seconds:.3g} s")
+    if status is not None:
+        passing = status >= 500 or status in _PASSING_STATUS
+        told = f"{words}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
+        return _PassingError(told) if passing else StoreError(told)
+    if isinstance(error, PermissionError):
+        return StoreError(f"{words}: {reason}")
+    if isinstance(error, OSError) or _package(error) in _CLIENTS:
+        return _PassingError(f"{words}: {reason}")
+    return error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    links = [error]
+    while (cause := links[-1].__cause__) is not None and len(links) < 8:
+        links.append(cause)
+    return links
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def _answer(error: BaseException) -> tuple[int | None, str]:
+    """The status and the code of the store's answer, if it gave one."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return (status if isinstance(status, int) else None), str(response.get("Error", {}).get("Code", ""))
+        if _package(link) not in ("gcsfs", "google", "azure"):
+            continue  # aiohttp calls an answer that ended early a 400
+        for name in ("status_code", "status", "code"):
+            value = getattr(link, name, None)
+            if isinstance(value, int) and 400 <= value < 600:
+                return value, ""
+    return None, ""
+
+
+def _absent(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
