@@ -13,11 +13,12 @@ from functools import partial
 
 from driver import history
 from driver.loop import DriverLoop
+from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment
 from forebay import failpoints
 from forebay.clock import Clock
-from forebay.errors import OutOfSpaceError, StoreError, UnreachableError
+from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from wal import layout
 from wal.retention import Limits, segment_facts
 from wal.scan import scan_segment
@@ -31,7 +32,8 @@ PATHS_AT_ONCE = 1_000
 
 class Cleaner:
     """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable. ``failed`` gets
-    what ended it, if that is neither the loop's end nor the store's trouble."""
+    what ended it, if that is neither the loop's end nor the store's trouble. ``superseded``: whether the WAL belongs to a
+    rebuilt journal since, which may lie where this driver's journal does not show it (INV-4)."""
 
     def __init__(
         self,
@@ -43,8 +45,12 @@ class Cleaner:
         pause_seconds: float,
         limits: Limits,
         failed: Callable[[BaseException], None],
+        copies: SnapshotCopies,
+        superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._failed = failed
+        self._copies = copies
+        self._superseded = superseded
         self._loop = loop
         self._wal = wal_storage
         self._history = history_writer
@@ -76,7 +82,9 @@ class Cleaner:
             try:
                 self._act(wait_seconds)
                 wait_seconds = self._pause_seconds
+                self._refuse_if_superseded()
                 self._archive()
+                self._copies.keep_up()
                 self._loop.ask(CleanLocalCopies())
                 self._look_at_segments()
             except UnreachableError:
@@ -103,6 +111,7 @@ class Cleaner:
                 return
             failpoints.hit("cleanup.after-intent")
             try:
+                self._refuse_if_superseded()
                 self._wal.delete(action.path)
             except StoreError:
                 self._actions.put(action)
@@ -111,6 +120,12 @@ class Cleaner:
             self._loop.ask(CleanedUp(action.number))
             failpoints.hit("cleanup.after-done")
             log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
+
+    def _refuse_if_superseded(self) -> None:
+        if self._superseded():
+            raise FencedError(
+                f"the journal of stream {self._stream!r} was rebuilt: another lineage goes on in this WAL"
+            )
 
     def _archive(self) -> None:
         batches = self._loop.ask(Ask(history.finished))

@@ -187,6 +187,13 @@ class BatchesArchived(_Event, frozen=True, tag="batches-archived"):
     batch_ids: tuple[int, ...]
 
 
+class SnapshotCopied(_Event, frozen=True, tag="snapshot-copied"):
+    """``path`` in the WAL's store durably holds the state as it was before event number ``next``."""
+
+    next: int
+    path: str
+
+
 class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
     """One consumer's cursor: key ``topic/partition`` → (life, offset). An unknown name makes the cursor."""
 
@@ -214,5 +221,6 @@ Event: TypeAlias = (
     | CleanupIntended
     | CleanupDone
     | BatchesArchived
+    | SnapshotCopied
     | CursorMoved
 )

@@ -318,7 +318,7 @@ def read(storage: Storage, stream: str) -> Reading:
         segments += len(paths)
         source: Readable = storage if storage.appendable else _Objects(storage, paths[::-1])
         for base in range(len(paths) - 1, -1, -1):
-            state = _snapshot(source, paths[base])
+            state = snapshot_in(source, paths[base])
             if state is not None:
                 after = _replay(source, paths[base:], state)
                 return Reading(state, epoch, segments, after)
@@ -396,7 +396,7 @@ def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> R
     return read(storage, stream)
 
 
-def _snapshot(source: Readable, path: str) -> State | None:
+def snapshot_in(source: Readable, path: str) -> State | None:
     """The state if the segment's first record is a snapshot. A torn first record is an opener that died before it acted: it
     does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5)."""
     for found in scan_segment(source, path):

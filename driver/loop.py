@@ -59,6 +59,7 @@ class DriverLoop:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decide", daemon=True)
         self.waiting_for_space = False
+        self.snapshot_taken: Callable[[], None] = lambda: None  # called from the deciding thread; must not block
 
     def start(self) -> None:
         self._thread.start()
@@ -200,6 +201,7 @@ class DriverLoop:
             return
         self._journal.check()
         self._journal.drop_superseded()
+        self.snapshot_taken()
 
     def _refuse_queued(self, error: ForebayError) -> None:
         while True:

@@ -23,15 +23,25 @@ from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import DriverLoop
 from driver.replay import RewindTo
 from driver.scheduler import Scheduler
+from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.tracker import Ask, BeginReplay, Request, Tracker, status
 from forebay.clock import Clock
-from forebay.errors import FencedError, ForebayError, RefusedError, UnknownTopicError, UnreachableError, UsageError
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    RefusedError,
+    StoreError,
+    UnknownTopicError,
+    UnreachableError,
+    UsageError,
+)
 from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.messages import ClaimRequest, LookRequest, ReplayRequest
 from forebay.settings import Settings
-from forebay.values import TopicPartition
+from forebay.values import TopicPartition, lineage_of
+from wal import layout
 from wal.probe import probe
 from wal.retention import Limits
 from wal.storage import Storage, open_storage
@@ -79,6 +89,8 @@ class Driver:
         self._engine_ready = False
         self._partitions_found = False
         self._commits_checked = False
+        self._copied = False
+        self._copies: SnapshotCopies | None = None
         self._not_shown = ""
         self._state = "waiting"
         self._failure: BaseException | None = None
@@ -158,6 +170,20 @@ class Driver:
             lambda: adoption.stopping,
         )
         adoption = AdoptionThread(adopter, loop, self._fail)
+        limits = Limits(round(settings.wal.retention * 1000), settings.wal.retention_size)
+        copies = SnapshotCopies(
+            loop.ask,
+            wal_storage,
+            settings.stream,
+            opened.epoch,
+            self._clock,
+            settings.driver.snapshot_copy_interval,
+            limits,
+            lambda: secrets.randbits(64),
+        )
+        loop.snapshot_taken = copies.want
+        self._copies = copies
+        next_lineage = layout.lineage_marker(settings.stream, lineage_of(opened.epoch) + 1)
         cleaner = Cleaner(
             loop,
             wal_storage,
@@ -165,8 +191,10 @@ class Driver:
             settings.stream,
             self._clock,
             _cleanup_seconds(settings, wal_storage),
-            Limits(round(settings.wal.retention * 1000), settings.wal.retention_size),
+            limits,
             self._fail,
+            copies,
+            lambda: wal_storage.exists(next_lineage),
         )
         scheduler = Scheduler(
             loop,
@@ -220,6 +248,9 @@ class Driver:
         if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
+        if not self._copied and isinstance(request, LookRequest | ClaimRequest):
+            # what is accepted before there is a copy could not be found again if the journal were lost
+            return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
 
     def _replay(self, loop: DriverLoop, request: ReplayRequest) -> Any:
@@ -317,7 +348,8 @@ class Driver:
     # ---- housekeeping --------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
-        """Finds partitions, checks commits against the journal once, publishes completed positions."""
+        """Finds partitions, checks commits against the journal once, has the journal copied beside the WAL whenever there are
+        new partitions, publishes completed positions."""
         try:
             next_discovery = 0.0
             published: dict[TopicPartition, int] = {}
@@ -329,21 +361,30 @@ class Driver:
                         if created and not self._commits_checked:
                             self._check_commits()
                             self._commits_checked = True
+                        self._copy(created)
                         if missing:
                             raise UnreachableError(
                                 f"no such topic yet: {', '.join(missing)}; create it, it is found then"
                             )
                         next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
-                        self._partitions_found = self._partitions_found or created
+                        self._partitions_found = self._partitions_found or self._copied
                         self._settle_state()
                     published = self._publish(published)
                     self._say("")
                 except (UnreachableError, UnknownTopicError) as error:
                     self._say(f"Kafka: {error}")
+                except StoreError as error:  # no space included
+                    self._say(f"WAL: {error}")
                 if self._stopping.wait(ROUND_SECONDS if next_discovery > now + 1 else 0.5):
                     return
         except BaseException as error:
             self._fail(error)
+
+    def _copy(self, created: bool) -> None:
+        assert self._copies is not None
+        if created:
+            self._copies.keep_up()
+            self._copied = True
 
     def _settle_state(self) -> None:
         """Running: the engine is up, and the stream's partitions are known."""
@@ -352,7 +393,11 @@ class Driver:
 
     def _say(self, detail: str) -> None:
         """Shows on status what is waited for, and logs it when it changes."""
-        if self._state == "failed" or detail == self._detail or (not detail and not self._detail.startswith("Kafka")):
+        if (
+            self._state == "failed"
+            or detail == self._detail
+            or (not detail and not self._detail.startswith(("Kafka", "WAL")))
+        ):
             return
         self._detail = detail
         if detail:

@@ -151,6 +151,13 @@ class Cleanup(msgspec.Struct, frozen=True):
     segments: tuple[str, ...]
 
 
+class SnapshotCopy(msgspec.Struct, frozen=True):
+    """A copy of the state, in the WAL's store: all events before number ``next``."""
+
+    next: int
+    path: str
+
+
 class State(msgspec.Struct, dict=True):
     """Everything the journal says. A snapshot is this struct as msgpack.
 
@@ -185,6 +192,9 @@ class State(msgspec.Struct, dict=True):
     archived_number: int = 0  # batches up to this number are in the history alone
     replays: list[Replay] = []  # all there ever were; the last one may be under way
     replaying: dict[int, ev.ReplayedBatch] = {}  # what it has yet to run, in order
+    shaped: int = 0  # number after that of the newest event that added a partition or began a life
+    copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
+    uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
 
     def __post_init__(self) -> None:
         self.__dict__["index"] = BlockIndex.of(self)
@@ -194,6 +204,11 @@ class State(msgspec.Struct, dict=True):
         """Derived from the fields; no part of a snapshot."""
         index: BlockIndex = self.__dict__["index"]
         return index
+
+    def is_covered(self, path: str) -> bool:
+        """Whether both copies say of every block in the segment that it is released (INV-8)."""
+        share = self.index.segments.get(path)
+        return share is None or (len(self.copies) == 2 and self.uncovered.keys().isdisjoint(share.blocks))
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self.partitions.get(str(tp))
@@ -235,6 +250,7 @@ def _partitions_added(state: State, event: ev.PartitionsAdded) -> None:
 
 
 def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int, cause: str) -> None:
+    state.shaped = state.events + 1
     for start in starts:
         key = f"{start.topic}/{start.partition}"
         if key in state.partitions:
@@ -252,6 +268,7 @@ def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int
 
 def _life_begun(state: State, event: ev.LifeBegun) -> None:
     start = event.start
+    state.shaped = state.events + 1
     partition = _partition(state, start.topic, start.partition)
     partition.life.end = partition.position
     partition.lives.append(
@@ -512,6 +529,7 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
         share = state.index.segments.get(path)
         held = share is not None and share.held > 0
         for block_id in state.index.drop(path):
+            state.uncovered.pop(block_id, None)
             if state.released.pop(block_id, None) is None or held:
                 raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
             state.index.clean((state.blocks.pop(block_id),))
@@ -528,9 +546,17 @@ def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
         for block_id in batch.block_ids:
             del state.batch_of[block_id]
             state.released[block_id] = batch.completed_ms
+            state.uncovered[block_id] = state.events
             state.index.release(state.blocks[block_id], batch.completed_ms)
             if batch_id in state.replaying:
                 state.index.hold(state.blocks[block_id])
+
+
+def _snapshot_copied(state: State, event: ev.SnapshotCopied) -> None:
+    state.copies = (*state.copies, SnapshotCopy(next=event.next, path=event.path))[-2:]
+    if len(state.copies) == 2:
+        said = min(copy.next for copy in state.copies)
+        state.uncovered = {block: number for block, number in state.uncovered.items() if number >= said}
 
 
 def _cursor_moved(state: State, event: ev.CursorMoved) -> None:
@@ -574,5 +600,6 @@ _APPLY = {
     ev.CleanupIntended: _cleanup_intended,
     ev.CleanupDone: _cleanup_done,
     ev.BatchesArchived: _batches_archived,
+    ev.SnapshotCopied: _snapshot_copied,
     ev.CursorMoved: _cursor_moved,
 }

@@ -15,12 +15,13 @@ from typing import Any
 
 from driver import events as ev
 from driver.history import FinishedBatch
+from driver.lineage import REBUILDER
 from driver.packing import pack
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
 from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved
+from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
 from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -104,6 +105,14 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """``path`` in the WAL's store durably holds the state before event ``next``. The answer: the copies that are kept."""
+
+    next: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """A partition in trouble, for whose position the WAL is to be searched. ``limit``: what Kafka holds begins there; None:
     it will never hold these offsets again. ``waits_for``: writers that could still sync, in words; the search must begin
@@ -170,6 +179,7 @@ Request = (
     | CleanSegment
     | CleanedUp
     | Archived
+    | Copied
     | Ask
 )
 
@@ -262,6 +272,7 @@ class Tracker:
             CleanSegment: self._clean_segment,
             CleanedUp: self._cleaned_up,
             Archived: self._archived,
+            Copied: self._copied,
             Ask: self._ask,
         }
 
@@ -788,6 +799,10 @@ class Tracker:
     def _archived(self, request: Archived, now: float, now_ms: int) -> Decision:
         return Decision(None, self._applied(ev.BatchesArchived(request.batch_ids)))
 
+    def _copied(self, request: Copied, now: float, now_ms: int) -> Decision:
+        decided = self._applied(ev.SnapshotCopied(next=request.next, path=request.path))
+        return Decision(self.state.copies, decided)
+
     def _ask(self, request: Ask, now: float, now_ms: int) -> Decision:
         return Decision(request.read(self.state))
 
@@ -813,6 +828,8 @@ def is_stray(state: State, block_id: str) -> bool:
     if block_id in state.blocks:
         return False
     named = _BLOCK_ID.fullmatch(block_id)
+    if named is not None and 0 < lineage_of(int(named[2], 16)) < state.lineage:
+        return True
     receiver = state.receivers.get(named[1]) if named is not None else None
     if named is None or receiver is None:
         return False
@@ -824,13 +841,18 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
 
     A block is released when the history holds its batch, no replay wants it, its segment is due by time or size
     (``limits``), and no deletion of its local copy is under way, which would find its block gone. A block whose handle points
-    elsewhere was written a second time after a failed sync: here it is an orphan.
+    elsewhere was written a second time after a failed sync: here it is an orphan. What a snapshot copy does not call released
+    would be needed again by a journal rebuilt from it.
     """
     facts = request.facts
     if facts.path in state.cleaning_segments:
         return Judgement(facts.path, ("its deletion is under way",))
     writer = state.receivers.get(request.receiver_id)
-    fenced = writer is not None and writer.epoch != request.epoch
+    fenced = (
+        lineage_of(request.epoch) < state.lineage
+        or request.receiver_id == REBUILDER
+        or (writer is not None and writer.epoch != request.epoch)
+    )
     # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
     # not find: whatever the reason, it would go with the segment.
     scanned = {frame.block_id for frame in facts.frames}
@@ -850,7 +872,10 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
         if known is None or known.handle.path != facts.path:
             continue
         (released if gone and frame.block_id not in state.cleaning_blocks else needed).add(frame.block_id)
-    return judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))
+    judgement = judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))
+    if judgement.deletable and not state.is_covered(facts.path):
+        return Judgement(facts.path, ("the last two snapshot copies don't both say yet that its blocks are released",))
+    return judgement
 
 
 def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:

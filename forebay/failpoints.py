@@ -50,6 +50,8 @@ NAMES: dict[str, str] = {
     "cleanup.after-intent": "intent durable, nothing deleted",
     "cleanup.after-delete": "deleted, done not journalled",
     "cleanup.after-done": "done durable",
+    "copy.after-write": "a snapshot copy durable beside the WAL, not journalled",
+    "copy.after-event": "a snapshot copy journalled, older ones not deleted",
     "history.after-append": "batches in the history, still in the journal's state",
     "adoption.before-search": "trouble durable, every writer settled, the WAL not yet searched",
     "adoption.before-claim": "an orphan found, the partition not yet claimed",

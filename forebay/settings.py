@@ -88,6 +88,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     journal_segment_size: Size = Size(64_000_000)
     #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
     journal_flush_interval: Duration | None = None
+    snapshot_copy_interval: Duration = Duration(30.0)  # copies that clean-up waits for are taken at most so often
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):

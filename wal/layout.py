@@ -6,6 +6,7 @@
     <stream>/lineage-<8 digits>                           which journals wrote here, in the WAL
     <stream>/epoch-<epoch>/<sequence>.seg                 the journal
     <stream>/history/<epoch>/<sequence>.seg               finished batches, beside the journal
+    <stream>/snapshots/<epoch>/<sequence>.seg             copies of the journal's snapshots, in the WAL
 
 ``<epoch>`` is 16 lower-case hex digits, ``<sequence>`` 8 digits or, from 100,000,000 on, as many as it has, at most
 12; dense within its folder. So names sort as their sequences do only up to 8 digits: compare numbers. Parse functions
@@ -24,6 +25,7 @@ _PLACE = r"(?P<epoch>[0-9a-f]{16})/(?P<sequence>[0-9]{8}|[1-9][0-9]{8,11})\.seg"
 _BLOCKS = re.compile(rf"{_STREAM}/blocks/(?P<receiver>[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})/{_PLACE}")
 _JOURNAL = re.compile(rf"{_STREAM}/epoch-{_PLACE}")
 _HISTORY = re.compile(rf"{_STREAM}/history/{_PLACE}")
+_SNAPSHOT = re.compile(rf"{_STREAM}/snapshots/{_PLACE}")
 _LINEAGE = re.compile(rf"{_STREAM}/lineage-(?P<lineage>[0-9]{{8}})")
 
 
@@ -35,7 +37,7 @@ class BlockPlace(NamedTuple):
 
 
 class LogPlace(NamedTuple):
-    """Where a segment of the journal or of the history belongs."""
+    """Where a segment of the journal, of the history, or of a snapshot copy belongs."""
 
     stream: str
     epoch: int
@@ -69,6 +71,16 @@ def history_segment(stream: str, epoch: int, sequence: int) -> str:
     return f"{check_name('stream', stream)}/history/{_epoch(epoch)}/{_sequence(sequence)}.seg"
 
 
+def snapshot_folder(stream: str, epoch: int | None = None) -> str:
+    """The folder of the snapshot copies, or of one journal epoch's."""
+    folder = f"{check_name('stream', stream)}/snapshots"
+    return folder if epoch is None else f"{folder}/{_epoch(epoch)}"
+
+
+def snapshot_copy(stream: str, epoch: int, sequence: int) -> str:
+    return f"{snapshot_folder(stream, epoch)}/{_sequence(sequence)}.seg"
+
+
 def lineage_marker(stream: str, lineage: int) -> str:
     if not 0 <= lineage < 10**8:
         raise ValueError(f"lineage {lineage}: must have at most 8 digits")
@@ -87,6 +99,11 @@ def parse_journal(path: str) -> LogPlace | None:
 
 def parse_history(path: str) -> LogPlace | None:
     found = _HISTORY.fullmatch(path)
+    return found and LogPlace(found["stream"], int(found["epoch"], 16), int(found["sequence"]))
+
+
+def parse_snapshot_copy(path: str) -> LogPlace | None:
+    found = _SNAPSHOT.fullmatch(path)
     return found and LogPlace(found["stream"], int(found["epoch"], 16), int(found["sequence"]))
 
 

@@ -46,6 +46,8 @@ ARRIVALS = {
     "cleanup.after-intent": 1,
     "cleanup.after-delete": 1,
     "cleanup.after-done": 1,
+    "copy.after-write": 2,
+    "copy.after-event": 2,
     "history.after-append": 1,
     "agent.before-delete": 1,
 }

@@ -311,6 +311,7 @@ def test_retention_shows_each_segment_with_its_size_and_its_reason(
 
     tracked.complete(batch)
     tracked.archive(batch)
+    tracked.copy()
     stream.keep_again()
     (segment,) = retention(stream, capsys)["segments"]
     assert (segment["goes"], segment["reason"]) == (False, "its writer may still append to it")

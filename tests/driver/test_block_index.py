@@ -96,4 +96,5 @@ def test_the_tracker_deletes_by_size_what_time_alone_would_keep() -> None:
         t, epoch = worked(2, retention_ms=10**9, retention_bytes=retention_bytes)
         t.say(CleanLocalCopies())
         t.say(CleanedUp(max(t.state.cleanups)))
+        t.copy()
         assert bool(t.decide(clean(t, epoch, 1)).events) == goes

@@ -52,6 +52,7 @@ def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], s
             "batch_interval": "20ms",
             "job_retry_delay": "1ms",
             "lease_duration": "300ms",
+            "snapshot_copy_interval": "0s",
             **driver,
         }
         return from_values(

@@ -8,7 +8,16 @@ import pytest
 
 from driver import events as ev
 from driver.state import State, apply
-from driver.tracker import Allocate, CleanedUp, CleanLocalCopies, CleanSegment, Complete, FoundPartitions
+from driver.tracker import (
+    Allocate,
+    CleanedUp,
+    CleanLocalCopies,
+    CleanSegment,
+    Complete,
+    Copied,
+    FoundPartitions,
+    is_stray,
+)
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import BlockMeta, numbered
@@ -442,6 +451,7 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     t.complete(batch)
     assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
     t.archive(batch)
+    t.copy()
     assert "is needed" in kept_because(t, segment(t, epoch, block.meta, now_ms=5_999))
     decision = t.decide(segment(t, epoch, block.meta, now_ms=6_000))
     (action,) = decision.actions
@@ -453,6 +463,34 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     assert not t.state.cleanups
 
 
+def test_a_segment_goes_only_when_the_last_two_snapshot_copies_both_call_its_blocks_released() -> None:
+    """INV-8: a rebuild begins from either, and must find every block that the copy does not call released."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.copy()
+    block = t.take_in(epoch, token, 5)
+    batch = t.batch()
+    t.complete(batch)
+    before = t.state.events
+    t.archive(batch)
+    for said in (before, t.state.events, t.state.events + 1):
+        assert "snapshot copies" in kept_because(t, segment(t, epoch, block.meta))
+        t.say(Copied(said, f"{STREAM}/snapshots/{numbered(1, 1):016x}/00000001.seg"))
+    assert t.decide(segment(t, epoch, block.meta)).actions
+
+
+def test_segments_and_local_copies_of_an_older_lineage_have_no_writer_any_more() -> None:
+    """INV-4: a rebuilt journal has forgotten the receivers; their epochs carry the lineage."""
+    t = Tracked()
+    t.state.lineage = 2
+    old, new = numbered(1, 7), numbered(2, 7)
+    assert "may still append" in kept_because(t, segment(t, new, sealed=False))
+    assert t.decide(segment(t, old, sealed=False)).actions
+    assert is_stray(t.state, f"r9-{old:x}-3")
+    assert not is_stray(t.state, f"r9-{new:x}-3")
+
+
 def test_an_open_segment_of_a_living_writer_is_kept_and_a_fenced_one_is_not() -> None:
     t = Tracked()
     epoch = t.register()
@@ -460,6 +498,7 @@ def test_an_open_segment_of_a_living_writer_is_kept_and_a_fenced_one_is_not() ->
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
+    t.copy()
     assert "may still append" in kept_because(t, segment(t, epoch, block.meta, sealed=False))
     t.register(instance="i2")
     assert t.decide(segment(t, epoch, block.meta, sealed=False)).actions

@@ -16,6 +16,7 @@ from driver import history, journal
 from driver.cleaner import Cleaner, due_paths
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart
+from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.state import State
 from driver.tracker import (
     ADOPTER,
@@ -24,6 +25,7 @@ from driver.tracker import (
     Ask,
     CleanedUp,
     Complete,
+    Copied,
     Decision,
     DeleteSegment,
     FoundPartitions,
@@ -257,6 +259,17 @@ class DriverProcess:
         self._history = world.kinds.history(
             world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
         )
+        self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
+        self._copies = SnapshotCopies(
+            lambda _: None,  # asked by a thread that is never started
+            world.wal,
+            world.stream,
+            self.journal.epoch,
+            world.clock,
+            0.0,
+            self._limits,
+            world.new_uid,
+        )
         self._cleaner = Cleaner(
             None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
             world.wal,
@@ -264,8 +277,9 @@ class DriverProcess:
             world.stream,
             world.clock,
             1.0,
-            Limits(world.options.retention_ms, world.options.retention_bytes),
+            self._limits,
             lambda _: None,  # only its thread fails
+            self._copies,
         )
         self.leading = True
         self._adopter = world.kinds.adopter(
@@ -372,6 +386,7 @@ class DriverProcess:
             for tp in world.kafka.partitions()
         )
         yield FoundPartitions(starts, world.wall_ms, "simulated")
+        yield from self._copy()
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
         positions = yield Ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.lineage, positions)
@@ -440,7 +455,8 @@ class DriverProcess:
                 except OutOfSpaceError:
                     continue
                 yield Archived(tuple(b.batch_id for b in batches))
-            limits = Limits(world.options.retention_ms, world.options.retention_bytes)
+            yield from self._copy()
+            limits = self._limits
             due, named = yield Ask(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
             yield "list"
             segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
@@ -462,6 +478,21 @@ class DriverProcess:
                     yield "judge"
                     yield facts
             yield from self._delete()
+
+    def _copy(self) -> Task:
+        """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
+        due = yield Ask(lambda state: copy_due(state, self._limits, self.world.wall_ms))
+        if due not in (Due.NOW, Due.SOON):
+            return
+        following, state = yield Ask(encoded)
+        yield "copy"
+        try:
+            path = self._copies.write(following, state)
+        except OutOfSpaceError:
+            return
+        copies = yield Copied(following, path)
+        yield "prune"
+        self._copies.prune(copies)
 
     def _delete(self) -> Task:
         while self._deletes:

@@ -23,6 +23,7 @@ from forebay.records import decode_block
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage
+from wal import layout
 from wal.blocks import block_of_frame, decode_meta
 from wal.frame import Frame, FrameKind
 from wal.scan import read_frame, scan_segment
@@ -83,6 +84,8 @@ class Invariants:
         self._signature: Any = None
         self._history_signature: Any = None
         self._durable_checked: Any = None
+        self._copies_signature: Any = None
+        self._covering: frozenset[str] | None = None
         self._commits_checked: Any = None
         self.durable: State | None = None
         self.finished: tuple[history.FinishedBatch, ...] = ()
@@ -129,10 +132,15 @@ class Invariants:
             self._check_state(self.durable)
 
     def _check_state(self, state: State) -> None:
+        covering = self._copies_call_released() if state.cleaning_segments else None
         for path in state.cleaning_segments:
             for block in state.blocks.values():
                 if block.handle.path != path:
                     continue
+                if covering is None or block.id not in covering:
+                    raise InvariantViolation(
+                        "INV-8", f"{path} is to be deleted, and a copy does not call {block.id} released"
+                    )
                 if block.id not in state.released:
                     raise InvariantViolation("INV-8", f"{path} is to be deleted, its block {block.id} is needed")
                 self._cleaned.add(block.id)
@@ -212,6 +220,23 @@ class Invariants:
             for meta in self._synced.values()
             for held in meta.ranges
         )
+
+    def _copies_call_released(self) -> frozenset[str] | None:
+        """Blocks that are released in each of the last two snapshot copies that lie beside the WAL; None if there are not
+        two."""
+        folder = layout.snapshot_folder(self._world.stream)
+        if self._wal.signature(folder) != self._copies_signature:
+            self._copies_signature = self._wal.signature(folder)
+            found = []
+            for path in self._wal.list(folder):
+                place = layout.parse_snapshot_copy(path)
+                copy = journal.snapshot_in(self._wal, path)
+                if place is not None and copy is not None:
+                    found.append((place, copy))
+            newest = [copy for _, copy in sorted(found, key=lambda one: one[0])[-2:]]
+            released = [frozenset(copy.released) for copy in newest]
+            self._covering = released[0] & released[1] if len(released) == 2 else None
+        return self._covering
 
     def _check_blocks(self) -> None:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""

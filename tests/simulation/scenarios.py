@@ -81,7 +81,7 @@ class Script:
 
     def _created(self) -> bool:
         state = self.world.invariants.durable
-        return state is not None and state.created
+        return state is not None and state.created and bool(state.copies)
 
     def reading(self) -> int:
         return sum(len(process.source.reading) for process in self.world.receivers.values())
@@ -102,6 +102,11 @@ class Script:
         state = self.world.invariants.durable
         return state.batches_completed if state is not None else 0
 
+    def covered(self) -> bool:
+        """Whether both snapshot copies know of all that is released."""
+        state = self.world.invariants.durable
+        return state is not None and len(state.copies) == 2 and bool(state.released) and not state.uncovered
+
     def sent(self, label: str) -> bool:
         """Whether this message is on its way."""
         return label in self.world.network.exchanges
@@ -112,7 +117,7 @@ LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
 RECEIVER = ("r1.1",)
 #: a search of the WAL for what Kafka lost
 ADOPT = "d1 adopt"
-CLEAN = ("d1 clean:begin", "d1 clean:answered", "d1 clean:list")
+CLEAN = ("d1 clean:begin", "d1 clean:answered", "d1 clean:copy", "d1 clean:prune", "d1 clean:list")
 
 
 def rewind_by_seek_alone() -> Script:
@@ -202,8 +207,8 @@ def deletion_after_take_over() -> Script:
     script.do("d1 job:complete", "d1 pause")
     script.open_driver("d2")
     script.do("d1 wake", "d1 decide", "d1 append", "d1 sync")
-    clean = [*LOOP, "d1 job:answered", "d1 clean:begin", "d1 clean:answered", "d1 clean:archive", "d1 clean:list"]
-    for _ in range(8):
+    clean = [*LOOP, "d1 job:answered", *CLEAN, "d1 clean:archive"]
+    for _ in range(20):
         script.perhaps(*clean, "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
     return script
 
@@ -220,7 +225,7 @@ def orphan_deleted_before_its_report() -> Script:
     script.run(*RECEIVER, until=lambda: len(script.world.wal.list("sim/blocks")) == 2, without=late)
     script.run(*RECEIVER, until=lambda: not script.world.can("r1.1 sync"), without=late)
     script.do("d1 clean:begin")
-    script.run(*LOOP, "d1 clean:answered", "d1 clean:list", until=lambda: script.world.can("d1 clean:scan"))
+    script.run(*LOOP, *CLEAN, until=lambda: script.world.can("d1 clean:scan"))
     script.do("d1 clean:scan", "d1 clean:judge", "d1 decide")
     script.perhaps("d1 append", "d1 sync", "d1 check")
     script.do("d1 release")
@@ -291,7 +296,12 @@ def segment_scanned_before_its_writer_was_fenced() -> Script:
     script.do("produce t/0 4")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() == 1)
-    script.run(*LOOP, *CLEAN, "d1 clean:archive", until=lambda: script.world.can("d1 clean:scan"))
+    script.run(
+        *LOOP,
+        "d1 clean",
+        until=lambda: script.world.can("d1 clean:scan") and script.covered(),
+        without=("d1 clean:delete",),
+    )
     script.do("d1 clean:scan", "produce t/0 4")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 8)
     script.do("r1.1 kill", "expire r1.1/1", "start r1")

@@ -56,7 +56,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "block_interval": "50ms", "heartbeat_interval": "200ms", "report_timeout": "2s", "reclaim_delay": "100ms",
         "drain_timeout": "15s", "memory": "32MB", "block_size": "4MB",
     },
-    "driver": {"batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s"},
+    "driver": {"batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s", "snapshot_copy_interval": "0s"},
     "agent": {"heartbeat_interval": "200ms"},
     "spark": {
         "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",

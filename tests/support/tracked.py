@@ -11,6 +11,7 @@ from driver.tracker import (
     Allocate,
     Archived,
     Complete,
+    Copied,
     Decision,
     FoundPartitions,
     NothingToAdopt,
@@ -155,6 +156,12 @@ class Tracked:
 
     def archive(self, *batch_ids: int) -> None:
         self.say(Archived(batch_ids))
+
+    def copy(self, times: int = 2) -> None:
+        """Snapshot copies beside the WAL, of the state as it is."""
+        for _ in range(times):
+            following = self.state.events
+            self.say(Copied(following, f"{STREAM}/snapshots/{numbered(1, 1):016x}/{following + 1:08}.seg"))
 
 
 def offsets(
