@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from forebay import failpoints
 from forebay import messages as m
 from forebay.errors import CorruptionError, NewerVersionError, StoreError, UnreachableError
 from forebay.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
-from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, block_id, lineage_of
+from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, lineage_of
 from wal import layout
 from wal.blocks import block_of_frame, decode_meta, encode_meta
 from wal.frame import Frame, FrameKind
@@ -37,9 +37,11 @@ log = logging.getLogger(__name__)
 
 #: between two rounds while a partition waits for its search
 ROUND_SECONDS = 0.5
+#: … after a store or Kafka did not answer
+HINDERED_SECONDS = 5.0
 
 #: what a round yields: the name of a place where a process may die, or a request whose answer it is sent
-Round = Generator[str | Request, Any, bool]
+Round = Generator[str | Request, Any, float | None]
 
 # ---- the decision ----------------------------------------------------------------------------------------------------
 
@@ -96,7 +98,7 @@ def until(orphan: Orphan, limit: int | None) -> int:
 class Adopter:
     """``round`` is driven by a thread (:class:`AdoptionThread`) or by the simulation; both ask the deciding thread.
 
-    ``topic_id``: of a topic in Kafka now, "" where there is none; raises UnreachableError. ``instance_id``: of this driver
+    ``topic_ids``: of topics in Kafka now, "" for one that is not there; raises UnreachableError. ``instance_id``: of this driver
     process. ``stopping``: ends a search that takes long.
     """
 
@@ -108,7 +110,7 @@ class Adopter:
         instance_id: str,
         compression: Compression,
         limits: SegmentLimits,
-        topic_id: Callable[[str], str],
+        topic_ids: Callable[[Iterable[str]], Mapping[str, str]],
         wall_ms: Callable[[], int],
         new_uid: Callable[[], int],
         stopping: Callable[[], bool] = lambda: False,
@@ -119,44 +121,60 @@ class Adopter:
         self._instance_id = instance_id
         self._compression = compression
         self._limits = limits
-        self._topic_id = topic_id
+        self._topic_ids = topic_ids
         self._wall_ms = wall_ms
         self._new_uid = new_uid
         self._stopping = stopping
         self._epoch = 0  # 0: not registered
         self._looked_back = False
         self._writer: LogWriter | None = None
-        self._next_segment = 1
         self._sequence = 0
+        self._registrations = 0
+        self._hindered: dict[TopicPartition, str] = {}  # told
         self._damaged: set[Handle] = set()  # told
+        self._refused: set[Handle] = set()  # told
 
     def round(self) -> Round:
-        """Searches for all that waits for it; whether some of it must wait for longer."""
+        """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits."""
         if not self._looked_back:
             if (yield Ask(_left_over)):
                 yield from self._register()
             self._looked_back = True
-        waiting = False
         searches: tuple[Search, ...] = yield Searches()
-        for search in searches:
-            if search.waits_for:
-                waiting = True
-                continue
-            yield "search"  # every writer was settled before it begins
+        ready = [search for search in searches if not search.waits_for]
+        due = ROUND_SECONDS if len(ready) < len(searches) else None
+        if not ready:
+            return due
+        yield "search"  # every writer of these was settled before it begins
+        try:
+            found = self._find(ready)
+        except (StoreError, UnreachableError, NewerVersionError) as error:
+            for search in ready:
+                yield from self._hinder(search, str(error))
+            return HINDERED_SECONDS
+        for search in ready:
+            orphans = found[search.tp]
             try:
-                orphans = self._find(search)
-            except (StoreError, UnreachableError, NewerVersionError) as error:
-                log.warning("%s: the WAL can't be searched for offset %d: %s", search.tp, search.position, error)
-                yield AdoptionHindered(search.tp, str(error))
-                waiting = True
+                first, rows = self._readable(orphans, search.position, search.limit)
+            except (StoreError, NewerVersionError) as error:
+                yield from self._hinder(search, str(error))
+                due = HINDERED_SECONDS
                 continue
-            first, rows = self._readable(orphans, search.position, search.limit)
-            if first is None:
-                done = yield NothingToAdopt(search, next_from(orphans, search))
-                waiting = waiting or not done
-            else:
-                waiting = yield from self._adopt(search, orphans, first, rows)
-        return waiting
+            if first is not None:
+                hindered = yield from self._adopt(search, orphans, first, rows)
+                due = HINDERED_SECONDS if hindered else ROUND_SECONDS  # what does not touch may remain
+            elif not (yield NothingToAdopt(search, next_from(orphans, search))):
+                due = ROUND_SECONDS
+        return due
+
+    def _hinder(self, search: Search, words: str) -> Round:
+        if self._hindered.get(search.tp) != words:
+            log.warning(
+                "%s: what the WAL may hold from %d on can't be adopted yet: %s", search.tp, search.position, words
+            )
+        self._hindered[search.tp] = words
+        yield AdoptionHindered(search.tp, words)
+        return None
 
     def close(self) -> None:
         if self._writer is not None:
@@ -164,13 +182,25 @@ class Adopter:
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
-    def _find(self, search: Search) -> list[Orphan]:
-        found = [orphan for path in self._segments() for orphan in self._in_segment(path, search)]
-        # after the search: an id that is the same now was the same when each of them was polled
-        same_topic = not search.topic_id or self._topic_id(search.tp.topic) == search.topic_id
+    def _find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
+        """What is eligible for each search, by one pass over the WAL."""
+        found: dict[TopicPartition, list[Orphan]] = {search.tp: [] for search in searches}
+        wanted = {search.tp: search for search in searches}
+        for path in self._segments():
+            for orphan in self._in_segment(path, wanted):
+                found[orphan.held.tp].append(orphan)
+        # after the pass: an id that is the same now was the same when each of them was polled
+        topic_ids = self._topic_ids({search.tp.topic for search in searches if search.topic_id})
+        return {
+            search.tp: self._eligible(found[search.tp], search, topic_ids.get(search.tp.topic, "") == search.topic_id)
+            for search in searches
+        }
+
+    def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         orphans = eligible(found, search, same_topic)
         for orphan in eligible(found, search, True):
-            if orphan not in orphans:
+            if orphan not in orphans and orphan.handle not in self._refused:
+                self._refused.add(orphan.handle)
                 log.warning("%s is not adopted: it may hold records of another topic of that name", orphan.held.label)
         return orphans
 
@@ -190,7 +220,7 @@ class Adopter:
                 sequence += 1
                 path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
 
-    def _in_segment(self, path: str, search: Search) -> list[Orphan]:
+    def _in_segment(self, path: str, wanted: Mapping[TopicPartition, Search]) -> list[Orphan]:
         """Nothing that was accepted ends after the position, so the journal need not be asked which are orphans."""
         if self._stopping():
             raise UnreachableError("the driver is stopping")
@@ -209,7 +239,9 @@ class Adopter:
                 orphans += [
                     Orphan(handle, meta, held)
                     for held in meta.ranges
-                    if held.tp == search.tp and held.life == search.life and held.until_offset > search.position
+                    if (search := wanted.get(held.tp)) is not None
+                    and held.life == search.life
+                    and held.until_offset > search.position
                 ]
         except FileNotFoundError:
             return []  # cleaned up meanwhile: all of it had come in
@@ -251,7 +283,7 @@ class Adopter:
     def _adopt(
         self, search: Search, orphans: list[Orphan], orphan: Orphan | None, rows: Sequence[pa.RecordBatch]
     ) -> Round:
-        """Claims the partition, takes in what touches from its position on, releases it. True: there may be more to do."""
+        """Claims the partition, takes in what touches from its position on, releases it. Not None: a store hindered it."""
         if not self._epoch:
             yield from self._register()
         ask = m.ClaimAsk(topic=search.tp.topic, partition=search.tp.partition, known_token=search.token)
@@ -259,7 +291,7 @@ class Adopter:
         answer: m.ClaimAnswer = yield m.ClaimRequest(receiver_id=ADOPTER, epoch=self._epoch, claims=(ask,))
         (grant,) = answer.claims
         if not grant.granted:  # somebody else claimed it since the search began
-            return True
+            return None
         view = grant.view
         position, gap = view.position, view.preceding_gap
         hindered = ""
@@ -279,22 +311,35 @@ class Adopter:
             adopted = block.meta.ranges[0]
             log.info("adopted %s from block %s of the WAL", adopted.label, orphan.meta.id)
             position, gap = adopted.until_offset, None
-            orphan, rows = self._readable(orphans, position, search.limit)
+            try:
+                orphan, rows = self._readable(orphans, position, search.limit)
+            except (StoreError, NewerVersionError) as error:
+                hindered = str(error)
+                break
         yield "release"
         release = m.Release(topic=search.tp.topic, partition=search.tp.partition, token=view.token)
         yield m.ReleaseRequest(receiver_id=ADOPTER, epoch=self._epoch, releases=(release,))
-        if hindered:
-            log.warning("%s: what the WAL holds can't be adopted yet: %s", search.tp, hindered)
-            yield AdoptionHindered(search.tp, hindered)
-        return True
+        if not hindered:
+            return None
+        # What was written, and may yet land in a store that did not answer, carries a token that has ended. It stays in the
+        # folder of this epoch, and nothing is written there again.
+        self.close()
+        self._writer, self._epoch, self._sequence = None, 0, 0
+        yield from self._hinder(search, hindered)
+        return HINDERED_SECONDS
 
     def _register(self) -> Round:
         """A new epoch of the adopter: fences the one of an older driver, and ends what it had claimed."""
+        self._registrations += 1
         answer: m.RegisterAnswer = yield m.RegisterRequest(
-            stream=self._stream, receiver_id=ADOPTER, host=self._host, instance_id=self._instance_id, release=""
+            stream=self._stream,
+            receiver_id=ADOPTER,
+            host=self._host,
+            instance_id=f"{self._instance_id}-{self._registrations}",
+            release="",
         )
         self._epoch = answer.epoch
-        return False
+        return None
 
     def _write(
         self,
@@ -305,7 +350,7 @@ class Adopter:
         token: int,
         gap: Gap | None,
     ) -> Block:
-        """A block of its own, durable. Raises StoreError; what was written then is never synced."""
+        """A block of its own, durable. Raises StoreError."""
         until_offset = until(orphan, search.limit)
         bytes_, newest_ms = extent(rows)
         held = OffsetRange(
@@ -339,15 +384,8 @@ class Adopter:
         )
         payload = encode_block([RangeRows(search.tp, rows)], meta.headers, self._compression)
         writer = self._writer = self._writer or self._open()
-        try:
-            pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
-            writer.sync()
-        except StoreError:
-            # its frames carry a token that is about to be released: they must not be written again with a later block
-            self._next_segment = writer.next_sequence
-            writer.close()
-            self._writer = None
-            raise
+        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+        writer.sync()
         assert pending.handle is not None
         return Block(meta, pending.handle, local=False)
 
@@ -361,7 +399,6 @@ class Adopter:
             now=lambda: self._wall_ms() / 1000,
             new_uid=self._new_uid,
             failpoints=True,
-            first_sequence=self._next_segment,
         )
 
 
@@ -403,19 +440,19 @@ class AdoptionThread:
 
     def _run(self) -> None:
         try:
-            waiting = False
+            due: float | None = None
             while True:
-                self._wanted.wait(ROUND_SECONDS if waiting else None)
+                self._wanted.wait(due)
                 if self._stopping.is_set():
                     return
                 self._wanted.clear()
-                waiting = self._round()
+                due = self._round()
         except UnreachableError:
             return  # the deciding thread has ended, and says why itself
         except Exception as error:  # partitions in trouble would wait for ever, without a word (INV-5)
             self._failed(error)
 
-    def _round(self) -> bool:
+    def _round(self) -> float | None:
         steps = self._adopter.round()
         answer: Any = None
         try:
@@ -427,4 +464,5 @@ class AdoptionThread:
                 else:
                     answer = self._loop.ask(wanted)
         except StopIteration as end:
-            return bool(end.value)
+            due: float | None = end.value
+            return due

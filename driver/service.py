@@ -164,7 +164,7 @@ class Driver:
             f"adoption-{opened.epoch:x}",
             settings.wal.compression,
             SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
-            lambda topic: self._admin.topic_ids([topic])[topic],
+            self._admin.topic_ids,
             self._clock.wall_ms,
             lambda: secrets.randbits(64),
             lambda: adoption.stopping,

@@ -510,6 +510,7 @@ class Tracker:
                     waits_for=tuple(writer.receiver_id for writer in unsettled),
                 )
             )
+        self.hindered = {s.tp: self.hindered[s.tp] for s in searches if s.tp in self.hindered}
         return Decision(tuple(searches))
 
     def _unsettled(self, partition: Partition) -> list[Writer]:

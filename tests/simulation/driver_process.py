@@ -289,7 +289,7 @@ class DriverProcess:
             self.name,
             "none",
             SegmentLimits(world.options.segment_bytes, float("inf")),
-            world.kafka.topic_id,
+            lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
             lambda: world.wall_ms,
             world.new_uid,
         )

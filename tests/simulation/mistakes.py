@@ -126,8 +126,7 @@ class WholeBlockAdopter(Adopter):
 class TrustingAdopter(Adopter):
     """Takes the life that a frame names for true."""
 
-    def _find(self, search: Search) -> list[Orphan]:
-        found = [orphan for path in self._segments() for orphan in self._in_segment(path, search)]
+    def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         return eligible(found, search, same_topic=True)
 
 

@@ -1,0 +1,527 @@
+"""Adoption (rule 8): which orphan, which of its offsets, and when nothing is left to wait for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from driver import events as ev
+from driver.adoption import Adopter, Orphan, covering, eligible, next_from, until
+from driver.tracker import ADOPTER, Search, Searches
+from forebay import messages as m
+from forebay.errors import FencedError, OutOfSpaceError, RefusedError, UnreachableError
+from forebay.records import RangeRows, decode_block, digest, encode_block
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from tests.support.rows import filler, source_batch
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from wal import layout
+from wal.blocks import block_of_frame, encode_meta
+from wal.frame import FrameKind
+from wal.scan import read_frame
+from wal.storage import MemoryStorage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+_names = itertools.count()
+
+# ---- the decision ----------------------------------------------------------------------------------------------------
+
+
+def orphan(start: int, end: int, life: int = 1, checked: bool = False, partition: int = 0) -> Orphan:
+    held = offsets(start, end, 1, partition, life)
+    meta = BlockMeta(
+        block_id("r1", 1, end + 1),
+        STREAM,
+        "r1",
+        1,
+        end + 1,
+        (held,),
+        held.records,
+        0,
+        "h",
+        checked=checked or msgspec.UNSET,
+    )
+    return Orphan(Handle(f"p{start}-{end}", 0, 1, 0), meta, held)
+
+
+def search(position: int, limit: int | None = None) -> Search:
+    return Search(tp(), 1, "id-1", position, limit, 5, ())
+
+
+def test_the_orphan_that_covers_the_position_and_reaches_furthest_is_taken() -> None:
+    found = [orphan(0, 12), orphan(8, 20), orphan(10, 15), orphan(15, 30)]
+    assert covering(found, 10) == found[1]
+    assert covering(found, 20) == found[3]
+    assert covering(found, 30) is None
+
+
+def test_only_the_same_life_and_what_lies_behind_the_position_counts() -> None:
+    found = [orphan(0, 10), orphan(5, 20, life=2), orphan(5, 20), orphan(5, 20, partition=1)]
+    assert eligible(found, search(10), same_topic=True) == [found[2]]
+
+
+def test_of_a_topic_created_again_only_checked_blocks_count() -> None:
+    """Another may hold the records of the new topic, which are read in the new life once more (INV-2)."""
+    found = [orphan(0, 10), orphan(0, 10, checked=True)]
+    assert eligible(found, search(5), same_topic=False) == [found[1]]
+
+
+def test_a_gap_ends_where_the_next_orphan_begins_if_kafka_does_not_hold_it_anyway() -> None:
+    found = [orphan(30, 40), orphan(20, 25)]
+    assert next_from(found, search(10)) == 20
+    assert next_from(found, search(10, limit=20)) == -1
+    assert next_from([], search(10)) == -1
+    assert until(found[0], 35) == 35
+    assert until(found[0], None) == until(found[0], 90) == 40
+
+
+# ---- taking in -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stream(Tracked):
+    """A tracker, a WAL in memory, orphans in it, and an adopter that asks the tracker directly."""
+
+    topic_id: str = "id-1"
+    kafka_answers: bool = True
+    between: dict[str, Any] = field(default_factory=dict)  # step → what happens just before it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wal = MemoryStorage(f"adoption-{next(_names)}")
+        self.adopter = self.new_adopter("d1")
+
+    def new_adopter(self, instance: str) -> Adopter:
+        uids = itertools.count(next(_names) * 1000)
+        limits = SegmentLimits(1 << 20, 1e9)
+        return Adopter(
+            self.wal,
+            STREAM,
+            "h1",
+            instance,
+            "none",
+            limits,
+            self.ask_topic_ids,
+            lambda: self.now_ms,
+            lambda: next(uids),
+        )
+
+    def ask_topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        if not self.kafka_answers:
+            raise UnreachableError("no broker answered")
+        return dict.fromkeys(topics, self.topic_id)
+
+    def orphan(
+        self, epoch: int, *ranges: tuple[int, int, int, int], life: int = 1, checked: bool = False, receiver: str = "r1"
+    ) -> Block:
+        """Durable in the WAL, not reported. ``ranges``: partition, from, until, token."""
+        number = self.sequence[receiver] = self.sequence.get(receiver, 0) + 1
+        rows = [
+            RangeRows(TopicPartition(TOPIC, p), [source_batch(filler(end - start, start))])
+            for p, start, end, _ in ranges
+        ]
+        held = tuple(
+            OffsetRange(TOPIC, p, life, start, end, end - start, 3, digest(r.batches), token)
+            for (p, start, end, token), r in zip(ranges, rows, strict=True)
+        )
+        meta = BlockMeta(
+            block_id(receiver, epoch, number), STREAM, receiver, epoch, number, held, sum(r.records for r in held), 1, "h1",
+            checked=checked or msgspec.UNSET,
+        )  # fmt: skip
+        log = LogWriter(
+            self.wal,
+            lambda _: layout.block_segment(STREAM, receiver, epoch, number),
+            SegmentIdentity(STREAM, receiver, epoch, 1),
+            SegmentLimits(1 << 20, 1e9),
+            lambda: 0.0,
+            lambda: 7_000_000 + number,
+        )
+        pending = log.append(FrameKind.BLOCK, encode_meta(meta), encode_block(rows, headers=False, compression="none"))
+        log.sync()
+        assert pending.handle is not None
+        return Block(meta, pending.handle, local=False)
+
+    def round(self, adopter: Adopter | None = None, until_step: str = "") -> float | None:
+        """One round; ``until_step``: killed there."""
+        steps = (adopter or self.adopter).round()
+        answer: Any = None
+        while True:
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = None
+            if not isinstance(wanted, str):
+                answer = self.say(wanted)
+            elif wanted == until_step:
+                steps.close()
+                return None
+            elif wanted in self.between:
+                self.between.pop(wanted)()
+
+    def in_trouble(self, low: int = 40, **changes: Any) -> tuple[int, int]:
+        """A receiver that owns partition 0, has settled, and told that Kafka begins at ``low``: its epoch and token."""
+        epoch = self.register("r2", "i2")
+        token = self.claim(epoch, receiver="r2").view.token
+        position = self.state.partitions["t/0"].position
+        values = {"kind": "out-of-range", "low": low, "high": 90, **changes}
+        self.say(
+            m.Trouble(receiver_id="r2", epoch=epoch, topic=TOPIC, partition=0, token=token, position=position, **values)
+        )
+        self.beat(epoch, "r2")
+        return epoch, token
+
+    def dead_writer(self) -> tuple[int, int]:
+        """A receiver that held partitions 0 and 1 and is gone, its id taken by a new process: its epoch and token."""
+        epoch = self.register("r1", "i1")
+        token = self.claim(epoch, 0).view.token
+        self.claim(epoch, 1)
+        self.register("r1", "i1-again")
+        return epoch, token
+
+    def adopted(self) -> list[OffsetRange]:
+        return [
+            r
+            for e in self.events
+            if isinstance(e, ev.BlockAdded) and e.block.meta.receiver_id == ADOPTER
+            for r in e.block.meta.ranges
+        ]
+
+    @property
+    def partition(self) -> Any:
+        return self.state.partitions["t/0"]
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "record"])
+def test_what_an_orphan_holds_of_the_gap_is_taken_in_and_the_rest_is_the_gap(on_gap: str) -> None:
+    """INV-2, whatever the policy: the gap begins where the orphan ends."""
+    t = Stream(on_gap=on_gap)
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 25, token))
+    t.in_trouble(low=40)
+    assert t.round() is not None
+    assert [(r.from_offset, r.until_offset, r.records) for r in t.adopted()] == [(0, 25, 25)]
+    assert (t.partition.position, t.partition.trouble, t.partition.owner) == (25, None, "")
+    t.in_trouble(low=40)
+    t.round()
+    if on_gap == "record":
+        assert [(g.gap.from_offset, g.gap.until_offset) for g in t.partition.gaps] == [(25, 40)]
+    else:
+        t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=25, until_offset=40))
+    assert t.partition.position == 40
+
+
+def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas_first() -> None:
+    """Cut by offset, counted and digested anew."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 60, token))
+    t.in_trouble(low=40)
+    t.round()
+    (block,) = [b for b in t.state.blocks.values() if b.meta.receiver_id == ADOPTER]
+    stored = block_of_frame(read_frame(t.wal, block.handle), block.handle.path)
+    ((held, batches),) = decode_block(stored.payload, stored.meta, verify_digests=True)
+    assert [row for b in batches for row in b.column("offset").to_pylist()] == list(range(40))
+    assert (held.from_offset, held.until_offset, held.token) == (0, 40, t.partition.token)
+    assert held.bytes > 0 and held.max_timestamp_ms >= 0
+    assert t.partition.position == 40
+
+
+def test_of_a_block_of_two_partitions_only_the_wanted_range_is_adopted() -> None:
+    """INV-2: the other one may have been read again."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token), (1, 0, 9, token + 1))
+    again = t.register("r3", "i3")
+    t.take_in(again, t.claim(again, 1, receiver="r3").view.token, 5, partition=1, receiver="r3")
+    t.in_trouble(low=40)
+    t.round()
+    assert [r.label for r in t.adopted()] == ["t/0[0, 40)"]
+    assert t.state.partitions["t/1"].position == 5
+
+
+def test_orphans_that_touch_are_adopted_in_one_go() -> None:
+    t = Stream()
+    epoch, token = t.dead_writer()
+    for start in (0, 10, 20):
+        t.orphan(epoch, (0, start, start + 10, token))
+    t.in_trouble(low=30)
+    t.round()
+    assert [r.from_offset for r in t.adopted()] == [0, 10, 20]
+    assert sum(isinstance(e, ev.ClaimGiven) and e.receiver_id == ADOPTER for e in t.events) == 1
+
+
+def test_the_gap_that_is_shown_ends_where_the_next_orphan_begins() -> None:
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 20, 30, token))
+    t.in_trouble(low=40)
+    t.round()
+    assert "accept-gap t/0 0 20`" in t.tracker.describe_trouble(t.partition)
+    with pytest.raises(RefusedError, match="exactly what"):
+        t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
+    t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=20))
+    t.in_trouble(low=40)
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(20, 30)]
+
+
+def test_of_a_life_that_is_to_end_everything_that_touches_is_adopted_first() -> None:
+    """The old life's records come in under the old life, then the new one begins where it was told."""
+    t = Stream(on_gap="record", topic_id="id-2")
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 70, token), checked=True)
+    told = {"kind": "recreated", "topic_id": "id-2", "low": 0}
+    t.in_trouble(**told)
+    t.round()
+    assert (t.partition.life.life, t.partition.position) == (1, 70)
+    t.in_trouble(**told)
+    t.round()
+    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 0)
+
+
+def test_a_block_of_a_topic_created_again_that_does_not_say_it_was_checked_is_not_adopted() -> None:
+    t = Stream(on_gap="record", topic_id="id-2")
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 70, token))
+    t.in_trouble(kind="recreated", topic_id="id-2", low=0)
+    t.round()
+    assert not t.adopted()
+    assert t.partition.life.life == 2
+
+
+def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> None:
+    t = Stream()
+    epoch, token = t.dead_writer()
+    bad = t.orphan(epoch, (0, 0, 40, token))
+    t.orphan(epoch, (0, 0, 15, token))
+    whole = bytearray(t.wal.read(bad.handle.path))
+    whole[bad.handle.offset + bad.handle.length - 1] ^= 0xFF
+    t.wal.replace(bad.handle.path, bytes(whole))
+    t.in_trouble(low=40)
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 15)]
+
+
+def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
+    """Whoever was given it may have written since."""
+    t = Stream(on_gap="record")
+    epoch, _ = t.in_trouble()
+    t.between["search"] = lambda: t.claim(epoch, receiver="r2")
+    assert t.round() is not None
+    assert not t.partition.gaps
+    t.beat(epoch, "r2")
+    t.round()
+    assert t.partition.gaps
+
+
+def test_a_report_that_comes_before_the_claim_is_not_repeated_from_the_wal() -> None:
+    """INV-2: the owner's block was late, not lost."""
+    t = Stream()
+    epoch, token = t.in_trouble(low=40)
+    late = t.orphan(epoch, (0, 0, 40, token), receiver="r2")
+    t.between["claim"] = lambda: t.report(epoch, late, receiver="r2")
+    t.round()
+    assert not t.adopted()
+    assert (t.partition.position, t.partition.owner) == (40, "")
+
+
+def test_nobody_else_is_granted_a_partition_while_it_is_adopted() -> None:
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    again, _ = t.in_trouble(low=40)
+    granted = []
+    t.between["write"] = lambda: granted.append(t.claim(again, receiver="r2").granted)
+    t.round()
+    assert granted == [False]
+    assert t.partition.position == 40
+    (command,) = t.beat(again, "r2")
+    assert (command.kind, command.partitions) == ("reclaim", (tp(),))
+    assert t.claim(again, receiver="r2").granted
+
+
+@pytest.mark.parametrize("step", ["search", "claim", "write", "report", "release"])
+def test_killed_at_any_step_it_adopts_once_in_the_end(step: str) -> None:
+    """INV-2: the next driver's adopter begins anew, from the orphan or from what its predecessor wrote."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    t.in_trouble(low=40)
+    t.round(until_step=step)
+    after = t.new_adopter("d2")
+    t.round(after)
+    assert t.partition.owner == ""
+    if step != "release":  # else it had come in, and the trouble was over
+        assert t.partition.position == 40
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
+
+
+def test_a_store_without_space_hinders_and_is_tried_again_with_the_claim_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The frame that was not written carries a token that has ended: it is never written later."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    t.in_trouble(low=40)
+
+    def full(*_: object) -> None:
+        raise OutOfSpaceError("memory://: the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogWriter, "sync", full)
+        t.round()
+    assert t.partition.owner == ""
+    assert "the disk is full" in t.tracker.describe_trouble(t.partition)
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
+    segments = t.wal.list(layout.block_folder(STREAM, ADOPTER))
+    assert len({layout.parse_block(path).epoch for path in segments}) == len(segments)  # type: ignore[union-attr]
+
+
+def test_nothing_is_decided_while_kafka_does_not_say_which_topic_it_is() -> None:
+    t = Stream(on_gap="record", kafka_answers=False)
+    t.in_trouble()
+    t.round()
+    assert not t.partition.gaps
+    assert "no broker answered" in t.tracker.describe_trouble(t.partition)
+    t.kafka_answers = True
+    t.round()
+    assert t.partition.gaps
+
+
+# ---- when a writer is settled ----------------------------------------------------------------------------------------
+
+
+def waits_for(t: Tracked) -> tuple[str, ...]:
+    (found,) = t.searches()
+    return found.waits_for
+
+
+def test_a_gap_waits_for_the_older_writer_until_it_says_that_it_holds_nothing() -> None:
+    """Not for its silence, and not for a heartbeat that names its token; the gap is refused to a person meanwhile."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    token = t.claim(old).view.token
+    t.in_trouble()
+    assert waits_for(t) == ("r1",)
+    with pytest.raises(RefusedError, match=r"waits for what receiver r1 .*--fence r1`"):
+        t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
+    t.beat(old, holding=(token,))
+    assert waits_for(t) == ("r1",)
+    t.beat(old)
+    assert waits_for(t) == ()
+
+
+def test_a_heartbeat_from_before_the_claim_settles_nothing_however_late_it_comes() -> None:
+    """Trace: granted, the answer on its way; an older heartbeat, which names nothing, arrives; then the receiver writes."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    before = t.claims
+    t.claim(old)
+    t.beat(old, claims_done=before)
+    t.in_trouble()
+    t.beat(old, claims_done=before)
+    assert waits_for(t) == ("r1",)
+
+
+def test_a_claim_whose_answer_was_lost_is_settled_when_the_receiver_has_given_it_up() -> None:
+    t = Stream()
+    old = t.register("r1", "i1")
+    t.claim(old)
+    number = t.claims
+    t.in_trouble()
+    t.beat(old, claims_done=number - 1)
+    assert waits_for(t) == ("r1",)
+    t.beat(old, claims_done=number)
+    assert waits_for(t) == ()
+
+
+def test_a_heartbeat_of_an_older_release_settles_nothing() -> None:
+    t = Stream()
+    old = t.register("r1", "i1")
+    t.claim(old)
+    t.in_trouble()
+    t.beat(old, claims_done=-1)
+    assert waits_for(t) == ("r1",)
+
+
+@pytest.mark.parametrize("how", ["registered again", "released", "fenced"])
+def test_a_writer_is_settled_by_the_end_of_its_epoch_or_its_token(how: str) -> None:
+    t = Stream()
+    old = t.register("r1", "i1")
+    token = t.claim(old).view.token
+    if how == "released":
+        release = m.Release(topic=TOPIC, partition=0, token=token)
+        t.say(m.ReleaseRequest(receiver_id="r1", epoch=old, releases=(release,)))
+    t.in_trouble()
+    if how == "registered again":
+        t.register("r1", "i1-again")
+    elif how == "fenced":
+        t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r1"))
+    assert waits_for(t) == ()
+
+
+def test_a_fenced_receiver_is_told_so_and_can_come_back_only_as_a_new_process() -> None:
+    """INV-4."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    t.claim(old)
+    t.in_trouble()
+    t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r1"))
+    for request in (lambda: t.beat(old), lambda: t.register("r1", "i1"), lambda: t.look(old)):
+        with pytest.raises(FencedError):
+            request()
+    assert t.register("r1", "i1-again") > old
+
+
+def test_only_a_receiver_that_is_waited_for_can_be_fenced() -> None:
+    t = Stream()
+    bystander = t.register("r3", "i3")
+    t.in_trouble()
+    for name in ("r3", "r2", "nobody", ADOPTER):
+        with pytest.raises(RefusedError, match="does not wait for"):
+            t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id=name))
+    assert t.look(bystander, receiver="r3").known
+
+
+def test_a_receiver_that_takes_in_under_an_outdated_token_is_ordered_to_claim_again_once() -> None:
+    """Without records it would never have a report refused, and be waited for without end."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    token = t.claim(old).view.token
+    t.in_trouble()
+    t.beat(old, holding=(token,))
+    t.say(Searches())
+    t.say(Searches())
+    (command,) = t.beat(old, holding=(token,))
+    assert (command.kind, command.partitions) == ("reclaim", (tp(),))
+
+
+def test_a_driver_that_has_just_opened_the_journal_waits_to_be_told_anew() -> None:
+    """What was heard is lost with the driver; who may still write is in the journal (INV-7)."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    t.claim(old)
+    t.in_trouble()
+    t.beat(old)
+    assert waits_for(t) == ()
+    t.tracker.receiver_news.clear()
+    assert waits_for(t) == ("r1", "r2")
+
+
+def test_an_older_claim_of_one_epoch_is_settled_with_its_newest() -> None:
+    """One entry for each epoch, so that the state stays small however often a partition is claimed."""
+    t = Stream()
+    old = t.register("r1", "i1")
+    first = t.claim(old).view.token
+    t.claim(old)
+    t.in_trouble()
+    assert len(t.partition.writers) == 2
+    t.beat(old, holding=(first,))
+    assert waits_for(t) == ("r1",)
