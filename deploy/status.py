@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -37,6 +38,27 @@ def needs_a_person(answer: StatusAnswer) -> list[str]:
     return found
 
 
+#: counts of a remote store that are no requests
+_NO_REQUESTS = ("bytes_out", "bytes_in", "seconds")
+
+
+def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
+    """``240 requests/min (put 180, get 60), 310 per GB written``: of what ``counts`` says below ``prefix``, on average since
+    its process began; "" if it says nothing."""
+    kinds = {
+        name.removeprefix(prefix): count
+        for name, count in counts.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) not in _NO_REQUESTS
+    }
+    if not kinds:
+        return ""
+    per_minute = {kind: round(count * 60 / counts[seconds]) for kind, count in sorted(kinds.items())}
+    written = counts.get(f"{prefix}bytes_out", 0)
+    per_gigabyte = f", {round(sum(kinds.values()) * 1e9 / written)} per GB written" if written else ""
+    which = ", ".join(f"{kind} {count}" for kind, count in per_minute.items())
+    return f"{sum(per_minute.values())} requests/min ({which}){per_gigabyte}"
+
+
 def tables(answer: StatusAnswer) -> list[Group]:
     from deploy.table import bytes_text, table
 
@@ -55,6 +77,11 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 (
                     "ranges read by tier",
                     ", ".join(f"{tier} {count}" for tier, count in answer.tiers.items()) or "none yet",
+                ),
+                *(
+                    (f"requests to the {name}'s store", words)
+                    for name in ("journal", "wal")
+                    if (words := request_rates(answer.requests, f"{name}_", "seconds"))
                 ),
                 (
                     "topic ids",
@@ -91,7 +118,18 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     bytes_text(r.buffered_bytes),
                     r.records,
                     "; ".join(
-                        filter(None, [r.detail, *(f"{name} {count}" for name, count in r.counters.items() if count)])
+                        filter(
+                            None,
+                            [
+                                r.detail,
+                                request_rates(r.counters, "wal_", "wal_seconds"),
+                                *(
+                                    f"{n} {count}"
+                                    for n, count in r.counters.items()
+                                    if count and not n.startswith("wal_")
+                                ),
+                            ],
+                        )
                     ),
                 )
                 for r in answer.receivers

@@ -95,6 +95,8 @@ class Driver:
         self._state = "waiting"
         self._failure: BaseException | None = None
         self._closing = contextlib.ExitStack()
+        self._stores: dict[str, Storage] = {}
+        self._started_at = clock.monotonic()
         self._tracker: Tracker | None = None
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
@@ -108,7 +110,8 @@ class Driver:
         settings = self._settings
         journal_storage = open_storage(settings.driver.journal, settings.storage)
         wal_storage = open_storage(settings.wal.url, settings.storage)
-        for storage in (journal_storage, wal_storage):
+        self._stores = {"journal": journal_storage, "wal": wal_storage}
+        for storage in self._stores.values():
             probe(storage, settings.stream, lambda: secrets.randbits(64))
         if not self._take_over:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
@@ -330,12 +333,22 @@ class Driver:
             "state": self._state,
             "detail": self._detail,
             "tiers": self._scheduler.tiers,
+            "requests": self._requests(),
             "running": dict(self._scheduler.running),
             "recent": tuple(self._scheduler.recent),
         }
         return status(
             self._tracker, self._clock.monotonic(), self._release, self._settings.driver.receiver_timeout, soft
         )
+
+    def _requests(self) -> dict[str, int]:
+        """What this process asked of remote stores, and the seconds that this counts; nothing of local ones."""
+        found = {
+            f"{name}_{kind}": count
+            for name, storage in self._stores.items()
+            for kind, count in storage.requests.items()
+        }
+        return {**found, "seconds": max(1, round(self._clock.monotonic() - self._started_at))} if found else {}
 
     def agent_urls(self) -> dict[str, str]:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for

@@ -914,7 +914,7 @@ def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
 def status(
     tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any]
 ) -> m.StatusAnswer:
-    """The whole picture for people. ``soft``: state, detail, tiers, running (batch id → (state, attempts, detail)),
+    """The whole picture for people. ``soft``: state, detail, tiers, requests, running (batch id → (state, attempts, detail)),
     recent (completed TrackedBatch)."""
     state = tracker.state
     partitions = []
@@ -1002,6 +1002,7 @@ def status(
         batches_completed=state.batches_completed,
         records_completed=state.records_completed,
         tiers=dict(soft["tiers"]),
+        requests=dict(soft.get("requests", {})),
         partitions=tuple(sorted(partitions, key=lambda p: (p.topic, p.partition))),
         receivers=tuple(sorted(receivers, key=lambda r: r.receiver_id)),
         agents=tuple(sorted(agents, key=lambda a: a.host)),

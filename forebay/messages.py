@@ -326,6 +326,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     batches_completed: int
     records_completed: int
     tiers: dict[str, int] = {}  # ranges read by tier: local, agent, wal
+    requests: dict[str, int] = {}  # the driver's own to remote stores: journal_put, wal_get, …, and seconds counted
     partitions: tuple[TrackedPartition, ...] = ()
     receivers: tuple[TrackedReceiver, ...] = ()
     agents: tuple[TrackedAgent, ...] = ()

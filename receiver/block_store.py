@@ -26,7 +26,7 @@ from forebay.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.values import Block, lineage_of
 from receiver.block_draft import BlockDraft
 from receiver.encoded_block import BlockWriting, EncodedBlock, encode
-from receiver.inputs import BlockStored, Broken, Fenced, Input, OutOfSpace, StoreFailed
+from receiver.inputs import BlockStored, Broken, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
 from wal.blocks import LocalRoom, encode_meta, write_local
 from wal.frame import FrameKind
 from wal.layout import block_segment
@@ -57,7 +57,9 @@ class _Writing:
 class BlockStore:
     """Stores drafts in order and tells what became of each, from threads of its own.
 
-    ``tell`` gets BlockStored, OutOfSpace, StoreFailed, Fenced or Broken. ``local_directory``: None for no local copies.
+    ``tell`` gets BlockStored, OutOfSpace, StoreAway, StoreFailed, Fenced or Broken. ``local_directory``: None for no local
+    copies. Between the beginnings of two writes lie at least ``flush_seconds``: what comes meanwhile is gathered, up to
+    ``gather_bytes``, and shares the next one.
     Open (``with``) it before the first :meth:`put`; leaving waits for the step in hand, not for what is queued.
     """
 
@@ -71,7 +73,12 @@ class BlockStore:
         store_timeout_seconds: float,
         clock: Clock,
         tell: Callable[[Input], None],
+        flush_seconds: float = 0.0,
+        gather_bytes: int = 1,
     ) -> None:
+        self._flush_seconds = flush_seconds
+        self._gather_bytes = gather_bytes
+        self._opened_at = clock.monotonic()
         self._writing = writing
         self._storage = storage
         self._limits = limits
@@ -105,6 +112,15 @@ class BlockStore:
             new_uid=lambda: random.SystemRandom().getrandbits(64),
             failpoints=True,
         )
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was asked of a remote WAL: requests by kind, bytes, and the seconds that this counts; else nothing."""
+        requests = self._storage.requests
+        if not requests:
+            return {}
+        seconds = max(1, round(self._clock.monotonic() - self._opened_at))
+        return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
 
     def put(self, draft: BlockDraft) -> None:
         """Never waits: how much may be queued is the machine's business."""
@@ -193,13 +209,28 @@ class BlockStore:
 
     def _write_all(self) -> None:
         ended = False
+        not_before = 0.0
         while not ended:
-            group = [self._encoded.get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    group.append(self._encoded.get_nowait())
+            group = self._gather(not_before)
+            not_before = self._clock.monotonic() + self._flush_seconds
             blocks = [item for item in group if item is not None]
             ended = self._closing.is_set() or len(blocks) < len(group) or not self._store(blocks)
+
+    def _gather(self, not_before: float) -> list[_Writing | None]:
+        """The next block and all that come with it, and until ``not_before``; each is a second copy of its records, so no
+        more than ``gather_bytes`` of them."""
+        group = [self._encoded.get()]
+        size = 0
+        while (last := group[-1]) is not None:
+            size += last.block.payload.size
+            if size >= self._gather_bytes:
+                break
+            wait_seconds = max(0.0, not_before - self._clock.monotonic())
+            try:
+                group.append(self._encoded.get(block=wait_seconds > 0, timeout=wait_seconds or None))
+            except queue.Empty:
+                break
+        return group
 
     def _store(self, blocks: list[_Writing]) -> bool:
         """Writes ``blocks`` and makes them durable by one sync. False: it failed for good, and was told."""
@@ -236,7 +267,7 @@ class BlockStore:
             retry=tenacity.retry_if_exception(
                 lambda e: isinstance(e, StoreError) and not isinstance(e, OutOfSpaceError)
             ),
-            before_sleep=lambda state: _log.warning("the WAL failed, writing again: %s", _reason(state)),
+            before_sleep=lambda state: self._tell(StoreAway(_reason(state))),
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )

@@ -115,6 +115,13 @@ class StoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreAway:
+    """The WAL failed and is tried again, for ``store_timeout``. The next ``BlockStored`` ends this."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfSpace:
     """The WAL has no room; storing goes on waiting for it. The next ``BlockStored`` ends this."""
 
@@ -216,6 +223,7 @@ Input: TypeAlias = (
     | BrokerFailed
     | BlockStored
     | StoreFailed
+    | StoreAway
     | OutOfSpace
     | Registered
     | Looked

@@ -110,6 +110,7 @@ class ReceiverMachine:
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
         self._no_space = ""
+        self._store_away = ""
         self._store_answered_at = 0.0
         self._broker_error = ""
         self._paused = False
@@ -143,13 +144,16 @@ class ReceiverMachine:
             return "draining"
         if not self.epoch:
             return "starting"
-        return "waiting" if self._driver_silence or self._no_space or not self._partitions else "active"
+        held_up = self._driver_silence or self._no_space or self._store_away
+        return "waiting" if held_up or not self._partitions else "active"
 
     @property
     def detail(self) -> str:
         """Why it waits, in words; "" if it does not, or only for the group to assign partitions."""
         if self._no_space:
             return f"no space in the WAL: {self._no_space}"
+        if self._store_away:
+            return f"the WAL does not take blocks, polling is paused: {self._store_away}"
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
         if not self._partitions and self._broker_error:
@@ -970,6 +974,9 @@ class ReceiverMachine:
         if self._no_space:
             self._note("there is space in the WAL again")
             self._no_space = ""
+        if self._store_away:
+            self._note("the WAL takes blocks again")
+            self._store_away = ""
         for under in self._storing.pop(event.sequence, ()):
             self._storing_under[under] -= 1
             if not self._storing_under[under]:
@@ -982,6 +989,12 @@ class ReceiverMachine:
 
     def _store_failed(self, event: inp.StoreFailed, now: float) -> None:
         self._exit(1, event.reason)
+
+    def _store_is_away(self, event: inp.StoreAway, now: float) -> None:
+        self._store_answered_at = now  # it does not hang: whoever tells this also tells when it has lasted too long
+        if not self._store_away:
+            self._note(f"the WAL does not take blocks, trying again: {event.reason}", warning=True)
+        self._store_away = event.reason
 
     def _broken(self, event: inp.Broken, now: float) -> None:
         self._exit(1, event.reason)
@@ -998,7 +1011,7 @@ class ReceiverMachine:
         memory = self._settings.memory
         held = self.buffered_bytes
         self._full = held >= memory or (self._full and held >= memory * RESUME_FRACTION)
-        paused = bool(self._full or self._driver_silence or self._no_space or self._draining)
+        paused = bool(self._full or self._driver_silence or self._no_space or self._store_away or self._draining)
         if paused == self._paused:
             return
         self._paused = paused
@@ -1214,6 +1227,7 @@ _HANDLERS: dict[type[inp.Input], str] = {
     inp.BrokerFailed: "_broker_failed",
     inp.BlockStored: "_block_stored",
     inp.StoreFailed: "_store_failed",
+    inp.StoreAway: "_store_is_away",
     inp.OutOfSpace: "_out_of_space",
     inp.Registered: "_driver_answered",
     inp.Looked: "_driver_answered",

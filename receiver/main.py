@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ from forebay.values import check_name
 from receiver.block_store import BlockStore
 from receiver.driver_line import DriverLine
 from receiver.encoded_block import BlockWriting
+from receiver.inputs import Input
 from receiver.machine import ReceiverMachine
 from receiver.service import ReceiverService
 from receiver.source import Source
@@ -34,6 +36,8 @@ _log = logging.getLogger("forebay.receiver")
 
 #: a remote store tries again by itself for so long; then the receiver does, and says why
 STORE_RETRY_SECONDS = 2.0
+#: between two writes where each is an object of its own; [wal] flush_interval says otherwise
+FLUSH_SECONDS = 0.25
 
 
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
@@ -68,10 +72,28 @@ def compose(
     writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression)
     limits = SegmentLimits(settings.wal.segment_size, settings.wal.segment_age)
     local = Path(settings.agent.blocks) if own.local_copies else None
+    flush = settings.wal.flush_interval
+    flush_seconds = flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS
+    gather_bytes = min(settings.wal.segment_size, own.memory // 2)
+
+    def store_of(tell: Callable[[Input], None]) -> BlockStore:
+        return BlockStore(
+            writing,
+            storage,
+            limits,
+            local,
+            settings.agent.quota,
+            own.store_timeout,
+            clock,
+            tell,
+            flush_seconds,
+            gather_bytes,
+        )
+
     return ReceiverService(
         machine,
         source,
-        lambda tell: BlockStore(writing, storage, limits, local, settings.agent.quota, own.store_timeout, clock, tell),
+        store_of,
         lambda name, tell: DriverLine(name, Client(settings.driver.url, own.report_timeout), tell),
         settings,
         clock,

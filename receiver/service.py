@@ -17,6 +17,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+
+import msgspec
 
 from forebay import failpoints
 from forebay.clock import Clock
@@ -95,7 +98,8 @@ class ReceiverService:
         elif isinstance(action, act.Report):
             self._reports.send(action)
         elif isinstance(action, act.Heartbeat):
-            self._beats.send(action)
+            counters = {**action.message.counters, **self._store.counters}
+            self._beats.send(replace(action, message=msgspec.structs.replace(action.message, counters=counters)))
         elif isinstance(action, act.Register | act.Look | act.Claim | act.Release | act.SendTrouble):
             self._claims.send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.invocation import person
 from deploy.main import main
+from deploy.status import request_rates
 from forebay import messages as m
 
 TROUBLE = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
@@ -39,6 +40,12 @@ def test_status_shows_tables_for_people(
     for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "not heard yet", "local_copies_given_up 3",
                  "http://h:1", "queued"):  # fmt: skip
         assert part in out
+
+
+def test_status_shows_what_remote_stores_cost() -> None:
+    counts = {"wal_put": 480, "wal_get": 20, "wal_bytes_out": 2_000_000_000, "wal_bytes_in": 7, "wal_seconds": 120}
+    assert request_rates(counts, "wal_", "wal_seconds") == "250 requests/min (get 10, put 240), 250 per GB written"
+    assert request_rates({"blocks_accepted": 3}, "wal_", "wal_seconds") == ""
 
 
 def test_status_as_json_is_the_drivers_answer(

@@ -510,6 +510,23 @@ def test_lack_of_space_is_waiting_and_a_failed_store_ends_the_process() -> None:
     assert (ended.code, ended.reason) == (1, "the WAL failed for 30 s")
 
 
+def test_a_store_that_is_away_is_waited_for_paused_and_said() -> None:
+    """Rule 7, INV-6."""
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(3)).wait(1.0)
+    (draft,) = stage.sealed()
+    stage.tell(inp.StoreAway("HTTP 503, SlowDown"))
+    assert (stage.machine.state, stage.one(act.Pause).partitions) == ("waiting", (P0,))
+    assert "HTTP 503, SlowDown" in stage.machine.detail
+    stage.tell(inp.StoreAway("no answer within 10 s"))
+    assert "no answer within 10 s" in stage.machine.detail
+    stage.none(act.Exit)
+    stage.store(draft)
+    assert (stage.machine.state, stage.machine.detail) == ("active", "")
+    assert stage.one(act.Resume).partitions == (P0,)
+
+
 def test_stores_that_hang_end_the_process_and_stores_without_space_do_not() -> None:
     """INV-6: a store that says nothing at all is not waited for without end."""
     stage = Stage(store_timeout=Duration(3.0))
