@@ -12,7 +12,6 @@ import msgspec
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.offsets import PartitionType
-from deploy.retention_report import retention
 from forebay.errors import CorruptionError, UsageError
 from forebay.values import OffsetRange, TopicPartition
 
@@ -194,13 +193,7 @@ def relative_to(storage_url: str, path: str) -> str:
     return os.path.normpath(path).removeprefix(f"{root}/")
 
 
-@click.group(short_help="Look at the write-ahead log.", epilog=example("forebay wal inspect"))
-@shared_options
-def wal() -> None:
-    """Look at the write-ahead log."""
-
-
-@wal.command(
+@click.command(
     "inspect",
     short_help="Show segments, frames and ranges.",
     epilog=example("forebay wal inspect", "forebay wal inspect --partition flights/0 --frames"),
@@ -248,6 +241,3 @@ def inspect(
             f"forebay: {entry.path}, bytes {entry.offset} to {entry.offset + entry.length}{ranges}: {entry.detail}"
         )
     return FOUND if inspection.findings else FINE
-
-
-wal.add_command(retention)

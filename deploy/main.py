@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from deploy.commands import LazyGroup
 from deploy.invocation import FINE, FOUND, Invocation, example, shared_options
 from forebay.errors import ForebayError
 
-#: command → the module that holds it under that name (``-`` written ``_``); imported only when it is asked for
+#: command → its module
 _COMMANDS = {
     "driver": "deploy.services",
     "agent": "deploy.services",
@@ -24,26 +24,14 @@ _COMMANDS = {
     "status": "deploy.status",
     "offsets": "deploy.offsets",
     "audit": "deploy.audit",
-    "wal": "deploy.log_inspection",
+    "wal": "deploy.wal_commands",
     "recover": "deploy.recovery",
 }
 
 
-class _Commands(click.Group):
-    def list_commands(self, _: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        module = _COMMANDS.get(name)
-        if module is None:
-            return None
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    modules=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("forebay demo", "forebay --config forebay.toml up", "forebay status --json"),
 )

@@ -1,13 +1,17 @@
-"""``forebay recover``: the journal laid beside the WAL. It says what it found, and changes only what it is told."""
+"""``forebay recover``: journal, WAL, history, local copies and Kafka laid side by side; one plan, and its execution."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections import Counter
+import secrets
+import socket
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from deploy.invocation import (
     FINE,
@@ -22,184 +26,390 @@ from deploy.invocation import (
 )
 from deploy.replay import MomentType, replay
 from deploy.status import TIMEOUT_SECONDS, ask
-from forebay.errors import RefusedError, UsageError
+from forebay.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError, UsageError
 from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
 from forebay.settings import Settings
 from forebay.values import LINEAGE_SHIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Group
 
+    from deploy.copies import ReadRange, Source, Sources
+    from deploy.examination import Examination
+    from deploy.recovery_plan import CopiesView, DamagedSegment, HistoryView, KafkaView, Loss, Plan, Recovery
     from driver.state import State
-    from wal.recovery import Verdict
     from wal.storage import Storage
 
-#: decisions of wal.recovery that a person must know of
-_NEEDS_A_PERSON = frozenset({"damaged-quarantine", "missing", "newer-refuse"})
+#: so long Kafka, an agent or the driver may take to answer at all; a plan does not wait for what is down
+ANSWER_SECONDS = 3.0
 
 
-class Place(msgspec.Struct, frozen=True):
-    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.recovery.Decision``.
+class Surroundings:
+    """What a plan is made of besides journal and WAL: Kafka, the agents, this host's copies. Asked once, then closed."""
 
-    ``batch_id``: the batch that holds the block, 0 if none; ``needed``: a batch that is not completed, or a later one,
-    still has to read it.
-    """
+    def __init__(self, settings: Settings, *, kafka: bool, agents: Sequence[tuple[str, str]] = ()) -> None:
+        self._settings = settings
+        self._ask_kafka = kafka
+        self._named_agents = dict(agents)
+        self.agents: dict[str, str] = {}
+        self.silent: list[str] = []
 
-    path: str
-    offset: int
-    until: int
-    decision: str
-    words: str
-    block_id: str
-    ranges: tuple[str, ...]
-    batch_id: int = 0
-    needed: bool = False
+    def find_agents(self) -> None:
+        """The agents that answer: those named, this host's, and those that a driver at work knows."""
+        from executor_agent.api import AgentStatus
+        from forebay.http import Client
+        from wal.reading import this_host
 
+        urls = {self._settings.agent.host or this_host(): self._settings.agent.url}
+        with contextlib.suppress(ForebayError):  # stopped, as it should be: then only what is named and this host's
+            urls.update({agent.host: agent.url for agent in ask(self._settings, ANSWER_SECONDS).agents})
+        for host, url in {**urls, **self._named_agents}.items():
+            client = Client(url, ANSWER_SECONDS)
+            try:
+                client.get("/v1/status", AgentStatus)
+                self.agents[host] = url
+            except ForebayError as error:
+                self.silent.append(f"{host}: {error}")
+            finally:
+                client.close()
 
-class Comparison(msgspec.Struct, frozen=True):
-    """``counts``: decision → places; ``places``: all but the whole ones."""
+    def kafka(self, state: State) -> KafkaView:
+        from deploy.recovery_plan import KafkaFacts, KafkaView, kafka_view
+        from forebay.kafka.admin import KafkaAdmin
 
-    stream: str
-    lineage: int
-    segments: int
-    counts: dict[str, int]
-    places: tuple[Place, ...]
-
-    @property
-    def findings(self) -> list[Place]:
-        return [place for place in self.places if place.decision in _NEEDS_A_PERSON]
-
-
-def compare(journal_storage: Storage, wal_storage: Storage, stream: str) -> Comparison:
-    """Reads the journal, then every block segment with all its checksums. Fences nobody, changes nothing.
-
-    A driver and receivers may be at work: what they add meanwhile shows as an orphan that is kept, and what they clean
-    up is asked for again in the journal before it is called missing. Raises UsageError if there is no journal.
-    """
-    state = _state(journal_storage, stream)
-    paths = [path for path in wal_storage.list(f"{stream}/blocks") if path.endswith(".seg")]
-    verdicts = _assess(state, wal_storage, paths)
-    if any(verdict.decision.value == "missing" for verdict in verdicts):
-        later = _state(journal_storage, stream)
-        verdicts = [
-            verdict
-            for verdict in verdicts
-            if verdict.decision.value != "missing" or _still_there(later, verdict.block_id or "")
-        ]
-    return Comparison(
-        stream=stream,
-        lineage=state.lineage,
-        segments=len(paths),
-        counts=dict(Counter(verdict.decision.value for verdict in verdicts)),
-        places=tuple(_place(verdict, state) for verdict in verdicts if verdict.decision.value != "whole"),
-    )
-
-
-def _state(storage: Storage, stream: str) -> State:
-    from driver import journal
-
-    state = journal.read_beside_a_writer(storage, stream).state
-    if state is None:
-        raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and driver.journal")
-    return state
-
-
-def _still_there(state: State, block_id: str) -> bool:
-    block = state.blocks.get(block_id)
-    return block is not None and block.handle.path not in state.cleaning_segments
-
-
-def _assess(state: State, storage: Storage, paths: Sequence[str]) -> list[Verdict]:
-    from forebay.values import Block
-    from wal.layout import parse_block
-    from wal.recovery import assess_segment
-    from wal.retention import JournalView, Position
-    from wal.scan import scan_segment
-
-    accepted: dict[str, list[Block]] = {path: [] for path in paths}
-    for block in state.blocks.values():
-        # a segment under clean-up may be gone or not: nothing needs it, and the intent stands in the journal (INV-8)
-        if block.handle.path not in state.cleaning_segments:
-            accepted.setdefault(block.handle.path, []).append(block)
-    view = JournalView(
-        needed=state.blocks.keys() - state.released.keys(),
-        released=state.released.keys(),
-        positions={p.tp: Position(p.life.life, p.position) for p in state.partitions.values()},
-    )
-    newest: dict[tuple[str, int], int] = {}
-    for path in paths:
-        if (place := parse_block(path)) is not None:
-            writer = (place.receiver, place.epoch)
-            newest[writer] = max(newest.get(writer, 0), place.sequence)
-    verdicts: list[Verdict] = []
-    for path, blocks in sorted(accepted.items()):
-        if path in state.cleaning_segments:
-            continue
-        place = parse_block(path)
-        closed = False
-        if place is not None:
-            receiver = state.receivers.get(place.receiver)
-            sealed = place.sequence < newest.get((place.receiver, place.epoch), 0) or not storage.appendable
-            closed = sealed or (receiver is not None and receiver.epoch > place.epoch)
+        if not self._ask_kafka:
+            return KafkaView("it was not to be asked")
         try:
-            verdicts += assess_segment(path, scan_segment(storage, path), blocks, view, closed=closed)
-        except FileNotFoundError:
-            verdicts += assess_segment(path, None, blocks, view, closed=closed)
-    return verdicts
+            with KafkaAdmin(self._settings.kafka.options, client_id="forebay-recover") as admin:
+                admin.check(ANSWER_SECONDS)
+                there = admin.topics()
+                wanted = [p.tp for p in state.partitions.values() if p.partition < there.get(p.topic, 0)]
+                return kafka_view(
+                    state,
+                    self._settings.group,
+                    KafkaFacts(
+                        admin.committed(self._settings.group, wanted),
+                        admin.watermarks(wanted),
+                        admin.topic_ids({tp.topic for tp in wanted}),
+                    ),
+                )
+        except ForebayError as error:
+            return KafkaView(str(error))
+
+    def copies(self, state: State) -> CopiesView:
+        """This host's local copies, counted; nothing is read but the directory."""
+        from deploy.recovery_plan import CopiesView
+        from wal.blocks import BLOCK_SUFFIX
+        from wal.reading import this_host
+
+        folder = Path(self._settings.agent.blocks, state.stream)
+        files = {f.removesuffix(BLOCK_SUFFIX) for f in _names(folder) if f.endswith(BLOCK_SUFFIX)}
+        host = self._settings.agent.host or this_host()
+        named = {b.id for b in state.blocks.values() if b.local and b.meta.host == host}
+        return CopiesView(
+            directory=str(folder),
+            found=len(named & files),
+            absent=len(named - files),
+            stray=len(files - state.blocks.keys()),
+            agents=tuple(sorted(self.agents)),
+            silent=tuple(self.silent),
+        )
+
+    def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_range: ReadRange | None) -> Sources:
+        """Where a block can be had again, in the order in which it is looked for."""
+        from deploy.copies import KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
+        from wal.reading import ReadPlan
+
+        assert examined.state is not None
+        plan = ReadPlan(
+            wal_url=self._settings.wal.url,
+            storage=self._settings.storage,
+            blocks_directory=self._settings.agent.blocks,
+            agent_urls=self.agents,
+        )
+        found: list[Source] = [
+            WalCopies(wal, [copy for segment in examined.segments for copy in segment.copies]),
+            TierCopies("local", plan),
+            TierCopies("agent", plan),
+        ]
+        if kafka.unreachable or read_range is None:
+            found.append(NoKafka(kafka.unreachable or "this release does not read from it"))
+        else:
+            ids = {
+                (p.topic, p.partition, life.life): life.topic_id
+                for p in examined.state.partitions.values()
+                for life in p.lives
+            }
+            found.append(KafkaCopies(read_range, ids, self._settings.wal.compression))
+        return Sources(found)
 
 
-def _place(verdict: Verdict, state: State) -> Place:
-    block_id = verdict.block_id or ""
-    batch_id = state.batch_of.get(block_id, 0)
-    batch = state.batches.get(batch_id)
-    return Place(
-        path=verdict.path,
-        offset=verdict.offset,
-        until=verdict.until,
-        decision=verdict.decision.value,
-        words=verdict.words,
-        block_id=block_id,
-        ranges=tuple(r.label for r in verdict.ranges),
-        batch_id=batch_id,
-        needed=block_id in state.waiting or (batch is not None and batch.completed_ms is None),
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _history(storage: Storage, state: State) -> HistoryView:
+    from deploy.recovery_plan import HistoryView, history_view
+    from driver import history
+
+    try:
+        return history_view(state, history.read(storage, state.stream))
+    except (CorruptionError, NewerVersionError) as error:
+        return HistoryView(0, f"the history can't be read: {error}")
+
+
+# ---- the plan, and its execution -------------------------------------------------------------------------------------
+
+
+def look(
+    settings: Settings,
+    journal_storage: Storage,
+    wal_storage: Storage,
+    surroundings: Surroundings,
+    read_range: ReadRange | None = None,
+) -> Plan:
+    """Reads everything and changes nothing; fences nobody, and a driver and receivers may be at work.
+
+    Raises UsageError if there is no journal, CorruptionError or NewerVersionError if it can't be read.
+    """
+    from deploy import recovery_plan as rp
+    from deploy.examination import examine_beside_a_driver
+
+    with _reading_wal(wal_storage, settings.stream) as progress:
+        examined = examine_beside_a_driver(journal_storage, wal_storage, settings.stream, progress)
+    state = examined.state
+    assert state is not None
+    surroundings.find_agents()
+    kafka = surroundings.kafka(state)
+    sources = surroundings.sources(examined, wal_storage, kafka, read_range)
+    outcomes: list[Recovery | Loss] = []
+    broken = rp.broken_blocks(examined)
+    with _reading_blocks(len(broken)) as progress:
+        for block in broken:
+            found, reasons = sources.find(block)
+            outcomes.append(
+                rp.loss_of(state, block, reasons)
+                if found is None
+                else rp.recovery_of(state, block, found.source, found.exact, done=False)
+            )
+            progress(1)
+    damaged = rp.damaged_segments(examined)
+    gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if not d.kept}
+    lost = {o.block_id for o in outcomes if isinstance(o, rp.Loss)}
+    return _plan(
+        examined, False, outcomes, damaged, rp.forgettable(state, gone, lost), surroundings, journal_storage, kafka
     )
 
 
-def sentence(place: Place) -> str:
-    """What was found, and the command that decides it."""
-    ranges = ", ".join(place.ranges) or "ranges that can't be told"
-    words = f"{place.path}, bytes {place.offset} to {place.until}: {ranges}: {place.decision}: {place.words}"
-    if not place.needed:
-        return words if place.block_id == "" else f"{words}; no batch still needs it"
-    if not place.batch_id:
-        return f"{words}; it waits for its batch, which reads another copy if there is one"
-    labels = " ".join(f"'{label}'" for label in place.ranges)
-    return (
-        f"{words}; batch {place.batch_id} needs it and reads another copy if there is one; if there is none, "
-        f"`forebay recover --accept-loss {place.batch_id} {labels} --yes` goes on without it"
+def _plan(
+    examined: Examination,
+    applied: bool,
+    outcomes: Sequence[Recovery | Loss],
+    damaged: Sequence[DamagedSegment],
+    forgotten: Sequence[str],
+    surroundings: Surroundings,
+    journal_storage: Storage,
+    kafka: KafkaView,
+) -> Plan:
+    from deploy import recovery_plan as rp
+
+    assert examined.state is not None
+    return rp.make_plan(
+        examined,
+        applied=applied,
+        recoveries=[o for o in outcomes if isinstance(o, rp.Recovery)],
+        losses=[o for o in outcomes if isinstance(o, rp.Loss)],
+        damaged=damaged,
+        forgotten=forgotten,
+        copies=surroundings.copies(examined.state),
+        history=_history(journal_storage, examined.state),
+        kafka=kafka,
     )
 
 
-def tables(comparison: Comparison) -> list[Group]:
+def apply_plan(
+    settings: Settings,
+    journal_storage: Storage,
+    wal_storage: Storage,
+    surroundings: Surroundings,
+    read_range: ReadRange | None = None,
+) -> Plan:
+    """Leads the journal, and does all that a plan says can be done. May be killed at any step and called again.
+
+    Raises LeaseHeld if a driver is at work, UsageError if there is no journal, LineageFound if the WAL is another one's,
+    FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
+    """
+    from deploy import recovery_plan as rp
+    from deploy.examination import examine, journal_view, read_state
+    from deploy.restoration import Restoration
+    from driver import journal
+    from driver.lease import LeaseKeeper
+    from forebay.clock import SystemClock
+    from wal.writer import SegmentLimits
+
+    stream = settings.stream
+    read_state(journal_storage, stream)
+    _refuse_beside_a_driver(journal_storage, stream)
+    clock = SystemClock()
+    owner = f"forebay recover {socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def now() -> float:
+        return clock.wall_ms() / 1000.0
+
+    def new_uid() -> int:
+        return secrets.randbits(64)
+
+    with contextlib.ExitStack() as closing:
+        led, state = journal.lead(
+            journal_storage,
+            stream,
+            owner,
+            clock.wall_ms(),
+            now,
+            new_uid,
+            settings.driver.journal_segment_size,
+            wal_storage,
+        )
+        closing.callback(led.close)
+        lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration), clock)
+        lease.start()
+        closing.callback(lease.stop)
+        with _reading_wal(wal_storage, stream) as progress:
+            examined = examine(state, wal_storage, stream, progress=progress)
+        surroundings.find_agents()
+        kafka = surroundings.kafka(state)
+        limits = SegmentLimits(settings.wal.segment_size, float(settings.wal.segment_age))
+        restoration = Restoration(led, state, wal_storage, limits, now, new_uid)
+        closing.callback(restoration.close)
+        broken = rp.broken_blocks(examined)
+        with _reading_blocks(len(broken)) as progress:
+            sources = surroundings.sources(examined, wal_storage, kafka, read_range)
+            outcomes = list(restoration.restore(broken, sources, progress))
+            restoration.settle()
+        view = journal_view(state)
+        segments = {segment.path: segment for segment in examined.segments}
+        damaged = [
+            found if found.kept else restoration.set_aside(segments[found.path], view)
+            for found in rp.damaged_segments(examined)
+        ]
+        gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if d.done}
+        forgotten = rp.forgettable(state, gone, {o.block_id for o in outcomes if isinstance(o, rp.Loss)})
+        for path in forgotten:
+            restoration.forget(path)
+        return _plan(examined, True, outcomes, damaged, forgotten, surroundings, journal_storage, kafka)
+
+
+def _refuse_beside_a_driver(journal_storage: Storage, stream: str) -> None:
+    from driver.lease import LeaseHeld, wait_until_stale
+
+    try:
+        wait_until_stale(journal_storage, stream, threading.Event())
+    except LeaseHeld as error:
+        raise LeaseHeld(
+            f"{error}. Recovery writes to the journal itself: stop `forebay driver` (or `forebay up`) with SIGTERM, then call "
+            "this again; receivers may go on, and wait for the driver"
+        ) from None
+
+
+@contextlib.contextmanager
+def _reading_wal(storage: Storage, stream: str) -> Iterator[Callable[[int], None]]:
+    from deploy.examination import total_bytes
+    from deploy.progress import progress_bar
+
+    with progress_bar("reading the WAL", total_bytes(storage, stream)) as progress:
+        yield progress
+
+
+@contextlib.contextmanager
+def _reading_blocks(count: int) -> Iterator[Callable[[int], None]]:
+    from deploy.progress import progress_bar
+
+    with progress_bar("looking for copies", count, unit_bytes=False) as progress:
+        yield progress
+
+
+def tables(plan: Plan) -> list[Group]:
     from deploy.table import table
 
-    return [
+    made = [
         table(
-            f"Stream {comparison.stream}, lineage {comparison.lineage}: {comparison.segments} segments",
+            f"Stream {plan.stream}, lineage {plan.lineage}: {plan.segments} segments",
             ("decision", "places"),
-            sorted(comparison.counts.items()),
+            sorted(plan.counts.items()),
         ),
         table(
             "Places that are not as the journal says",
             ("segment", "offset", "until", "decision", "block", "ranges", "why"),
             [
                 (p.path, p.offset, p.until, p.decision, p.block_id or "-", "\n".join(p.ranges) or "-", p.words)
-                for p in comparison.places
+                for p in plan.places
             ],
         ),
     ]
+    if plan.recoveries:
+        made.append(
+            table(
+                "Blocks written anew" if plan.applied else "Blocks that --apply writes anew",
+                ("block", "ranges", "batch", "from"),
+                [
+                    (
+                        r.block_id,
+                        "\n".join(r.ranges),
+                        r.batch_id or "-",
+                        r.source if r.exact else f"{r.source}, encoded anew",
+                    )
+                    for r in plan.recoveries
+                ],
+            )
+        )
+    if plan.losses:
+        made.append(
+            table(
+                "Lost",
+                ("block", "ranges", "batch", "why"),
+                [(x.block_id, "\n".join(x.ranges), x.batch_id or "-", "\n".join(x.reasons)) for x in plan.losses],
+            )
+        )
+    if plan.damaged:
+        made.append(
+            table(
+                "Damaged segments",
+                ("segment", "set aside as" if plan.applied else "to be set aside as", "stays because"),
+                [(d.path, d.aside or "-", d.kept or "-") for d in plan.damaged],
+            )
+        )
+    if plan.kafka.unreachable:
+        made.append(table("Kafka", ("what", "why"), [("not asked", plan.kafka.unreachable)]))
+    else:
+        made.append(
+            table(
+                "Kafka",
+                ("partition", "life", "position", "committed", "first held", "end"),
+                [
+                    (f"{p.topic}/{p.partition}", p.life, p.position, p.committed, p.low, p.high)
+                    for p in plan.kafka.partitions
+                ],
+            )
+        )
+    copies = plan.copies
+    made.append(
+        table(
+            "Copies and history",
+            ("what", "found"),
+            [
+                (copies.directory, f"{copies.found} copies, {copies.absent} not there, {copies.stray} not named"),
+                ("agents that answered", ", ".join(copies.agents) or "none"),
+                *(("agent that did not", words) for words in copies.silent),
+                ("finished batches in the history", plan.history.batches),
+            ],
+        )
+    )
+    return made
 
 
 # ---- accepting a loss ------------------------------------------------------------------------------------------------
@@ -251,8 +461,15 @@ def accept_loss(
 
 
 @click.command(
-    short_help="Compare journal and WAL; accept a loss.",
-    epilog=example("forebay recover", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"),
+    short_help="Compare journal, WAL, copies and Kafka; mend; accept a loss.",
+    epilog=example(
+        "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"
+    ),
+)
+@click.option("--apply", "applies", is_flag=True, help="Do what the plan says. No driver may be at work.")
+@click.option("--no-kafka", is_flag=True, help="Don't ask Kafka.")
+@click.option(
+    "--agent", "agents", metavar="HOST=URL", multiple=True, help="Where that host's agent answers; may be repeated."
 )
 @click.option(
     "--accept-loss", "batch", metavar="BATCH", type=click.IntRange(min=1), help="Let it go on without the RANGEs."
@@ -270,6 +487,9 @@ def accept_loss(
 @pass_invocation
 def recover(
     invocation: Invocation,
+    applies: bool,
+    no_kafka: bool,
+    agents: tuple[str, ...],
     batch: int | None,
     ranges: tuple[str, ...],
     to_batch: int | None,
@@ -277,32 +497,50 @@ def recover(
     because: str,
     yes: bool,
 ) -> int:
-    """Lay the journal beside the WAL and say what is whole, torn, damaged, orphaned or missing, with exact ranges.
+    """Lay journal, WAL, history, local copies and Kafka side by side and print one plan: what is whole, torn, damaged,
+    orphaned or missing, with exact ranges, and from where it can be had again.
 
-    Changes nothing, fences nobody, and may be run beside a driver at work. Exits with 1 if an accepted block is damaged
-    or missing, or a newer release wrote it. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't
+    Without --apply it changes nothing, fences nobody, and may be run beside a driver at work. With it, and with the driver
+    stopped, blocks are written anew and damaged segments set aside; it may be killed and called again. Exits with 1 if
+    something waits for --apply or for a person. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't
     be read is journalled, and the batch goes on without them.
 
     With --to-batch or --to-time the stream is rewound: what would run again is shown, with its ranges; with --yes the driver
     runs it again from the WAL, marked as a replay, before any other batch. Exits with 1 if the WAL no longer holds all of it.
     """
     settings = invocation.settings()
-    if [batch, to_batch, to_time].count(None) < 2:
-        raise click.UsageError("--accept-loss, --to-batch and --to-time exclude each other")
+    if [batch, to_batch, to_time, True if applies else None].count(None) < 3:
+        raise click.UsageError("--apply, --accept-loss, --to-batch and --to-time exclude each other")
     if batch is not None:
         return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, yes)
     if (to_batch is not None or to_time is not None) and not ranges:
         return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
     if ranges or yes:
         raise click.UsageError("RANGE goes with --accept-loss BATCH, --yes with what changes something")
+    from deploy.recovery_plan import sentences
     from wal.storage import open_storage
 
-    comparison = compare(
+    surroundings = Surroundings(settings, kafka=not no_kafka, agents=[_agent(text) for text in agents])
+    execute = apply_plan if applies else look
+    plan = execute(
+        settings,
         open_storage(settings.driver.journal, settings.storage),
         open_storage(settings.wal.url, settings.storage),
-        settings.stream,
+        surroundings,
+        _range_reader(settings),
     )
-    invocation.write(comparison, lambda: tables(comparison))
-    for place in comparison.findings:
-        invocation.say(f"forebay: {sentence(place)}")
-    return FOUND if comparison.findings else FINE
+    invocation.write(plan, lambda: tables(plan))
+    for words in sentences(plan):
+        invocation.say(f"forebay: {words}")
+    return FOUND if plan.open else FINE
+
+
+def _agent(text: str) -> tuple[str, str]:
+    host, separator, url = text.partition("=")
+    if not host or not separator or not url.startswith(("http://", "https://")):
+        raise UsageError(f"--agent {text!r}: write HOST=URL, as in h1=http://10.0.0.1:7081")
+    return host, url
+
+
+def _range_reader(settings: Settings) -> ReadRange | None:
+    return None

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 10.0
 
 
-def ask(settings: Settings) -> StatusAnswer:
+def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
     """The status of the driver at ``driver.url``. Raises UnreachableError."""
     from forebay.http import Client
 
-    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    client = Client(settings.driver.url, timeout_seconds)
     try:
         return client.get("/v1/status", StatusAnswer)
     finally:

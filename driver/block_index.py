@@ -86,6 +86,26 @@ class BlockIndex:
         if not share.held:
             insort(self.free, (share.released_ms, block.handle.path))
 
+    def move(self, block: Block, moved: Block, released_ms: int | None) -> None:
+        """The bytes of ``block`` lie elsewhere now: the same block is ``moved``. ``released_ms``: as for :meth:`release`, None
+        while it is held."""
+        path = block.handle.path
+        share = self.segments[path]
+        if not share.held:
+            self._not_free(share, path)
+        del share.blocks[block.id]
+        share.held -= released_ms is None
+        if not share.blocks:
+            del self.segments[path]
+            self.bytes -= share.bytes
+        elif not share.held:
+            insort(self.free, (share.released_ms, path))
+        self.add(moved)
+        if released_ms is not None:
+            self.release(moved, released_ms)
+        if not moved.local:
+            self.clean((block,))
+
     def drop(self, path: str) -> tuple[str, ...]:
         """The segment is deleted; returns the ids of its blocks."""
         share = self.segments.pop(path, None)

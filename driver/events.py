@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from forebay.values import Block, Gap
+from forebay.values import Block, Gap, Handle
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -82,6 +82,15 @@ class ClaimReleased(_Event, frozen=True, tag="claim-released"):
 
 class BlockAdded(_Event, frozen=True, tag="block-added"):
     block: Block
+
+
+class BlockMoved(_Event, frozen=True, tag="block-moved"):
+    """The bytes of an accepted block lie at ``handle`` from now on: recovery wrote them again. Its ranges and digests are the
+    same; ``local``: whether the host's copy, if there is one, holds these very bytes."""
+
+    block_id: str
+    handle: Handle
+    local: bool
 
 
 class TroubleFound(_Event, frozen=True, tag="trouble-found"):
@@ -210,6 +219,7 @@ Event: TypeAlias = (
     | ClaimGiven
     | ClaimReleased
     | BlockAdded
+    | BlockMoved
     | TroubleFound
     | AdoptionTried
     | GapRecorded

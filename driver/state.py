@@ -15,6 +15,8 @@ from forebay.values import Block, Gap, TopicPartition, numbered
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
+#: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
+REPAIR_WRITER = "forebay-repair"
 
 
 class BrokenInvariant(ForebayError):
@@ -232,6 +234,13 @@ class State(msgspec.Struct, dict=True):
         return sorted((b for b in self.batches.values() if b.completed_ms is None), key=lambda batch: batch.batch_id)
 
 
+def is_fenced(state: State, writer: str, epoch: int) -> bool:
+    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` can count. Recovery leads the journal while
+    it writes, so beside whoever leads now it is at its end."""
+    receiver = state.receivers.get(writer)
+    return writer == REPAIR_WRITER or (receiver is not None and receiver.epoch != epoch)
+
+
 def apply(state: State, event: ev.Event) -> None:
     """Changes ``state`` by ``event``; raises BrokenInvariant if the two contradict each other."""
     _APPLY[type(event)](state, event)  # type: ignore[operator]
@@ -359,6 +368,18 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
     state.blocks[block.meta.id] = block
     state.index.add(block)
     state.waiting[block.meta.id] = True
+
+
+def _block_moved(state: State, event: ev.BlockMoved) -> None:
+    block = state.blocks.get(event.block_id)
+    if block is None:
+        raise BrokenInvariant(f"block {event.block_id} was moved, and the journal names no such block")
+    if event.local and not (block.local and event.handle.checksum == block.handle.checksum):
+        raise BrokenInvariant(f"block {event.block_id} was moved to bytes that its local copy does not hold")
+    if event.handle.path in state.cleaning_segments:
+        raise BrokenInvariant(f"block {event.block_id} was moved into a segment that is being deleted (INV-8)")
+    moved = state.blocks[block.id] = msgspec.structs.replace(block, handle=event.handle, local=event.local)
+    state.index.move(block, moved, state.released.get(block.id))
 
 
 def _trouble_found(state: State, event: ev.TroubleFound) -> None:
@@ -589,6 +610,7 @@ _APPLY = {
     ev.ClaimGiven: _claim_given,
     ev.ClaimReleased: _claim_released,
     ev.BlockAdded: _block_added,
+    ev.BlockMoved: _block_moved,
     ev.TroubleFound: _trouble_found,
     ev.AdoptionTried: _adoption_tried,
     ev.GapRecorded: _gap_recorded,

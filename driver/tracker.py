@@ -15,13 +15,12 @@ from typing import Any
 
 from driver import events as ev
 from driver.history import FinishedBatch
-from driver.lineage import REBUILDER
 from driver.packing import pack
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
-from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply
+from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
+from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved
 from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -848,12 +847,7 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     facts = request.facts
     if facts.path in state.cleaning_segments:
         return Judgement(facts.path, ("its deletion is under way",))
-    writer = state.receivers.get(request.receiver_id)
-    fenced = (
-        lineage_of(request.epoch) < state.lineage
-        or request.receiver_id == REBUILDER
-        or (writer is not None and writer.epoch != request.epoch)
-    )
+    fenced = is_fenced(state, request.receiver_id, request.epoch)
     # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
     # not find: whatever the reason, it would go with the segment.
     scanned = {frame.block_id for frame in facts.frames}

@@ -59,6 +59,10 @@ NAMES: dict[str, str] = {
     "adoption.before-report": "the adopted block durable, not reported",
     "adoption.before-release": "the adopted block accepted, the claim not released",
     "agent.before-delete": "told to delete, not begun",
+    "recovery.after-write": "blocks written anew and durable, the journal not told",
+    "recovery.after-journal": "the journal says where blocks lie now, damaged segments still there",
+    "recovery.after-aside": "a damaged segment copied aside, still in the log",
+    "recovery.after-delete": "a damaged segment taken out of the log",
 }
 
 

@@ -158,12 +158,7 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
 def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tier: Tier) -> tuple[pa.RecordBatch, ...]:
     """The rows of ``stored`` that the plan wants, if it is the very block that the journal names."""
     where = f"{tier} copy of block {reference.id}"
-    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
-        raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
-    if stored.checksum != reference.handle.checksum:
-        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
-    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
-        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+    check_same(reference, stored, where)
     decoded = decode_block(stored.payload, stored.meta, verify_digests=plan.verify_digests, path=where)
     return tuple(
         to_dataframe(batch, range_.topic, plan.headers)
@@ -171,6 +166,25 @@ def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tie
         if range_.label not in plan.lost
         for batch in batches
     )
+
+
+def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> None:
+    """Raises CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names."""
+    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
+        raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
+    if stored.checksum != reference.handle.checksum:
+        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
+    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
+        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+
+
+def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
+    """The block as ``tier`` keeps it, verified, its payload as it is; None where the tier does not apply. For who writes it
+    again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError, urllib3's HTTPError."""
+    stored = _READERS[tier](reference, plan)
+    if stored is not None:
+        check_same(reference, stored, f"{tier} copy of block {reference.id}")
+    return stored
 
 
 # ---- the tiers: each gives a verified block, None where it does not apply, or raises ---------------------------------

@@ -101,7 +101,7 @@ TABLE: tuple[Row, ...] = (
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Of the bytes ``[offset, until)`` of ``path``. ``ranges``: what to read again, keep or drop, as far as it can be
-    named; ``block_id``: likewise.
+    named; ``block_id``: likewise. ``named``: the journal has that block there.
     """
 
     path: str
@@ -111,6 +111,8 @@ class Verdict:
     words: str
     block_id: str | None = None
     ranges: tuple[OffsetRange, ...] = ()
+    found: Found = Found.WHOLE
+    named: bool = False
 
 
 def decide(evidence: Evidence) -> Row:
@@ -188,7 +190,7 @@ def _of_block(path: str, found: Found, block: Block, view: JournalView, closed: 
     row = decide(Evidence(found, True, view.standing(block.meta.ranges[0]), closed))
     handle = block.handle
     until = handle.offset + handle.length
-    return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges)
+    return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, found, True)
 
 
 def _of_unnamed(
@@ -204,4 +206,4 @@ def _of_unnamed(
     standings = [view.standing(held) for held in ranges] or [Standing.UNKNOWN]
     rows = [decide(Evidence(found, False, standing, closed)) for standing in standings]
     row = next((row for row in rows if row.decision is not Decision.ORPHAN_DELETE), rows[0])
-    return Verdict(path, offset, until, row.decision, row.words, block_id, ranges)
+    return Verdict(path, offset, until, row.decision, row.words, block_id, ranges, found)

@@ -89,14 +89,14 @@ class Newer:
 Scanned = Frame | Damage | TornTail | Newer
 
 
-def scan_segment(storage: Readable, path: str, *, payloads: bool = True) -> Iterator[Scanned]:
+def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped: bool = False) -> Iterator[Scanned]:
     """Everything in the segment, in order of offsets; its first frame is the SEGMENT frame. An empty file yields
     nothing.
 
     Sees the file as long as it is when the scan begins, so a writer may append meanwhile: what it is writing is a
     torn tail. ``payloads=False`` reads and checks headers and metadata only, and yields frames with an empty payload.
-    A segment whose header names another path is damaged as a whole, and none of its frames is given. Raises
-    FileNotFoundError, StoreError.
+    A segment whose header names another path is damaged as a whole, and none of its frames is given, unless ``swapped``
+    asks for them: recovery may still find a block there. Raises FileNotFoundError, StoreError.
     """
     size = storage.size(path)
     window = _Window(storage, path, size, _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
@@ -123,7 +123,7 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True) -> Iter
             return
         until = min(aligned(end), size)
         found = _frame_at(window, offset, header, until, payloads)
-        if offset == 0 and isinstance(found, Frame):
+        if offset == 0 and isinstance(found, Frame) and not swapped:
             reason_swapped = _swapped(path, found)
             if reason_swapped is not None:
                 yield Damage(0, size, reason_swapped)

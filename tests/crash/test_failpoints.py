@@ -55,6 +55,8 @@ OPENING = ("journal.opening", "journal.after-snapshot")
 REBALANCE = ("receiver.revoke",)
 #: tests/integration/test_adoption.py
 ADOPTION = tuple(f"adoption.before-{step}" for step in ("search", "claim", "write", "report", "release"))
+#: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
+RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete")
 
 
 def process_of(failpoint: str) -> str:
@@ -85,7 +87,7 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION]) == sorted(failpoints.NAMES)
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *RECOVERY]) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("failpoint", ARRIVALS)
@@ -186,6 +188,7 @@ ELSEWHERE = {
     "LossAccepted": "tests/integration/test_lost_block.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
+    "BlockMoved": "tests/recovery/test_killed.py",
     "CursorMoved": "nothing makes one in this release",
 }
 

@@ -63,7 +63,8 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setattr("deploy.recovery.ANSWER_SECONDS", 0.1)  # nobody answers at the ports of its configuration
     return Project(tmp_path)
 
 

@@ -1,0 +1,153 @@
+"""Where the bytes of an accepted block can be had again when its place in the WAL no longer holds them.
+
+In this order: a frame elsewhere in the WAL, this host's local copy, the agents' copies, Kafka by exact offsets. The first
+three give the very bytes that were accepted; Kafka gives the same records (count and digest are compared), encoded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import urllib3
+
+from deploy.examination import Copy
+from forebay.errors import CorruptionError, ForebayError, UnreachableError
+from forebay.records import Compression, RangeRows, digest, encode_block
+from forebay.values import Block, BlockMeta, Handle, OffsetRange
+from wal.blocks import StoredBlock, block_of_frame
+from wal.reading import BlockReference, ReadPlan, Tier, check_same, stored_copy
+from wal.scan import read_frame
+from wal.storage import Storage
+
+
+class ReadRange(Protocol):
+    """Reads exactly the records of one range from Kafka: batches of ``SOURCE_SCHEMA(headers)`` in offset order.
+
+    ``topic_id``: of the range's life. Raises ForebayError where Kafka no longer holds them, or can't be asked.
+    """
+
+    def __call__(self, wanted: OffsetRange, topic_id: str, headers: bool) -> Sequence[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A block's bytes. ``exact``: they are those whose checksum the journal names."""
+
+    source: str
+    meta: BlockMeta
+    payload: Any
+    exact: bool
+
+
+class Source(Protocol):
+    name: str
+
+    def read(self, block: Block) -> Found | None:
+        """The block, verified; None where this source never kept it. Raises ForebayError, FileNotFoundError, OSError or
+        urllib3's HTTPError with the reason why it can't be had."""
+
+
+@dataclass(slots=True)
+class Sources:
+    """All of them, asked in order."""
+
+    sources: Sequence[Source]
+
+    def find(self, block: Block) -> tuple[Found | None, tuple[str, ...]]:
+        """The first that has the block, and in words why each one asked before has not."""
+        reasons = []
+        for source in self.sources:
+            try:
+                found = source.read(block)
+            except FileNotFoundError:
+                reasons.append(f"{source.name}: it is not there")
+            except (ForebayError, OSError, urllib3.exceptions.HTTPError) as error:
+                reasons.append(f"{source.name}: {error}")
+            else:
+                if found is not None:
+                    return found, tuple(reasons)
+        return None, tuple(reasons)
+
+
+class WalCopies:
+    """Frames of the WAL that lie elsewhere than where the journal names them: written twice after a failed sync, in a segment
+    under another's name, or by a recovery that was cut off."""
+
+    name = "WAL"
+
+    def __init__(self, storage: Storage, copies: Sequence[Copy]) -> None:
+        self._storage = storage
+        self._handles: dict[str, list[Handle]] = {}
+        for copy in copies:
+            self._handles.setdefault(copy.block_id, []).append(copy.handle)
+
+    def read(self, block: Block) -> Found | None:
+        reasons = []
+        for handle in self._handles.get(block.id, ()):
+            try:
+                stored = block_of_frame(read_frame(self._storage, handle), handle.path)
+                check_same(BlockReference.of(block), stored, handle.path)
+            except (CorruptionError, FileNotFoundError) as error:
+                reasons.append(str(error))
+            else:
+                return _exact(self.name, stored)
+        if reasons:
+            raise ForebayError("; ".join(reasons))
+        return None
+
+
+class TierCopies:
+    """What one tier of reading keeps."""
+
+    def __init__(self, tier: Tier, plan: ReadPlan) -> None:
+        self.name = {"local": "local copy", "agent": "agent"}[tier]
+        self._tier: Tier = tier
+        self._plan = plan
+
+    def read(self, block: Block) -> Found | None:
+        stored = stored_copy(BlockReference.of(block), self._plan, self._tier)
+        return None if stored is None else _exact(self.name, stored)
+
+
+class KafkaCopies:
+    """What Kafka still holds, by exact offsets. ``topic_ids``: (topic, partition, life) → id."""
+
+    name = "Kafka"
+
+    def __init__(
+        self, read_range: ReadRange, topic_ids: Mapping[tuple[str, int, int], str], compression: Compression
+    ) -> None:
+        self._read_range = read_range
+        self._topic_ids = topic_ids
+        self._compression: Compression = compression
+
+    def read(self, block: Block) -> Found:
+        meta = block.meta
+        ranges = []
+        for r in meta.ranges:
+            batches = self._read_range(r, self._topic_ids.get((r.topic, r.partition, r.life), ""), meta.headers)
+            records = sum(batch.num_rows for batch in batches)
+            if records != r.records or digest(batches) != r.digest:
+                raise ForebayError(f"what it holds of {r.label} is not what was taken in")
+            ranges.append(RangeRows(r.tp, batches))
+        payload = encode_block(ranges, meta.headers, self._compression)
+        return Found(self.name, meta, payload, exact=False)
+
+
+class NoKafka:
+    """Kafka could not be asked, for the reason ``why``."""
+
+    name = "Kafka"
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def read(self, block: Block) -> Found | None:
+        raise UnreachableError(self._why)
+
+
+def _exact(name: str, stored: StoredBlock) -> Found:
+    return Found(name, stored.meta, stored.payload, exact=True)
