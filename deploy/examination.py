@@ -204,13 +204,14 @@ def examine_segment(
         size = 0
         verdicts = assess_segment(path, None, accepted, view, closed=sealed or fenced)
     swapped = tapped.whole_damage and _is_swapped(storage, path)
-    copies = [
-        Copy(verdict.block_id, tapped.handle(path, verdict.offset))
-        for verdict in verdicts
-        if verdict.found is Found.WHOLE and not verdict.named and verdict.block_id is not None
-    ]
-    if swapped:
-        copies += _copies_in_swapped(storage, path)
+    if any(verdict.found is Found.DAMAGED for verdict in verdicts):
+        copies = list(_frames_under_any_name(storage, path))
+    else:
+        copies = [
+            Copy(verdict.block_id, tapped.handle(path, verdict.offset))
+            for verdict in verdicts
+            if verdict.found is Found.WHOLE and not verdict.named and verdict.block_id is not None
+        ]
     return Segment(
         path=path,
         place=parse_block(path),
@@ -264,12 +265,13 @@ def _is_swapped(storage: Storage, path: str) -> bool:
     return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
 
 
-def _copies_in_swapped(storage: Storage, path: str) -> Iterator[Copy]:
+def _frames_under_any_name(storage: Storage, path: str) -> Iterator[Copy]:
+    """Every whole block frame: in a segment with damage any may be what the journal misses elsewhere."""
     for item in scan_segment(storage, path, swapped=True):
         if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
             try:
                 meta = decode_meta(item.metadata, path, item.offset)
-            except CorruptionError:  # its place is reported as damage with the rest of the segment
+            except CorruptionError:  # its place is reported as damage
                 continue
             yield Copy(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
 

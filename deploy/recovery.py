@@ -58,7 +58,6 @@ class Surroundings:
 
     def find_agents(self) -> None:
         """The agents that answer: those named, this host's, and those that a driver at work knows."""
-        from executor_agent.api import AgentStatus
         from forebay.http import Client
         from wal.reading import this_host
 
@@ -68,7 +67,7 @@ class Surroundings:
         for host, url in {**urls, **self._named_agents}.items():
             client = Client(url, ANSWER_SECONDS)
             try:
-                client.get("/v1/status", AgentStatus)
+                client.request("GET", "/v1/status")
                 self.agents[host] = url
             except ForebayError as error:
                 self.silent.append(f"{host}: {error}")

@@ -86,24 +86,15 @@ class BlockIndex:
         if not share.held:
             insort(self.free, (share.released_ms, block.handle.path))
 
-    def move(self, block: Block, moved: Block, released_ms: int | None) -> None:
-        """The bytes of ``block`` lie elsewhere now: the same block is ``moved``. ``released_ms``: as for :meth:`release`, None
-        while it is held."""
+    def move(self, block: Block, state: State) -> None:
+        """The bytes of ``block`` lay at its handle until now, and lie where ``state`` names them."""
         path = block.handle.path
-        share = self.segments[path]
-        if not share.held:
-            self._not_free(share, path)
-        del share.blocks[block.id]
-        share.held -= released_ms is None
-        if not share.blocks:
-            del self.segments[path]
-            self.bytes -= share.bytes
-        elif not share.held:
-            insort(self.free, (share.released_ms, path))
-        self.add(moved)
-        if released_ms is not None:
-            self.release(moved, released_ms)
-        if not moved.local:
+        others = [state.blocks[block_id] for block_id in self.drop(path) if block_id != block.id]
+        for other in (*others, state.blocks[block.id]):
+            self.add(other)
+            if other.id in state.released:
+                self.release(other, state.released[other.id])
+        if not state.blocks[block.id].local:
             self.clean((block,))
 
     def drop(self, path: str) -> tuple[str, ...]:

@@ -378,8 +378,8 @@ def _block_moved(state: State, event: ev.BlockMoved) -> None:
         raise BrokenInvariant(f"block {event.block_id} was moved to bytes that its local copy does not hold")
     if event.handle.path in state.cleaning_segments:
         raise BrokenInvariant(f"block {event.block_id} was moved into a segment that is being deleted (INV-8)")
-    moved = state.blocks[block.id] = msgspec.structs.replace(block, handle=event.handle, local=event.local)
-    state.index.move(block, moved, state.released.get(block.id))
+    state.blocks[block.id] = msgspec.structs.replace(block, handle=event.handle, local=event.local)
+    state.index.move(block, state)
 
 
 def _trouble_found(state: State, event: ev.TroubleFound) -> None:

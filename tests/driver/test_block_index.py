@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from driver.block_index import BlockIndex
-from driver.state import State
+from driver.events import BlockMoved
+from driver.state import REPAIR_WRITER, State, apply
 from driver.tracker import CleanedUp, CleanLocalCopies, CleanSegment
+from forebay.values import Handle
 from tests.support.tracked import STREAM, Tracked
 from wal.retention import Due, FrameFacts, Limits, SegmentFacts
 
@@ -52,6 +54,19 @@ def test_the_index_is_that_of_the_state_after_every_step() -> None:
     for step in steps:
         step()  # type: ignore[no-untyped-call]
         assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+
+
+def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_along() -> None:
+    """INV-7: held and released ones, the last of a segment and one of several."""
+    t, epoch = worked(2)
+    token = t.state.partitions["t/0"].token
+    for until in (30, 40):
+        t.take_in(epoch, token, until, path=path(epoch, 3), local=True)
+    for number, (name, block) in enumerate(list(t.state.blocks.items())):
+        elsewhere = Handle(f"{STREAM}/blocks/{REPAIR_WRITER}/{1:016x}/00000001.seg", number * 1000, 1000, 7)
+        apply(t.state, BlockMoved(name, elsewhere, block.local and number % 2 == 0))
+        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+    assert list(t.state.index.segments) == [elsewhere.path]
 
 
 def clean(t: Tracked, epoch: int, number: int, now_ms: int = 1_000_000) -> CleanSegment:

@@ -1,0 +1,77 @@
+"""``recover --apply`` as a real process, killed at each of its steps and called again: nothing is lost, nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.recovery.test_recovering import applied, planned, served
+from tests.support.logged import Logged
+from tests.support.tracked import STREAM
+
+PLACES = (
+    "journal.opening", "journal.after-snapshot", "wal.mid-write", "wal.before-sync", "wal.after-sync",
+    "recovery.after-write", "journal.before-write:BlockMoved", "journal.before-sync:BlockMoved",
+    "journal.after-sync:BlockMoved", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete",
+)  # fmt: skip
+
+CONFIGURATION = """
+stream = "{stream}"
+[kafka]
+topics = ["t"]
+"bootstrap.servers" = "127.0.0.1:1"
+[wal]
+url = "file://{folder}/wal"
+[driver]
+url = "http://127.0.0.1:1"
+journal = "file://{folder}/journal"
+[agent]
+url = "http://127.0.0.1:2"
+blocks = "{folder}/blocks"
+host = "h1"
+"""
+
+
+def recover(folder: Path, failpoints: str) -> subprocess.CompletedProcess[str]:
+    (folder / "forebay.toml").write_text(CONFIGURATION.format(stream=STREAM, folder=folder))
+    (folder / "failpoints").mkdir()
+    (folder / "pandas.py").write_text(
+        'raise ImportError("not needed")\n'
+    )  # pyarrow would import it for nothing: a second
+    return subprocess.run(
+        [sys.executable, "-m", "deploy.main", "recover", "--apply", "--no-kafka"],
+        env={**os.environ, "FOREBAY_FAILPOINTS": failpoints, "FOREBAY_FAILPOINT_DIR": str(folder / "failpoints"),
+             "FOREBAY_CONFIG": str(folder / "forebay.toml"), "PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}"},
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp_path: Path) -> None:
+    """INV-1, INV-5, INV-8."""
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    damaged = logged.take_in("r1", {0: 5}, local=True)
+    whole = logged.take_in("r1", {0: 5})
+    orphan = logged.orphan("r1", {1: 4})
+    logged.roll("r1")
+    missing = logged.take_in("r1", {0: 3}, local=True)
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(damaged)
+    logged.wal.delete(missing.handle.path)
+    killed = recover(tmp_path, f"{place}=kill")
+    assert killed.returncode == -9, killed.stderr
+    assert (tmp_path / "failpoints" / f"{place}.hit").exists()
+    served(logged, whole)  # at every moment
+    assert not applied(logged).open
+    for block in (damaged, whole, missing):
+        served(logged, block)
+    assert not logged.wal.exists(damaged.handle.path)
+    found = planned(logged)
+    assert not found.open
+    assert orphan.id in [place.block_id for place in found.places if place.decision == "orphan-keep"]

@@ -1,0 +1,256 @@
+"""``recover`` and its ``--apply``: what is damaged comes back from where it still is, the rest is listed exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.recovery import Surroundings, apply_plan, look
+from deploy.recovery_plan import KafkaView, Loss, Plan, sentences
+from deploy.verification import verified
+from driver.lease import LeaseHeld, LeaseKeeper
+from forebay.clock import SystemClock
+from forebay.errors import UsageError
+from forebay.records import decode_block
+from forebay.values import Block
+from tests.support.logged import Logged
+from tests.support.tracked import STREAM
+from wal.blocks import block_of_frame
+from wal.reading import BlockReference, check_same
+from wal.scan import read_frame
+
+
+class Alone(Surroundings):
+    """Neither agents nor a driver are asked; Kafka holds what the test's own one holds."""
+
+    def __init__(self, logged: Logged, unreachable: str = "") -> None:
+        super().__init__(logged.settings, kafka=True)
+        self._unreachable = unreachable
+
+    def find_agents(self) -> None:
+        pass
+
+    def kafka(self, state: object) -> KafkaView:
+        return KafkaView(self._unreachable)
+
+
+def planned(logged: Logged, unreachable: str = "") -> Plan:
+    return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_range)
+
+
+def applied(logged: Logged, unreachable: str = "") -> Plan:
+    return apply_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_range)
+
+
+def served(logged: Logged, block: Block) -> Block:
+    """The block as the journal names it now, if the WAL gives the records that were taken in; raises otherwise."""
+    named = logged.state().blocks[block.id]
+    stored = block_of_frame(read_frame(logged.wal, named.handle), named.handle.path)
+    check_same(BlockReference.of(named), stored, named.handle.path)
+    assert stored.meta == block.meta
+    decode_block(stored.payload, stored.meta, verify_digests=True)
+    return named
+
+
+@pytest.fixture(params=[False, True], ids=["file", "objects"])
+def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Logged:
+    return Logged(tmp_path, objects=request.param)
+
+
+def test_a_clean_stream_needs_nothing(logged: Logged) -> None:
+    logged.receiver("r1")
+    logged.take_in("r1", {0: 5, 1: 3}, local=True)
+    logged.keep()
+    assert not planned(logged).open
+    before = logged.segments()
+    assert not applied(logged).open
+    assert logged.segments() == before
+
+
+def test_a_damaged_block_comes_back_from_its_local_copy_bit_by_bit(logged: Logged) -> None:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
+    logged.take_in("r1", {0: 2}, local=True)
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    logged.kafka.gone |= {(0, 1)}
+    plan = planned(logged)
+    assert [(r.block_id, r.source, r.exact, r.done) for r in plan.recoveries] == [(block.id, "local copy", True, False)]
+    assert plan.open and plan.losses == ()
+    plan = applied(logged)
+    assert [(r.block_id, r.done) for r in plan.recoveries] == [(block.id, True)]
+    assert not plan.open
+    named = served(logged, block)
+    assert named.handle.checksum == block.handle.checksum and named.local
+    assert f"/blocks/forebay-repair/{plan.lineage << 40 | 2:016x}/" in named.handle.path
+    assert not planned(logged).open
+    assert verified(logged.wal, STREAM, logged.journal).findings == ()
+
+
+def test_kafka_gives_the_same_records_where_no_copy_has_the_bytes(logged: Logged) -> None:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
+    logged.local_file(block).unlink()
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    plan = applied(logged)
+    assert [(r.block_id, r.source, r.exact) for r in plan.recoveries] == [(block.id, "Kafka", False)]
+    named = served(logged, block)
+    assert not named.local  # its local copy, if it comes back, holds other bytes
+    assert not plan.open
+
+
+def test_what_nothing_keeps_is_listed_with_its_ranges_and_the_command_and_the_rest_is_kept(logged: Logged) -> None:
+    """INV-5."""
+    logged.receiver("r1")
+    lost = logged.take_in("r1", {0: 5, 1: 3})
+    kept = logged.take_in("r1", {0: 2})
+    batch = logged.tracked.batch()
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(lost)
+    logged.kafka.gone |= {(1, 2)}
+    plan = applied(logged)
+    (loss,) = plan.losses
+    assert loss.ranges == ("t/0[0, 5)", "t/1[0, 3)")
+    assert loss.command == f"forebay recover --accept-loss {batch} 't/0[0, 5)' 't/1[0, 3)' --yes"
+    assert "Kafka no longer holds t/1[0, 3)" in loss.reasons[-1]
+    assert any(loss.command in words for words in sentences(plan))
+    served(logged, kept)
+    again = applied(logged)
+    assert [x.block_id for x in again.losses] == [lost.id] and again.recoveries == ()
+
+
+def test_kafka_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged) -> None:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    plan = applied(logged, unreachable="no broker answered")
+    assert "Kafka: no broker answered" in plan.losses[0].reasons
+    assert [r.source for r in applied(logged).recoveries] == ["Kafka"]
+    served(logged, block)
+
+
+def test_a_damaged_segment_goes_aside_with_all_its_bytes_once_what_is_whole_is_kept(logged: Logged) -> None:
+    """Also an orphan that may still be adopted is kept: nothing intact is lost."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    orphan = logged.orphan("r1", {0: 4})
+    logged.roll("r1")
+    logged.receiver("r1")
+    logged.keep()
+    path = block.handle.path
+    logged.flip(path, 30)  # the segment's own header
+    damaged = logged.wal.read(path)
+    plan = applied(logged)
+    (found,) = plan.damaged
+    assert (found.path, found.done) == (path, True)
+    assert logged.wal.read(found.aside) == damaged and not logged.wal.exists(path)
+    served(logged, block)
+    orphans = [p for p in planned(logged).places if p.decision == "orphan-keep"]
+    assert orphan.id in [p.block_id for p in orphans]
+    assert verified(logged.wal, STREAM, logged.journal).findings == ()
+
+
+def test_a_segment_that_its_receiver_may_still_write_stays_where_it_is(tmp_path: Path) -> None:
+    """Only what the journal names is written anew: the receiver's open file must not be taken from under it."""
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5}, local=True)
+    logged.keep()
+    logged.damage(block)
+    plan = applied(logged)
+    (found,) = plan.damaged
+    assert "may still write to it" in found.kept and plan.open
+    assert logged.wal.exists(block.handle.path)
+    later = logged.take_in("r1", {0: 5})  # goes on in the same file
+    assert later.handle.path == block.handle.path
+    logged.keep()
+    served(logged, block)
+    served(logged, later)
+    logged.receiver("r1")
+    logged.keep()
+    plan = applied(logged)
+    assert not plan.open and not logged.wal.exists(block.handle.path)
+    served(logged, later)
+
+
+def test_swapped_segments_give_their_blocks_back_without_any_copy(logged: Logged) -> None:
+    logged.receiver("r1")
+    one = logged.take_in("r1", {0: 5})
+    logged.roll("r1")
+    other = logged.take_in("r1", {0: 7})
+    logged.receiver("r1")
+    logged.keep()
+    paths = (one.handle.path, other.handle.path)
+    first, second = (logged.wal.read(path) for path in paths)
+    logged.overwrite(paths[0], second)
+    logged.overwrite(paths[1], first)
+    logged.kafka.gone |= {(0, 0), (0, 6)}
+    plan = applied(logged)
+    assert {r.source for r in plan.recoveries} == {"WAL"} and not plan.open
+    served(logged, one)
+    served(logged, other)
+
+
+def test_a_block_that_only_a_replay_would_need_is_forgotten_with_its_segment(logged: Logged) -> None:
+    """Else the journal would name it for ever: no clean-up finds a segment that is gone (INV-8)."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.finish_batch()
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    logged.kafka.gone |= {(0, 0)}
+    plan = planned(logged)
+    assert plan.forgotten == (block.handle.path,) and block.id in logged.state().blocks
+    plan = applied(logged)
+    assert [x.block_id for x in plan.losses] == [block.id]
+    assert "only a replay would need it" in sentences(plan)[0]
+    assert block.id not in logged.state().blocks
+    assert not planned(logged).open
+
+
+def test_it_refuses_beside_a_driver_at_work_and_says_how_to_stop_it(logged: Logged) -> None:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5}, local=True)
+    logged.keep()
+    logged.damage(block)
+    epoch = 1 << 40 | 1
+    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3, SystemClock())
+    lease.start()
+    try:
+        with pytest.raises(LeaseHeld, match="with SIGTERM, then call this again"):
+            applied(logged)
+    finally:
+        lease.stop()
+    assert [path for path in logged.journal.list(f"{STREAM}/epochs") if path.endswith("2")] == []  # nobody was fenced
+
+
+def test_without_a_journal_nothing_is_done(logged: Logged) -> None:
+    with pytest.raises(UsageError, match="holds no journal"):
+        applied(logged)
+    assert logged.journal.list("") == []
+
+
+def test_losses_are_the_only_thing_that_a_second_call_lists_again(logged: Logged) -> None:
+    logged.receiver("r1")
+    blocks = [logged.take_in("r1", {0: 5}, local=number % 2 == 0) for number in range(4)]
+    logged.receiver("r1")
+    logged.keep()
+    for block in blocks:
+        logged.damage(block)
+    logged.kafka.gone |= {(0, block.meta.ranges[0].from_offset) for block in blocks}
+    first, second = applied(logged), applied(logged)
+    assert [r.block_id for r in first.recoveries] == [blocks[0].id, blocks[2].id]
+    assert [loss_id(x) for x in first.losses] == [loss_id(x) for x in second.losses] == [blocks[1].id, blocks[3].id]
+    assert second.recoveries == () and second.damaged == ()
+
+
+def loss_id(loss: Loss) -> str:
+    return loss.block_id

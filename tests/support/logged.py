@@ -1,0 +1,204 @@
+"""A stream on disk as driver and receivers write it: journal, WAL with several receivers, epochs and segments, local copies.
+
+Blocks are real ones (Arrow payloads with digests), decided by the real tracker. :class:`MadeUpKafka` holds what was taken in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from driver import history, journal
+from driver.state import State, apply
+from driver.tracker import Archived
+from forebay import messages as m
+from forebay.errors import ForebayError
+from forebay.records import RangeRows, digest, encode_block
+from forebay.settings import Settings, from_values
+from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from tests.support.rows import Row, source_batch
+from tests.support.tracked import STREAM, TOPIC, Tracked
+from wal.blocks import encode_meta, write_local
+from wal.frame import FrameKind
+from wal.layout import block_segment
+from wal.storage import open_storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class MadeUpKafka:
+    """Holds every record that was written, but for the offsets in ``gone``."""
+
+    gone: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset)
+
+    def rows(self, partition: int, start: int, until: int) -> list[Row]:
+        return [
+            Row(b"k%d" % n, b"value %d of %d," % (n, partition) * 3, n, 1_700_000_000_000 + n)
+            for n in range(start, until)
+        ]
+
+    def holds(self, r: OffsetRange) -> bool:
+        return not any((r.partition, n) in self.gone for n in range(r.from_offset, r.until_offset))
+
+    def read_range(self, wanted: OffsetRange, topic_id: str, headers: bool) -> Sequence[pa.RecordBatch]:
+        assert topic_id == "id-1"
+        if not self.holds(wanted):
+            raise ForebayError(f"Kafka no longer holds {wanted.label}")
+        return [source_batch(self.rows(wanted.partition, wanted.from_offset, wanted.until_offset), headers)]
+
+
+class Logged:
+    """``objects``: the WAL is a store of whole objects. ``keep`` writes the journal, with all that was decided until then."""
+
+    def __init__(self, root: Path, *, objects: bool = False, partitions: int = 3) -> None:
+        self.root = root
+        self.kafka = MadeUpKafka()
+        self.tracked = Tracked(partitions=partitions)
+        wal_url = f"memory://logged-{next(_numbers)}?objects" if objects else f"file://{root}/wal"
+        self.settings: Settings = from_values(
+            {
+                "stream": STREAM,
+                "kafka": {"topics": [TOPIC], "bootstrap.servers": "127.0.0.1:1"},
+                "wal": {"url": wal_url},
+                "driver": {"journal": f"file://{root}/journal", "url": "http://127.0.0.1:1"},
+                "agent": {"blocks": f"{root}/blocks", "url": "http://127.0.0.1:2", "host": "h1"},
+            }
+        )
+        self.wal = open_storage(wal_url)
+        self.journal = open_storage(f"file://{root}/journal")
+        self.accepted: dict[str, Block] = {}
+        self.orphans: dict[str, Block] = {}
+        self.payloads: dict[str, bytes] = {}
+        self._uids = itertools.count(5)
+        self._writers: dict[str, tuple[int, LogWriter]] = {}
+        self._kept = 0
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def receiver(self, name: str) -> int:
+        """Registers ``name`` (again: a new epoch, the older one is fenced); it owns nothing yet."""
+        self.close(name)
+        epoch = self.tracked.register(name, instance=f"i{next(_numbers)}")
+        self._open(name, epoch, 1)
+        return epoch
+
+    def _open(self, name: str, epoch: int, first: int) -> None:
+        writer = LogWriter(
+            self.wal,
+            lambda sequence: block_segment(STREAM, name, epoch, sequence),
+            SegmentIdentity(STREAM, name, epoch, 1),
+            SegmentLimits(1_000_000, 1000.0),
+            lambda: 1.0,
+            lambda: next(self._uids),
+            first_sequence=first,
+        )
+        self._writers[name] = (epoch, writer)
+
+    def roll(self, name: str) -> None:
+        """The receiver's next block begins a segment."""
+        epoch, writer = self._writers[name]
+        writer.close()
+        self._open(name, epoch, writer.next_sequence)
+
+    def close(self, name: str) -> None:
+        if name in self._writers:
+            self._writers.pop(name)[1].close()
+
+    def store(self, name: str, counts: dict[int, int], *, local: bool = False) -> Block:
+        """A block with so many records of each partition, from its position on, durable and not reported."""
+        epoch, writer = self._writers[name]
+        ranges, rows = [], []
+        for partition, count in counts.items():
+            known = self.tracked.state.partitions[f"{TOPIC}/{partition}"]
+            if known.owner != name:
+                self.tracked.claim(epoch, partition, name)
+            batch = source_batch(self.kafka.rows(partition, known.position, known.position + count))
+            rows.append(RangeRows(TopicPartition(TOPIC, partition), [batch]))
+            ranges.append(
+                OffsetRange(
+                    TOPIC, partition, 1, known.position, known.position + count, count, 0, digest([batch]), known.token,
+                    max_timestamp_ms=1_700_000_000_000 + known.position + count - 1,
+                )
+            )  # fmt: skip
+        number = self.tracked.sequence[name] = self.tracked.sequence.get(name, 0) + 1
+        meta = BlockMeta(
+            block_id(name, epoch, number), STREAM, name, epoch, number, tuple(ranges), sum(counts.values()), 1, "h1"
+        )
+        payload = encode_block(rows, False)
+        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+        writer.sync()
+        assert pending.handle is not None
+        if local:
+            write_local(self.settings.agent.blocks, meta, payload)
+        self.payloads[meta.id] = payload.to_pybytes()
+        return Block(meta, pending.handle, local)
+
+    def take_in(self, name: str, counts: dict[int, int], *, local: bool = False) -> Block:
+        block = self.store(name, counts, local=local)
+        request = m.ReportRequest(receiver_id=name, epoch=block.meta.epoch, blocks=(block,))
+        (result,) = self.tracked.say(request).results
+        assert result.accepted, result
+        self.accepted[block.id] = block
+        return block
+
+    def orphan(self, name: str, counts: dict[int, int], *, local: bool = False) -> Block:
+        block = self.store(name, counts, local=local)
+        self.orphans[block.id] = block
+        return block
+
+    def finish_batch(self) -> int:
+        """All that waits is in a batch that is completed, and in the history alone."""
+        batch = self.tracked.batch()
+        self.tracked.complete(batch)
+        writer = history.HistoryWriter(
+            self.journal, STREAM, numbered(1, next(_numbers)), 1_000_000, lambda: 1.0, lambda: next(self._uids)
+        )
+        writer.append(history.finished(self.tracked.state))
+        writer.close()
+        self.tracked.say(Archived((batch,)))
+        return batch
+
+    def keep(self) -> None:
+        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(self._uids), wal=self.wal)
+        events = self.tracked.events[self._kept :]
+        self._kept += len(events)
+        for event in events:
+            apply(state, event)
+        led.append(events)
+        led.sync()
+        led.close()
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        state = journal.read(self.journal, STREAM).state
+        assert state is not None
+        return state
+
+    def segments(self) -> dict[str, bytes]:
+        return {path: self.wal.read(path) for path in self.wal.list(f"{STREAM}/blocks")}
+
+    def local_file(self, block: Block) -> Path:
+        return Path(self.settings.agent.blocks, STREAM, f"{block.id}.block")
+
+    def flip(self, path: str, at: int, mask: int = 1) -> None:
+        data = bytearray(self.wal.read(path))
+        data[at] ^= mask
+        self.overwrite(path, bytes(data))
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """As a fault would: a file that somebody has open stays that file."""
+        if self.wal.appendable:
+            Path(self.root, "wal", path).write_bytes(data)
+        else:
+            self.wal.replace(path, data)
+
+    def damage(self, block: Block) -> None:
+        """Turns one bit of the payload where the journal names it."""
+        self.flip(block.handle.path, block.handle.offset + block.handle.length - 3)
