@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from driver import journal
+from driver.block_index import wanted_again
 from driver.state import State, is_fenced
 from forebay.errors import CorruptionError, UsageError
 from forebay.values import Block, Handle
@@ -327,6 +328,7 @@ def described(verdict: Verdict, state: State | None) -> Place:
 
 
 def is_needed(state: State, block_id: str) -> bool:
-    """Whether the block waits, or a batch that is not completed holds it."""
+    """Whether the block waits, or a batch that is not completed, or a replay, holds it."""
     batch = state.batches.get(state.batch_of.get(block_id, 0))
-    return block_id in state.waiting or (batch is not None and batch.completed_ms is None)
+    unfinished = batch is not None and batch.completed_ms is None
+    return block_id in state.waiting or unfinished or block_id in wanted_again(state)

@@ -413,7 +413,9 @@ def tables(plan: Plan) -> list[Group]:
 
 # ---- accepting a loss ------------------------------------------------------------------------------------------------
 
-_RANGE = re.compile(r"(?P<tp>[A-Za-z0-9._-]+/[0-9]+)\[\s*(?P<from>[0-9]+)\s*,\s*(?P<until>[0-9]+)\s*\)")
+_RANGE = re.compile(
+    r"(?P<tp>[A-Za-z0-9._-]+/[0-9]+)\[\s*(?P<from>[0-9]+)\s*,\s*(?P<until>[0-9]+)\s*\)(?P<life>\s+life\s+[1-9][0-9]*)?"
+)
 
 
 def range_label(text: str) -> str:
@@ -421,7 +423,8 @@ def range_label(text: str) -> str:
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)' as `forebay recover` shows it")
-    return f"{match['tp']}[{match['from']}, {match['until']})"
+    life = " ".join((match["life"] or "").split())
+    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {life}" if life else "")
 
 
 def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:

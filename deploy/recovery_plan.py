@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from deploy.examination import Examination, Hole, Place, Segment, described, is_needed
+from driver.block_index import wanted_again
 from driver.discovery import LostJournal, check_commits
 from driver.history import FinishedBatch
 from driver.state import Partition, State
@@ -171,12 +172,11 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
+    spare = lost & state.released.keys() - state.cleaning_blocks.keys() - wanted_again(state).keys()
     return [
         path
         for path in sorted(gone)
-        if path in by_path
-        and path not in state.cleaning_segments
-        and all(b in lost and b in state.released and b not in state.cleaning_blocks for b in by_path[path])
+        if path in by_path and path not in state.cleaning_segments and spare.issuperset(by_path[path])
     ]
 
 

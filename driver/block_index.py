@@ -30,6 +30,11 @@ class SegmentShare:
     released_ms: int = 0
 
 
+def wanted_again(state: State) -> dict[str, None]:
+    """Ids of the blocks that a replay has yet to read, in order."""
+    return {b: None for batch in state.replaying.values() for task in batch.tasks for b in task}
+
+
 @dataclass(slots=True)
 class BlockIndex:
     """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
@@ -48,7 +53,7 @@ class BlockIndex:
             index.add(block)
         for block_id, completed_ms in state.released.items():
             index.release(state.blocks[block_id], completed_ms)
-        again = [b for batch in state.replaying.values() for task in batch.tasks for b in task]
+        again = wanted_again(state)
         for block_id in again:
             if block_id in state.released:
                 index.hold(state.blocks[block_id])
@@ -89,11 +94,14 @@ class BlockIndex:
     def move(self, block: Block, state: State) -> None:
         """The bytes of ``block`` lay at its handle until now, and lie where ``state`` names them."""
         path = block.handle.path
+        again = wanted_again(state)
         others = [state.blocks[block_id] for block_id in self.drop(path) if block_id != block.id]
         for other in (*others, state.blocks[block.id]):
             self.add(other)
             if other.id in state.released:
                 self.release(other, state.released[other.id])
+                if other.id in again:
+                    self.hold(other)
         if not state.blocks[block.id].local:
             self.clean((block,))
 
