@@ -172,7 +172,7 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
-    spare = lost & state.released.keys() - state.cleaning_blocks.keys() - wanted_again(state).keys()
+    spare = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - wanted_again(state).keys()
     return [
         path
         for path in sorted(gone)

@@ -10,8 +10,9 @@ import msgspec
 
 from driver import events as ev
 from driver.block_index import BlockIndex
+from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
-from forebay.values import Block, Gap, TopicPartition, numbered
+from forebay.values import Block, Gap, TopicPartition, lineage_of, numbered
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
@@ -235,10 +236,14 @@ class State(msgspec.Struct, dict=True):
 
 
 def is_fenced(state: State, writer: str, epoch: int) -> bool:
-    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` can count. Recovery leads the journal while
-    it writes, so beside whoever leads now it is at its end."""
+    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` can count. Recovery and a rebuild lead the
+    journal while they write, so beside whoever leads now they are at their end."""
     receiver = state.receivers.get(writer)
-    return writer == REPAIR_WRITER or (receiver is not None and receiver.epoch != epoch)
+    return (
+        lineage_of(epoch) < state.lineage
+        or writer in (REPAIR_WRITER, REBUILDER)
+        or (receiver is not None and receiver.epoch != epoch)
+    )
 
 
 def apply(state: State, event: ev.Event) -> None:

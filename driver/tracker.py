@@ -20,7 +20,7 @@ from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
 from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved
+from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
 from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
