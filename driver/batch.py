@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +20,7 @@ class BatchWork:
 
     ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
     nobody tries to read them. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay
-    that runs it again; 0 if none does.
+    that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``.
     """
 
     batch_id: int
@@ -31,6 +31,7 @@ class BatchWork:
     lost: frozenset[str] = frozenset()
     headers: bool = False
     replay: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -74,8 +75,9 @@ class Batch:
     Each has one partition per task of the batch. Use them as often as you like: each use reads the blocks again, so
     ``cache()`` or ``persist()`` a DataFrame that several actions need.
 
-    A block is read from the task's own host, else from that host's agent, else from the WAL. If none has it, the action
-    raises ``forebay.errors.UnreadableBlockError`` naming the offsets; it is never taken for an empty partition.
+    A block is read from the task's own host, else from that host's agent, else from the WAL, else from Kafka if that
+    still holds the very records. If none has it, the action raises
+    ``forebay.errors.UnreadableBlockError`` naming the offsets; it is never taken for an empty partition.
     """
 
     __slots__ = ("_rows", "_work")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from driver.batch import Batch, BatchWork, Job
 from driver.spark_tasks import Count, read_task
 from forebay.errors import UsageError
+from forebay.kafka.access import KafkaAccess
 from forebay.settings import Settings
 from wal.reading import ReadPlan, TierCounts
 
@@ -23,6 +24,8 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         agent_urls=dict(agent_urls),
         lost=work.lost,
         headers=work.headers,
+        kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
+        topic_ids=work.topic_ids,
     )
 
 

@@ -22,7 +22,7 @@ from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import JobError, UnreadableBlockError
 from forebay.messages import TrackedBatch
-from wal.reading import BlockReference
+from wal.reading import BlockReference, life_key
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,11 @@ class Scheduler:
             # also where the setting changed since: blocks with and without headers may lie in one batch
             headers=self._headers or any(state.blocks[block_id].meta.headers for block_id in block_ids),
             replay=replay,
+            topic_ids={
+                life_key(r): state.partitions[str(r.tp)].topic_id(r.life)
+                for block_id in block_ids
+                for r in state.blocks[block_id].meta.ranges
+            },
         )
 
     def _run_batch(self, work: BatchWork) -> None:

@@ -99,6 +99,10 @@ class Partition(msgspec.Struct):
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    def topic_id(self, life: int) -> str:
+        """The topic's id in ``life``; "" where the broker could not tell."""
+        return next((one.topic_id for one in self.lives if one.life == life), "")
+
     @property
     def preceding_gap(self) -> Gap | None:
         """The gap that ends at the position, if the last thing recorded of this life is one."""

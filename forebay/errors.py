@@ -13,6 +13,7 @@
     │   └── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
     ├── CorruptionError            bytes are not what was written: carries path, offset and reason
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
+    ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
@@ -89,6 +90,10 @@ class NewerVersionError(ForebayError):
         self.offset = offset
         self.version = version
         self.feature = feature
+
+
+class RangeNotHeldError(ForebayError):
+    pass
 
 
 class UnreadableBlockError(ForebayError):

@@ -188,6 +188,13 @@ def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
+def block_rows(rows: RangeRows, headers: bool) -> Iterator[pa.RecordBatch]:
+    """``rows`` as batches of ``BLOCK_SCHEMA(headers)``, as :func:`decode_block` gives them."""
+    dictionary = bytes_column([rows.tp.topic.encode()], pa.string())
+    for batch in _joined(rows.batches, SOURCE_SCHEMA(headers)):
+        yield _with_partition(batch, rows.tp.partition, 0, dictionary, BLOCK_SCHEMA(headers))
+
+
 def _with_partition(
     batch: pa.RecordBatch, partition: int, topic_index: int, dictionary: Column, schema: pa.Schema
 ) -> pa.RecordBatch:

@@ -42,6 +42,7 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     on_gap: Literal["stop", "record"] = "stop"
     group: str | None = None  # default: forebay.<stream>
     headers: bool = False  # take record headers in
+    read_blocks: bool = True  # a batch may read from Kafka again what no copy of a block has any more
     discovery_interval: Duration = Duration(30.0)  # how often the driver looks for new partitions and topics
     options: dict[str, str] = {}  # everything else, to librdkafka unchanged
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.errors import ForebayError, UsageError
+from forebay.kafka import ranges
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
 from tests.support.hdfs import HdfsServer, require_hdfs
@@ -81,6 +82,15 @@ def mock_broker() -> Iterator[MockBroker]:
     """librdkafka's mock cluster, one for the whole run; every topic has four partitions."""
     with MockBroker() as broker:
         yield broker
+
+
+@pytest.fixture
+def no_reader_kept() -> Iterator[None]:
+    """Closes the readers of ranges that the test left open for the next one."""
+    yield
+    for _, _, reader in ranges._idle:
+        reader.close()
+    ranges._idle.clear()
 
 
 _numbers = itertools.count(1)

@@ -1,14 +1,16 @@
-"""Reading the blocks of a batch, as it happens inside a Spark task: local file, else that host's agent, else the WAL.
+"""Reading the blocks of a batch, as it happens inside a Spark task: local file, else that host's agent, else the WAL,
+else Kafka by exact offsets.
 
 The first tier that answers with bytes that pass is taken: the frame's checksums, the checksum that the journal's handle
-names, the block's id and its ranges. Reading never lists, locks, recovers or creates anything.
+names, the block's id and its ranges; of Kafka, the topic's id, the number of records and their digest. Reading never lists,
+locks, recovers or creates anything.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -18,16 +20,24 @@ import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from forebay.errors import CorruptionError, ForebayError, NewerVersionError, UnreadableBlockError
-from forebay.records import decode_block, to_dataframe
+from forebay.errors import (
+    CorruptionError,
+    ForebayError,
+    NewerVersionError,
+    RangeNotHeldError,
+    UnreachableError,
+    UnreadableBlockError,
+)
+from forebay.kafka.access import KafkaAccess
+from forebay.records import block_rows, decode_block, to_dataframe
 from forebay.values import Block, Handle, OffsetRange
 from wal.blocks import StoredBlock, block_of_frame, local_path, read_local, read_stored
 from wal.frame import aligned
 from wal.scan import read_frame
 from wal.storage import Storage, StorageOptions, open_storage
 
-Tier = Literal["local", "agent", "wal"]
-TIERS: tuple[Tier, ...] = ("local", "agent", "wal")
+Tier = Literal["local", "agent", "wal", "kafka"]
+TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
 
 #: requests for one block to its agent; each after the first goes on where the one before broke off
 AGENT_REQUESTS_MAX = 3
@@ -58,6 +68,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``storage``: what the stores' clients are given (``Settings.storage``). ``blocks_directory``: where a host keeps its
     copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
     operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
+    ``kafka``: None where the Kafka tier is switched off; ``topic_ids``: ``life_key`` of each range → the topic's id in that life.
     """
 
     wal_url: str
@@ -69,6 +80,13 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[str] = frozenset()
     verify_digests: bool = False
     agent_timeout_seconds: float = 10.0
+    kafka: KafkaAccess | None = None
+    topic_ids: Mapping[str, str] = {}
+
+
+def life_key(range_: OffsetRange) -> str:
+    """Names the life of ``range_`` in ``ReadPlan.topic_ids``."""
+    return f"{range_.topic}/{range_.partition}/{range_.life}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +151,18 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     failures: list[TierFailure] = []
     for tier in plan.tiers:
         try:
-            stored = _READERS[tier](reference, plan)
-            if stored is None:
+            batches = _read_tier(tier, reference, plan, wanted)
+            if batches is None:
                 continue
-            batches = _records(reference, plan, stored, tier)
         except FileNotFoundError:
             failures.append(TierFailure(tier, "missing", "it is not there"))
+        except RangeNotHeldError as error:
+            failures.append(TierFailure(tier, "missing", str(error)))
         except CorruptionError as error:
             failures.append(TierFailure(tier, "damaged", str(error)))
         except NewerVersionError as error:
             failures.append(TierFailure(tier, "newer", str(error)))
-        except (urllib3.exceptions.HTTPError, ConnectionError) as error:
+        except (urllib3.exceptions.HTTPError, ConnectionError, UnreachableError) as error:
             failures.append(TierFailure(tier, "unreachable", str(error)))
         except (ForebayError, OSError) as error:
             failures.append(TierFailure(tier, "failed", str(error)))
@@ -153,6 +172,15 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
         f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
         + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
     )
+
+
+def _read_tier(
+    tier: Tier, reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
+) -> tuple[pa.RecordBatch, ...] | None:
+    if tier == "kafka":
+        return _from_kafka(reference, plan, wanted)
+    stored = _STORED[tier](reference, plan)
+    return None if stored is None else _records(reference, plan, stored, tier)
 
 
 def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tier: Tier) -> tuple[pa.RecordBatch, ...]:
@@ -181,13 +209,13 @@ def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> No
 def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
     """The block as ``tier`` keeps it, verified, its payload as it is; None where the tier does not apply. For who writes it
     again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError, urllib3's HTTPError."""
-    stored = _READERS[tier](reference, plan)
+    stored = _STORED[tier](reference, plan)
     if stored is not None:
         check_same(reference, stored, f"{tier} copy of block {reference.id}")
     return stored
 
 
-# ---- the tiers: each gives a verified block, None where it does not apply, or raises ---------------------------------
+# ---- the tiers: each gives what is verified, None where it does not apply, or raises ---------------------------------
 
 
 def _from_local(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
@@ -275,7 +303,22 @@ def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock:
     return block_of_frame(read_frame(storage, reference.handle), reference.handle.path)
 
 
-_READERS: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = {
+def _from_kafka(
+    reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
+) -> tuple[pa.RecordBatch, ...] | None:
+    if plan.kafka is None:
+        return None
+    from forebay.kafka.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
+
+    asked = [Wanted(range_, plan.topic_ids.get(life_key(range_), "")) for range_ in wanted]
+    return tuple(
+        to_dataframe(batch, rows.tp.topic, plan.headers)
+        for rows in read_ranges(plan.kafka, asked, reference.headers)
+        for batch in block_rows(rows, reference.headers)
+    )
+
+
+_STORED: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = {
     "local": _from_local,
     "agent": _from_agent,
     "wal": _from_wal,

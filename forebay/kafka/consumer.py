@@ -439,20 +439,9 @@ class KafkaSource:
 
     def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionTrouble]:
         messages, bounds = _by_partition(messages)
-        count = len(messages)
-        offsets: _Numbers = np.fromiter(map(Message.offset, messages), np.int64, count)
-        stamps = np.fromiter(chain.from_iterable(map(Message.timestamp, messages)), np.int64, 2 * count).reshape(
-            count, 2
-        )
-        kinds = _TIMESTAMP_TYPES[stamps[:, 0]]
-        times = np.where(kinds < 0, -1, stamps[:, 1])
-        keys = bytes_column(cast("list[bytes | None]", list(map(Message.key, messages))))
-        values = bytes_column(cast("list[bytes | None]", list(map(Message.value, messages))))
-        numbers = [(offsets, pa.int64()), (times, pa.int64()), (kinds, pa.int32())]
-        arrays: list[Any] = [keys, values, *(numbers_column(column, type_) for column, type_ in numbers)]
-        if self._headers:
-            arrays.append(_headers([message.headers() for message in messages]))
-        batch = pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(self._headers))
+        batch = record_batch(messages, self._headers)
+        keys, values, offset_column, time_column = batch.columns[:4]
+        offsets, times = _int64(offset_column), _int64(time_column)
         key_ends, value_ends = _ends(keys), _ends(values)
         for begin, end in bounds:
             last = messages[end - 1]
@@ -628,6 +617,22 @@ class _Awaited:
     errors: dict[TopicPartition, str] | None = None
 
 
+def record_batch(messages: Sequence[Message], headers: bool) -> pa.RecordBatch:
+    """The records of one or more partitions as columns of ``SOURCE_SCHEMA``, in the order given. No event may be among them."""
+    count = len(messages)
+    offsets: _Numbers = np.fromiter(map(Message.offset, messages), np.int64, count)
+    stamps = np.fromiter(chain.from_iterable(map(Message.timestamp, messages)), np.int64, 2 * count).reshape(count, 2)
+    kinds = _TIMESTAMP_TYPES[stamps[:, 0]]
+    times = np.where(kinds < 0, -1, stamps[:, 1])
+    keys = bytes_column(cast("list[bytes | None]", list(map(Message.key, messages))))
+    values = bytes_column(cast("list[bytes | None]", list(map(Message.value, messages))))
+    numbers = [(offsets, pa.int64()), (times, pa.int64()), (kinds, pa.int32())]
+    arrays: list[Any] = [keys, values, *(numbers_column(column, type_) for column, type_ in numbers)]
+    if headers:
+        arrays.append(_headers([message.headers() for message in messages]))
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(headers))
+
+
 def _by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int, int]]]:
     """The messages grouped by topic-partition, order kept within each, and the bounds of the groups."""
     count = len(messages)
@@ -658,6 +663,10 @@ def _by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[in
 def _ends(array: Any) -> npt.NDArray[np.int32]:
     """The offsets buffer of a binary array that is no slice: n + 1 numbers."""
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
+
+
+def _int64(array: Any) -> _Numbers:
+    return np.frombuffer(array.buffers()[1], np.int64, len(array))
 
 
 def _headers(headers: Sequence[object]) -> Any:

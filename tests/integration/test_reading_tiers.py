@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
@@ -47,6 +48,37 @@ def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
         cluster.check(flow.truth)
 
 
+def test_batches_come_from_kafka_when_no_copy_of_their_blocks_is_left(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Local copies and WAL segments of unfinished batches are deleted under a stopped driver: the rows are the same."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
+    ):
+        cluster.await_records(100)
+        allocate_behind_a_held_job(cluster)
+        queued = [b.batch_id for b in cluster.wait(cluster.status, "status").batches if b.state == "queued"]
+        flow.stop()
+        for name in ("agent", "driver"):
+            cluster.kill9(name)
+        state = cluster.state()
+        for block_id in (block_id for batch_id in queued for block_id in state.batches[batch_id].block_ids):
+            block = state.blocks[block_id]
+            Path(cluster.wal_storage.url.removeprefix("file://"), block.handle.path).unlink()
+            (tmp_path / "blocks" / "stream" / f"{block_id}.block").unlink()
+        (tmp_path / "hold").unlink()
+        for name in ("agent", "driver"):
+            cluster.restart(name)
+        cluster.await_completed(flow.truth.ends())
+        tiers = cluster.wait(cluster.status, "status").tiers
+        assert tiers.get("kafka", 0) > 0, tiers
+        assert tiers.get("wal: missing", 0) > 0, tiers
+        cluster.check(flow.truth)
+
+
 @pytest.mark.parametrize("failpoint", ["", "journal.before-sync:LossAccepted", "journal.after-sync:LossAccepted"])
 def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
     failpoint: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
@@ -68,6 +100,8 @@ def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
         block = cluster.state().blocks[batch.block_ids[0]]
         (lost,) = block.meta.ranges
         Path(cluster.wal_storage.url.removeprefix("file://"), block.handle.path).unlink()
+        with KafkaAdmin(kafka_broker.options) as admin:
+            admin.delete_records({lost.tp: lost.until_offset})
         cluster.kill9("driver")
         (tmp_path / "hold").unlink()
         cluster.restart("driver", failpoints=f"{failpoint}=kill" if failpoint else "")

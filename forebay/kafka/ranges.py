@@ -1,0 +1,281 @@
+"""Reading exact offset ranges from Kafka again: what a task does when no copy of their block is left.
+
+Kafka is believed only if it proves that it still holds the very records: the topic's id is the one that the range's life
+began with, and the number of records and their digest are the journal's. What compaction or a deletion has taken away since
+shows in both. No group is joined, nothing is committed, listed or created.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import RangeNotHeldError, SettingsError, UnknownTopicError, UnreachableError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.consumer import TROUBLES, record_batch
+from forebay.kafka.options import consumer_options
+from forebay.records import RangeRows, digest, value_lengths
+from forebay.values import OffsetRange, TopicPartition
+
+_log = logging.getLogger("forebay.kafka")
+
+#: bound on what librdkafka holds of fetched messages, beside the ranges that are read
+PREFETCH_BYTES = 8_000_000
+MESSAGES_MAX = 1_000
+#: idle readers that a process keeps; each holds connections and threads
+IDLE_READERS_MAX = 2
+#: a poll returns at the latest after this, so that a deadline is noticed
+_POLL_SECONDS = 0.02
+#: a question to a broker waits so long at most
+_QUESTION_SECONDS_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A range, and the id that its topic had in the range's life ("" where no broker could tell)."""
+
+    range: OffsetRange
+    topic_id: str
+
+
+def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+    """The records of ranges of different partitions (as those of one block are), in the order given.
+
+    ``headers``: as the block was taken in; the digest is over them too. May be called from any thread and after a fork: clients
+    are made per process and used by one caller at a time. Raises RangeNotHeldError, which says of the first range that Kafka
+    can't give what it holds instead; UnreachableError; SettingsError for options that this host can't use.
+    """
+    kept = _take(access)
+    if kept is not None:
+        try:
+            rows = kept.read(wanted, headers)
+        except RangeNotHeldError:
+            kept.close()  # a client with a past may be what is wrong, so a new one has the last word
+        except BaseException:
+            kept.close()
+            raise
+        else:
+            _keep(access, kept)
+            return rows
+    reader = RangeReader(access)
+    try:
+        rows = reader.read(wanted, headers)
+    except BaseException:
+        reader.close()
+        raise
+    _keep(access, reader)
+    return rows
+
+
+# ---- readers that are kept, for this process alone -------------------------------------------------------------------
+
+#: (process, access, reader). A child of a fork leaves its parent's readers here untouched: no client survives a fork, and
+#: not even its end can be asked for
+_idle: list[tuple[int, KafkaAccess, RangeReader]] = []
+_idle_lock = threading.Lock()
+
+
+def _take(access: KafkaAccess) -> RangeReader | None:
+    with _idle_lock:
+        for place, (process, kept, reader) in enumerate(_idle):
+            if process == os.getpid() and kept == access:
+                del _idle[place]
+                return reader
+    return None
+
+
+def _keep(access: KafkaAccess, reader: RangeReader) -> None:
+    with _idle_lock:
+        _idle.append((os.getpid(), access, reader))
+        own = [entry for entry in _idle if entry[0] == os.getpid()]
+        surplus = own[:-IDLE_READERS_MAX]
+        _idle[:] = [entry for entry in _idle if entry not in surplus]
+    for _, _, old in surplus:
+        old.close()
+
+
+# ---- one reader ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far one range is read. ``low``: the first offset that Kafka held when the reading began."""
+
+    range: OffsetRange
+    low: int
+    position: int
+    rows: int = 0
+    bytes: int = 0
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.until_offset
+
+
+class RangeReader:
+    """A consumer outside every group, and a client for questions. Not for two threads at once; after an error of
+    :meth:`read` it may only be closed."""
+
+    def __init__(self, access: KafkaAccess, clock: Clock | None = None) -> None:
+        """Raises SettingsError for options that librdkafka refuses. No I/O yet."""
+        self._access = access
+        self._clock = clock or SystemClock()
+        self._last_error = ""
+        options = consumer_options(
+            access.options, group=access.group, memory_bytes=2 * PREFETCH_BYTES, client_id="forebay-task"
+        )
+        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
+        try:
+            self._consumer = Consumer({**options, "error_cb": self._on_error}, logger=_log)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        question_seconds = min(access.timeout_seconds, _QUESTION_SECONDS_MAX)
+        self._admin = KafkaAdmin(access.options, timeout_seconds=question_seconds, client_id="forebay-task-admin")
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._admin.close()
+
+    def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+        """As :func:`read_ranges`."""
+        held = [item for item in wanted if item.range.records]  # without records there is nothing to ask for
+        self._check_topics(held)
+        readings = {item.range.tp: _reading(item.range, self._watermarks(held)) for item in held} if held else {}
+        if readings:
+            self._fetch(readings, headers)
+        for reading in readings.values():
+            _check(reading)
+        return [
+            RangeRows(item.range.tp, readings[item.range.tp].batches if item.range.tp in readings else [])
+            for item in wanted
+        ]
+
+    def _check_topics(self, held: Sequence[Wanted]) -> None:
+        for item in held:
+            if not item.topic_id:
+                raise RangeNotHeldError(
+                    f"{item.range.label}: the journal knows no topic id, so nothing proves that Kafka holds the same records"
+                )
+        ids = self._admin.topic_ids({item.range.topic for item in held})
+        for item in held:
+            now = ids[item.range.topic]
+            if now != item.topic_id:
+                found = f"now has the id {now}" if now else "is not there, or the broker tells no topic ids"
+                raise RangeNotHeldError(
+                    f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
+                )
+
+    def _watermarks(self, held: Sequence[Wanted]) -> dict[TopicPartition, tuple[int, int]]:
+        try:
+            return self._admin.watermarks([item.range.tp for item in held])
+        except UnknownTopicError as error:
+            raise RangeNotHeldError(str(error)) from None
+
+    def _fetch(self, readings: Mapping[TopicPartition, _Reading], headers: bool) -> None:
+        """Reads each range to its end; all partitions at once."""
+        self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
+        paused: list[WirePartition] = []
+        deadline = self._clock.monotonic() + self._access.timeout_seconds
+        while waiting := {tp: reading for tp, reading in readings.items() if not reading.done}:
+            messages = self._consumer.consume(MESSAGES_MAX, _POLL_SECONDS)
+            if self._take(messages, waiting, headers):
+                deadline = self._clock.monotonic() + self._access.timeout_seconds
+            elif self._clock.monotonic() > deadline:
+                ranges = ", ".join(reading.range.label for reading in waiting.values())
+                raise UnreachableError(
+                    f"Kafka at {self._access.options.get('bootstrap.servers', '')} gave nothing of {ranges} for "
+                    f"{self._access.timeout_seconds:g} s {self._last_error and f'({self._last_error})'}".rstrip()
+                )
+            over = [_wire(tp) for tp, reading in waiting.items() if reading.done]
+            if over and len(over) < len(waiting):
+                self._consumer.pause(over)
+                paused += over
+        if paused:
+            self._consumer.resume(paused)  # librdkafka would keep the pause over to the partition's next assignment
+        self._consumer.unassign()
+
+    def _take(self, messages: Sequence[Message], waiting: Mapping[TopicPartition, _Reading], headers: bool) -> bool:
+        """Whether any range came further."""
+        records: dict[TopicPartition, list[Message]] = {}
+        progress = False
+        for message in messages:
+            reading = waiting.get(TopicPartition(message.topic() or "", message.partition() or 0))
+            error = message.error()
+            if error is not None:
+                progress = self._take_event(error, message, reading) or progress
+            elif reading is not None and not reading.done:
+                offset = message.offset() or 0
+                if offset < reading.position:
+                    continue
+                if offset < reading.range.until_offset:
+                    records.setdefault(reading.range.tp, []).append(message)
+                reading.position = offset + 1
+                progress = True
+        for tp, own in records.items():
+            _append(waiting[tp], record_batch(own, headers))
+        return progress
+
+    def _take_event(self, error: KafkaError, message: Message, reading: _Reading | None) -> bool:
+        code = error.code()
+        if reading is None or reading.done:
+            self._last_error = error.str()
+            return False
+        if code == KafkaError._PARTITION_EOF:
+            end = message.offset() or 0
+            if end < reading.range.until_offset:
+                raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {end}")
+            reading.position = end
+            return True
+        if code in TROUBLES:
+            raise RangeNotHeldError(f"{reading.range.label}: Kafka says: {error.str()}")
+        self._last_error = error.str()
+        return False
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+
+def _reading(range_: OffsetRange, watermarks: Mapping[TopicPartition, tuple[int, int]]) -> _Reading:
+    low, high = watermarks[range_.tp]
+    if low >= range_.until_offset or high < range_.until_offset:
+        raise RangeNotHeldError(f"{range_.label}: Kafka holds offsets {low} to {high} alone")
+    return _Reading(range_, low, max(low, range_.from_offset))
+
+
+def _append(reading: _Reading, batch: pa.RecordBatch) -> None:
+    """Raises RangeNotHeldError as soon as there is more than the range has (INV-6)."""
+    reading.batches.append(batch)
+    reading.rows += batch.num_rows
+    reading.bytes += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
+    if reading.bytes > reading.range.bytes > 0:
+        raise _other(reading, f"more than {reading.range.bytes} bytes")
+    if reading.rows > reading.range.records:
+        raise _other(reading, f"more than {reading.range.records} records")
+
+
+def _check(reading: _Reading) -> None:
+    if reading.rows != reading.range.records:
+        raise _other(reading, f"{reading.rows} records of {reading.range.records}")
+    found = digest(reading.batches)
+    if found != reading.range.digest:
+        raise _other(reading, f"other records (digest {found}, not {reading.range.digest})")
+
+
+def _other(reading: _Reading, words: str) -> RangeNotHeldError:
+    beginning = f"; the first offset that it holds is {reading.low}" if reading.low > reading.range.from_offset else ""
+    return RangeNotHeldError(f"{reading.range.label}: Kafka holds {words}{beginning}")
+
+
+def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:
+    return WirePartition(tp.topic, tp.partition) if offset is None else WirePartition(tp.topic, tp.partition, offset)
