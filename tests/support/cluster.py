@@ -110,6 +110,8 @@ class Cluster:
             **options,
             **settings.get("kafka", {}),
         }
+        self.storage = settings.get("storage", {})
+        self._sections |= {f"storage.{scheme}": dict(options) for scheme, options in self.storage.items()}
         self._sections["wal"].setdefault("url", f"file://{folder}/wal")
         self._sections["driver"] = {
             "url": self.driver_url, "journal": f"file://{folder}/journal", "engine": engine,
@@ -390,11 +392,11 @@ class Cluster:
 
     @property
     def journal_storage(self) -> Storage:
-        return open_storage(self._sections["driver"]["journal"])
+        return open_storage(self._sections["driver"]["journal"], self.storage)
 
     @property
     def wal_storage(self) -> Storage:
-        return open_storage(self._sections["wal"]["url"])
+        return open_storage(self._sections["wal"]["url"], self.storage)
 
     def state(self) -> State:
         """The journal's state, read as the audit reads it."""
