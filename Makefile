@@ -4,7 +4,7 @@ SHELL := /bin/sh
 PYTHON_IN := .venv/bin/python
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 
-.PHONY: help setup kafka demo test test-long sim check bench clean lock
+.PHONY: help setup kafka services demo test test-long sim check bench clean lock
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -15,16 +15,20 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.jars
 
+services: kafka  ## fetch or build the servers that tests run: Kafka, HDFS, an S3 server (built with Go, some minutes)
+	@$(PYTHON_IN) -m tests.support.hdfs
+	@$(PYTHON_IN) -m tests.support.versitygw
+
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
 
-test: setup  ## the required tests, with a real Kafka and a real HDFS (ARGS= for pytest)
+test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS= for pytest)
 	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
 
-test-long: kafka  ## the long random crash runs (ARGS= for pytest)
-	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null
+test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)

@@ -28,6 +28,7 @@ def build() -> Path:
     target = binary()
     if target.exists():
         return target
+    print("building an S3 server for the tests, once: this takes a few minutes", file=sys.stderr, flush=True)
     work = target.parent.with_name(f"{target.parent.name}.{os.getpid()}")
     work.mkdir(parents=True)
     environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(work), "GOFLAGS": "-buildvcs=false -trimpath"}
