@@ -80,6 +80,15 @@ class ClaimReleased(_Event, frozen=True, tag="claim-released"):
     token: int
 
 
+class WriterSettled(_Event, frozen=True, tag="writer-settled"):
+    """A receiver said that it can't write any more under the outdated tokens of the partition that it was given."""
+
+    topic: str
+    partition: int
+    receiver_id: str
+    epoch: int
+
+
 class BlockAdded(_Event, frozen=True, tag="block-added"):
     block: Block
 
@@ -218,6 +227,7 @@ Event: TypeAlias = (
     | ReceiverFenced
     | ClaimGiven
     | ClaimReleased
+    | WriterSettled
     | BlockAdded
     | BlockMoved
     | TroubleFound

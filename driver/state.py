@@ -355,6 +355,13 @@ def _claim_released(state: State, event: ev.ClaimReleased) -> None:
     _end_claim(partition)
 
 
+def _writer_settled(state: State, event: ev.WriterSettled) -> None:
+    partition = _partition(state, event.topic, event.partition)
+    if partition.owner == event.receiver_id:
+        raise BrokenInvariant(f"{event.receiver_id} owns {partition.tp}, and was taken for settled (INV-4)")
+    _settle(partition, event.receiver_id)
+
+
 def _block_added(state: State, event: ev.BlockAdded) -> None:
     block = event.block
     if block.meta.id in state.blocks:
@@ -618,6 +625,7 @@ _APPLY = {
     ev.ReceiverFenced: _receiver_fenced,
     ev.ClaimGiven: _claim_given,
     ev.ClaimReleased: _claim_released,
+    ev.WriterSettled: _writer_settled,
     ev.BlockAdded: _block_added,
     ev.BlockMoved: _block_moved,
     ev.TroubleFound: _trouble_found,

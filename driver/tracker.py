@@ -243,6 +243,7 @@ class Tracker:
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
         self.hindered: dict[TopicPartition, str] = {}  # why adoption can't go on
+        self._outdated = _outdated(state)  # where each receiver may still write under tokens that others have ended
         self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
         self._orders: dict[str, _Orders] = {}
         self._on_gap = on_gap
@@ -370,7 +371,10 @@ class Tracker:
                     self._adopting[tp] = partition.owner
                 elif partition.owner == ADOPTER:  # it ends by itself, soon: a claim now would only have it begin again
                     granted = False
-            if granted:
+            if partition is not None and granted:
+                for writer in partition.writers:
+                    if writer.receiver_id != request.receiver_id:
+                        self._outdated.setdefault(writer.receiver_id, set()).add(tp)
                 decided += self._applied(
                     ev.ClaimGiven(
                         topic=ask.topic,
@@ -395,6 +399,10 @@ class Tracker:
                 )
                 if request.receiver_id == ADOPTER:
                     self._reclaim(self._adopting.pop(partition.tp, ""), partition.tp)
+            elif partition is not None and partition.owner != request.receiver_id:
+                given = (request.receiver_id, request.epoch, release.token)
+                if given in ((writer.receiver_id, writer.epoch, writer.token) for writer in partition.writers):
+                    decided += self._applied(_settled(partition, request.receiver_id, request.epoch))
         return Decision(m.Done(), decided)
 
     def _report(self, request: m.ReportRequest, now: float, now_ms: int) -> Decision:
@@ -625,7 +633,23 @@ class Tracker:
         self.receiver_news[request.receiver_id] = ReceiverNews(request, now)
         orders = self._orders.setdefault(request.receiver_id, _Orders())
         orders.open = [command for command in orders.open if command.version > request.acknowledged]
-        return Decision(m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open)))
+        answer = m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open))
+        outdated = self._outdated.get(request.receiver_id)
+        return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
+
+    def _settle(self, receiver_id: str, outdated: set[TopicPartition]) -> tuple[ev.Event, ...]:
+        """Journals, after a heartbeat, under which outdated tokens it says that nothing can be written any more: it may be
+        the last one before the receiver or the driver ends."""
+        decided: tuple[ev.Event, ...] = ()
+        for tp in sorted(outdated):
+            partition = self.state.partitions[str(tp)]
+            writer = next((writer for writer in partition.writers if writer.receiver_id == receiver_id), None)
+            if writer is not None and partition.owner != receiver_id:
+                if not self._settled(writer, tp):
+                    continue
+                decided += self._applied(_settled(partition, receiver_id, writer.epoch))
+            outdated.discard(tp)
+        return decided
 
     # ---- agents ------------------------------------------------------------------------------------------------------
 
@@ -811,6 +835,19 @@ def said_by(cause: str) -> str:
     """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
     words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
     return words or "a person"
+
+
+def _settled(partition: Partition, receiver_id: str, epoch: int) -> ev.WriterSettled:
+    return ev.WriterSettled(topic=partition.topic, partition=partition.partition, receiver_id=receiver_id, epoch=epoch)
+
+
+def _outdated(state: State) -> dict[str, set[TopicPartition]]:
+    found: dict[str, set[TopicPartition]] = {}
+    for partition in state.partitions.values():
+        for writer in partition.writers:
+            if writer.receiver_id != partition.owner:
+                found.setdefault(writer.receiver_id, set()).add(partition.tp)
+    return found
 
 
 def _check_names(*names: tuple[str, str]) -> None:

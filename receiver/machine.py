@@ -1124,6 +1124,7 @@ class ReceiverMachine:
             return
         self._draining = True
         self._drain_deadline = now + self._settings.drain_timeout
+        self._heartbeat_at = now  # what it says of partitions that it has lost may be the last word of this process
         self._note("draining: what is open is sealed, stored, reported and committed")
 
     def _stop(self, now: float) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from driver import events as ev
 from driver.adoption import Adopter, Orphan, covering, eligible, next_from, until
-from driver.tracker import ADOPTER, Search, Searches
+from driver.state import State, apply
+from driver.tracker import ADOPTER, Search, Searches, Tracker
 from forebay import messages as m
 from forebay.errors import FencedError, OutOfSpaceError, RefusedError, UnreachableError
 from forebay.records import RangeRows, decode_block, digest, encode_block
@@ -503,8 +504,9 @@ def test_a_receiver_that_takes_in_under_an_outdated_token_is_ordered_to_claim_ag
     assert (command.kind, command.partitions) == ("reclaim", (tp(),))
 
 
-def test_a_driver_that_has_just_opened_the_journal_waits_to_be_told_anew() -> None:
-    """What was heard is lost with the driver; who may still write is in the journal (INV-7)."""
+def test_the_word_of_an_older_writer_is_journalled_and_that_of_the_owner_asked_for_anew() -> None:
+    """INV-7: the older one may have ended since, in good order, and would be waited for without end after a driver's
+    restart; the owner goes on telling."""
     t = Stream()
     old = t.register("r1", "i1")
     t.claim(old)
@@ -512,7 +514,33 @@ def test_a_driver_that_has_just_opened_the_journal_waits_to_be_told_anew() -> No
     t.beat(old)
     assert waits_for(t) == ()
     t.tracker.receiver_news.clear()
-    assert waits_for(t) == ("r1", "r2")
+    assert waits_for(t) == ("r2",)
+    replayed = State(stream=STREAM, lineage=1)
+    for event in t.events:
+        apply(replayed, event)
+    assert replayed == t.state
+
+
+def test_a_release_that_comes_after_the_next_claim_still_settles() -> None:
+    t = Stream()
+    old = t.register("r1", "i1")
+    token = t.claim(old).view.token
+    t.in_trouble()
+    release = m.Release(topic=TOPIC, partition=0, token=token)
+    t.say(m.ReleaseRequest(receiver_id="r1", epoch=old, releases=(release,)))
+    assert waits_for(t) == ()
+    assert t.partition.owner == "r2"
+
+
+def test_a_driver_that_opens_the_journal_settles_by_the_first_heartbeat() -> None:
+    t = Stream()
+    old = t.register("r1", "i1")
+    t.claim(old)
+    t.in_trouble()
+    after = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0)
+    t.tracker = after
+    t.beat(old)
+    assert [e.receiver_id for e in t.events if isinstance(e, ev.WriterSettled)] == ["r1"]
 
 
 def test_an_older_claim_of_one_epoch_is_settled_with_its_newest() -> None:

@@ -98,3 +98,15 @@ def test_an_unknown_route_is_refused_with_words(url: str) -> None:
 def test_not_ready_says_for_what(url: str) -> None:
     with pytest.raises(UnreachableError, match="starting"):
         Client(url).get("/v1/health", m.Done)
+
+
+def test_a_receiver_with_an_id_of_the_drivers_own_is_refused_whatever_it_says(url: str) -> None:
+    """INV-4: its epoch is no secret, and adoption acts under it."""
+    register = m.RegisterRequest(stream="s", receiver_id="forebay-adoption", host="h", instance_id="i", release="1")
+    report = m.ReportRequest(receiver_id="forebay-adoption", epoch=1, blocks=())
+    for path, body, answer in (
+        ("/v1/receivers/register", register, m.RegisterAnswer),
+        ("/v1/blocks/report", report, m.ReportAnswer),
+    ):
+        with pytest.raises(UsageError, match="begin with 'forebay-' are the driver's own"):
+            Client(url).post(path, body, answer)

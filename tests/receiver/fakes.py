@@ -35,6 +35,7 @@ class FakeTracker:
         self.down = False
         self.refuse = 0
         self.fenced = False
+        self.topic_id = ""
 
     def __enter__(self) -> FakeTracker:
         self._server = Server(application("tracker", "0", self._routes()), "http://127.0.0.1:0")
@@ -118,7 +119,7 @@ class FakeTracker:
     def _view(self, tp: TopicPartition) -> m.PartitionView:
         return m.PartitionView(
             topic=tp.topic, partition=tp.partition, known=True, token=self.tokens.get(tp, 0), life=1,
-            position=self.positions.get(tp, 0),
+            position=self.positions.get(tp, 0), topic_id=self.topic_id,
         )  # fmt: skip
 
     def _take(self, block: Block) -> m.BlockResult:
@@ -147,6 +148,9 @@ class FakeKafka:
     def __init__(self, values: Mapping[TopicPartition, Sequence[bytes]], poll_records: int = 50) -> None:
         self.values = {tp: list(own) for tp, own in values.items()}
         self.last_error = ""
+        self.topic_id = ""
+        self.tells_ids = threading.Event()
+        self.tells_ids.set()
         self.committed: dict[TopicPartition, CommitPoint] = {}
         self.paused: set[TopicPartition] = set()
         self.pauses = 0
@@ -249,7 +253,9 @@ class FakeKafka:
         return len(self.values[tp])
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        return dict.fromkeys(topics, "")
+        if not self.tells_ids.is_set():
+            raise UnreachableError("no broker answers")
+        return dict.fromkeys(topics, self.topic_id)
 
     def close(self) -> None:
         self.closed = True

@@ -7,7 +7,7 @@ import pytest
 from forebay import messages
 from forebay.columns import EndOfPartition, PartitionTrouble
 from forebay.units import Duration, Size
-from forebay.values import Gap, numbered
+from forebay.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offsets_of, view
@@ -766,3 +766,100 @@ def test_the_reclaim_delay_setting_is_what_delays() -> None:
     stage.none(act.Look)
     stage.wait(0.2)
     stage.one(act.Look)
+
+
+# ---- what it may yet write (rule 8: a gap waits for it) ----
+
+
+def _holds(stage: Stage) -> tuple[int, set[tuple[TopicPartition, int]]]:
+    """Claims done and tokens held, as a heartbeat says that is composed now."""
+    for beat in stage.all(act.Heartbeat):
+        stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), ()))
+    message = _beat(stage, numbered(1, 1)).message
+    return message.claims_done, {(TopicPartition(h.topic, h.partition), h.token) for h in message.holding}
+
+
+def test_a_token_is_held_while_its_partition_takes_in_and_while_the_store_has_a_block_of_it() -> None:
+    """Also after the partition is lost: the block may become durable long after."""
+    stage = Stage(block_interval=Duration(1.0))
+    start = stage.own(P0)[P0]
+    token = stage.tokens
+    assert _holds(stage) == (1, {(P0, token)})
+    stage.poll(start, range(3)).wait(1.0)
+    (draft,) = stage.sealed()
+    stage.tell(inp.Lost((P0,)))
+    assert _holds(stage) == (1, {(P0, token)})
+    stage.store(draft)
+    assert _holds(stage) == (1, set())
+
+
+def test_a_block_that_was_refused_is_held_until_the_store_has_written_it() -> None:
+    """The store goes on with what was withdrawn: nobody can take it back."""
+    stage = Stage(block_interval=Duration(1.0), block_size=Size(40))
+    start = stage.own(P0)[P0]
+    token = stage.tokens
+    stage.poll(start, range(3)).wait(1.0)
+    stage.store(*stage.sealed())
+    stage.poll(start, range(3, 6)).wait(1.0)
+    (second,) = stage.sealed()
+    stage.answer(refused={1: [P0]})
+    assert (P0, token) in _holds(stage)[1]
+    stage.store(second)
+    assert (P0, token) not in _holds(stage)[1]
+
+
+def test_a_partition_in_trouble_is_not_held_and_the_heartbeat_that_says_so_follows_at_once() -> None:
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    _holds(stage)
+    for beat in stage.all(act.Heartbeat):
+        stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), ()))
+    stage.none(act.Heartbeat)
+    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "out-of-range", "gone")]))
+    stage.tell(inp.Inspected(stage.one(act.Inspect).request, 5, 9, ""))
+    assert stage.one(act.SendTrouble).message.position == 0
+    assert stage.one(act.Heartbeat).message.holding == ()
+
+
+def test_a_claim_is_done_when_it_is_answered_or_given_up() -> None:
+    """A token of which the answer is on its way is not known yet, and not held yet."""
+    stage = Stage().register()
+    stage.tell(inp.Assigned((P0,)))
+    stage.tell(inp.Looked(stage.one(act.Look).request, (view(P0),)))
+    stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
+    claim = stage.one(act.Claim)
+    assert claim.message.number == 1
+    assert _holds(stage) == (0, set())
+    stage.tell(inp.DriverFailed(claim.request, "no answer in time"))
+    assert _holds(stage) == (1, set())
+    late = messages.ClaimGrant(granted=True, view=view(P0, token=99))
+    stage.tell(inp.Claimed(claim.request, (late,)))
+    assert (P0, 99) not in _holds(stage)[1]
+
+
+def test_a_partition_is_not_released_while_the_store_has_a_block_of_it() -> None:
+    """A release says that nothing is written under the token any more (INV-2)."""
+    stage = Stage(block_interval=Duration(1.0), drain_timeout=Duration(3.0))
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(3))
+    stage.tell(inp.Revoked((P0,)))
+    stage.wait(3.0)
+    assert stage.one(act.RevocationDone).partitions == (P0,)
+    stage.none(act.Release)
+
+
+def test_blocks_whose_topic_ids_were_read_are_said_to_be_checked() -> None:
+    stage = Stage(block_interval=Duration(1.0))
+    start = stage.own(P0, topic_id="id")[P0]
+    stage.poll(start, range(3)).wait(1.0)
+    stage.tell(inp.TopicIdsRead(stage.one(act.CheckTopicIds).request, {"t": "id"}))
+    assert stage.one(act.TopicsChecked).sequences == (1,)
+
+
+def test_blocks_of_a_topic_that_was_created_again_are_not_said_to_be_checked() -> None:
+    """They may hold its records under the old life."""
+    stage = Stage(block_interval=Duration(1.0))
+    start = stage.own(P0, topic_id="id")[P0]
+    stage.poll(start, range(3)).wait(1.0)
+    stage.tell(inp.TopicIdsRead(stage.one(act.CheckTopicIds).request, {"t": "other"}))
+    stage.none(act.TopicsChecked)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from forebay import failpoints
@@ -15,11 +16,14 @@ from forebay.clock import SystemClock
 from forebay.errors import OutOfSpaceError, StoreError
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition
+from receiver import block_store
 from receiver.main import compose
 from receiver.service import ReceiverService
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
+from wal.frame import Frame, FrameKind
 from wal.reading import BlockReference, ReadPlan, read_block
+from wal.scan import scan_segment
 from wal.storage import LocalStorage, Storage
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -307,3 +311,35 @@ class Failing(LocalStorage):
             self.failed.set()
             raise self.error
         return super().create(path)
+
+
+def test_a_frame_says_that_its_topic_was_checked_after_the_last_poll(
+    tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the report never come, it can be told from one of a topic that was created again."""
+    monkeypatch.setattr(block_store, "CHECK_SECONDS_MAX", 60.0)
+    tracker.topic_id = "id"
+    kafka = FakeKafka({P0: values(200)})
+    kafka.topic_id = "id"
+    with running(tmp_path, tracker, kafka):
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert all(block.meta.checked is True for block in tracker.blocks)
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
+def test_a_block_is_written_without_that_word_when_no_broker_answers_and_reported_when_one_does(
+    tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_store, "CHECK_SECONDS_MAX", 0.01)
+    tracker.topic_id = "id"
+    kafka = FakeKafka({P0: values(20)})
+    kafka.topic_id = "id"
+    kafka.tells_ids.clear()
+    wal = LocalStorage(str(tmp_path / "wal"))
+    with running(tmp_path, tracker, kafka, wal):
+        tracker.wait_for(lambda: any(isinstance(s, Frame) and s.header.kind == FrameKind.BLOCK
+                                     for path in wal.list("s/blocks") for s in scan_segment(wal, path)))  # fmt: skip
+        assert not tracker.blocks
+        kafka.tells_ids.set()
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert tracker.blocks[0].meta.checked is msgspec.UNSET

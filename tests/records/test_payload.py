@@ -14,8 +14,10 @@ from forebay.records import (
     DATAFRAME_SCHEMA,
     SOURCE_SCHEMA,
     RangeRows,
+    as_source,
     decode_block,
     encode_block,
+    extent,
     to_dataframe,
 )
 from forebay.values import BlockMeta, OffsetRange, TopicPartition
@@ -169,3 +171,20 @@ def test_a_range_knows_its_partition() -> None:
     meta, _ = block({("a", 3): filler(1)})
     assert isinstance(meta.ranges[0], OffsetRange)
     assert meta.ranges[0].tp == TopicPartition("a", 3)
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_decoded_rows_can_be_encoded_once_more_and_are_the_same(headers: bool) -> None:
+    """What is adopted keeps its digest when it is whole."""
+    meta, payload = block({("a", 1): ODD_ROWS}, headers=headers)
+    ((held, batches),) = decode_block(payload, meta)
+    source = [as_source(batch) for batch in batches]
+    assert [batch.schema for batch in source] == [SOURCE_SCHEMA(headers)]
+    again = encode_block([RangeRows(held.tp, source)], headers)
+    decode_block(again, meta, verify_digests=True)
+    size = sum(len(row.key or b"") + len(row.value or b"") for row in ODD_ROWS)
+    assert extent(source) == (size, max(row.timestamp for row in ODD_ROWS))
+
+
+def test_the_extent_of_no_records_is_nothing() -> None:
+    assert extent([]) == (0, -1)
