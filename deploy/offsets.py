@@ -137,7 +137,7 @@ def accept_gap(
     )
     if not yes:
         known = {TopicPartition(p.topic, p.partition): p for p in ask(settings).partitions}
-        words = would_accept(known, partition, from_offset, until_offset)
+        words = would_accept(known, partition, from_offset, until_offset, fence)
         invocation.write({"done": False, "message": words})
         invocation.say(words)
         return FINE
@@ -176,7 +176,11 @@ def fence_and_accept(client: Client, request: AcceptGapRequest, receiver_id: str
 
 
 def would_accept(
-    known: Mapping[TopicPartition, TrackedPartition], partition: TopicPartition, from_offset: int, until_offset: int
+    known: Mapping[TopicPartition, TrackedPartition],
+    partition: TopicPartition,
+    from_offset: int,
+    until_offset: int,
+    fence: str | None,
 ) -> str:
     """What accepting would do. Raises UsageError for an unknown partition, RefusedError if nothing is to be decided."""
     tracked = known.get(partition)
@@ -184,7 +188,8 @@ def would_accept(
         raise UsageError(f"{partition} is no partition of this stream; known are {', '.join(map(str, sorted(known)))}")
     if not tracked.trouble:
         raise RefusedError(f"{partition} waits for no decision", "conflict")
+    first = f"end the epoch of receiver {fence} and " if fence else ""
     return (
-        f"{tracked.trouble}. Would accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
+        f"{tracked.trouble}. Would {first}accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
         "say --yes to do it"
     )

@@ -13,6 +13,7 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
+from forebay.errors import RefusedError
 from forebay.http import Server, application
 
 CONFIGURATION = """
@@ -108,6 +109,8 @@ class MadeUpDriver:
 
     status: m.StatusAnswer
     gaps: list[m.AcceptGapRequest] = field(default_factory=list)
+    fences: list[m.FenceRequest] = field(default_factory=list)
+    refusals: list[RefusedError] = field(default_factory=list)  # of the next accept-gap requests
     losses: list[m.AcceptLossRequest] = field(default_factory=list)
     replays: list[m.ReplayRequest] = field(default_factory=list)
 
@@ -122,8 +125,15 @@ def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
 
     @post("/v1/operator/accept-gap", status_code=200)
     async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
+        if driver.refusals:
+            raise driver.refusals.pop(0)
         driver.gaps.append(data)
         return m.OperatorAnswer(message="the gap was recorded")
+
+    @post("/v1/operator/fence", status_code=200)
+    async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
+        driver.fences.append(data)
+        return m.OperatorAnswer(message="receiver r1 is fenced")
 
     @post("/v1/operator/accept-loss", status_code=200)
     async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
@@ -136,7 +146,7 @@ def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
         return m.OperatorAnswer(message="replay 1: 2 batches run again")
 
     with Server(
-        application("driver", "0.1.0", [status, accept_gap, accept_loss, replay]), "http://127.0.0.1:0"
+        application("driver", "0.1.0", [status, accept_gap, fence, accept_loss, replay]), "http://127.0.0.1:0"
     ) as server:
         project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
         yield driver

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy import offsets
 from deploy.invocation import person
 from deploy.main import main
 from deploy.status import request_rates
 from forebay import messages as m
+from forebay.errors import RefusedError
 
 TROUBLE = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
 
@@ -124,6 +126,39 @@ def test_accepting_a_gap_asks_the_driver_for_exactly_that_range(project: Any, ma
     assert made_up_driver.gaps == [
         m.AcceptGapRequest(topic="t", partition=0, from_offset=30, until_offset=35, cause=person())
     ]
+
+
+def test_a_receiver_is_fenced_first_and_the_gap_accepted_when_the_wal_has_been_searched(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "SEARCH_PAUSE_SECONDS", 0.0)
+    made_up_driver.refusals = [RefusedError("not yet", "not-searched")] * 2
+    fence = ("offsets", "accept-gap", "t/0", "30", "35", "--fence", "r1")
+    assert run(project, *fence, "--yes") == 0
+    assert made_up_driver.fences == [m.FenceRequest(topic="t", partition=0, receiver_id="r1")]
+    assert len(made_up_driver.gaps) == 1
+    assert "receiver r1 is fenced; the gap was recorded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "part"),
+    [
+        (RefusedError("no trouble", "not-found"), 0, "nothing is lost"),
+        (RefusedError("waits for 30 to 33", "conflict"), 1, "receiver r1 is fenced. But waits for 30 to 33"),
+    ],
+)
+def test_what_remains_after_fencing_may_be_nothing_or_less_than_what_was_named(
+    project: Any,
+    made_up_driver: Any,
+    capsys: pytest.CaptureFixture[str],
+    refusal: RefusedError,
+    code: int,
+    part: str,
+) -> None:
+    made_up_driver.refusals = [refusal]
+    assert run(project, "offsets", "accept-gap", "t/0", "30", "35", "--fence", "r1", "--yes") == code
+    assert made_up_driver.gaps == []
+    assert part in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
