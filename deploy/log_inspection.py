@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One place of a segment. ``state``: whole | torn | damaged | newer. ``kind``: of the frame, "" if none is known.
+    """One place of a segment. ``state``: whole | torn | damaged | newer | deleted (only when followed).
+    ``kind``: of the frame, "" if none is known.
 
     ``ranges``: labels ``topic/partition[from, until)``, as far as the metadata could be read.
     """

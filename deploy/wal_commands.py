@@ -11,6 +11,7 @@ from deploy.invocation import example, shared_options
 _COMMANDS = {
     "inspect": "deploy.log_inspection",
     "verify": "deploy.verification",
+    "follow": "deploy.follow",
     "retention": "deploy.retention_report",
 }
 

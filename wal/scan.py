@@ -98,14 +98,48 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped
     A segment whose header names another path is damaged as a whole, and none of its frames is given, unless ``swapped``
     asks for them: recovery may still find a block there. Raises FileNotFoundError, StoreError.
     """
-    size = storage.size(path)
-    window = _Window(storage, path, size, _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
+    window = _Window(storage, path, storage.size(path), _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
     uid = _segment_uid(window)
-    if uid is None:
-        if size:
-            yield _rest(window, 0)
-        return
-    offset = 0
+    if uid is not None:
+        yield from _scan(window, 0, uid, payloads)
+    elif window.size:
+        yield _rest(window, 0)
+
+
+class SegmentScan:
+    """A scan of a segment that may still grow: each :meth:`more` goes on where the last one ended.
+
+    ``offset``: everything before it was given.
+    """
+
+    def __init__(self, storage: Readable, path: str) -> None:
+        self.path = path
+        self.offset = 0
+        self._storage = storage
+        self._uid: int | None = None
+
+    def more(self, sealed: bool) -> Iterator[Scanned]:
+        """What can be said of the segment since the last time. Unless it is ``sealed``, whatever reaches to its end and
+        is not whole may be a write that is not over: it is waited for. Raises FileNotFoundError, StoreError.
+        """
+        window = _Window(self._storage, self.path, self._storage.size(self.path), _CHUNK_BYTES)
+        if self._uid is None:
+            self._uid = _segment_uid(window)
+        if self._uid is None:
+            if sealed and self.offset < window.size:
+                self.offset = window.size
+                yield _rest(window, 0)
+            return
+        for found in _scan(window, self.offset, self._uid, True):
+            until = found.until if isinstance(found, (Damage, Newer)) else found.offset + found.length
+            if not sealed and until >= window.size and isinstance(found, (Damage, TornTail)):
+                return
+            self.offset = aligned(until)
+            yield found
+
+
+def _scan(window: _Window, offset: int, uid: int, payloads: bool) -> Iterator[Scanned]:
+    size, path = window.size, window.path
     while offset < size:
         header = _header_at(window, offset, uid)
         if isinstance(header, str):

@@ -1,0 +1,104 @@
+"""Following a stream's block segments while their writers are at work: what comes, in each receiver's order.
+
+What is given was written, which is not yet accepted: the journal says what counts. On a store of appendable files a frame
+may be given before its sync. A reader changes nothing and needs nobody's leave; names are dense, so it asks for the next
+one and lists only to learn of other receivers, of new epochs, and of what was cleaned up before it got there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wal.layout import BlockPlace, block_folder, block_segment, parse_block
+from wal.scan import Scanned, SegmentScan
+from wal.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Segments ``[sequence, until)`` of an epoch were deleted before they were read: every block in them had been
+    released (INV-8)."""
+
+    sequence: int
+    until: int
+
+
+class EpochFollower:
+    """One epoch of one receiver. ``at``: the place of the segment that it reads next or is reading."""
+
+    def __init__(self, storage: Storage, at: BlockPlace) -> None:
+        self.at = at
+        self._storage = storage
+        self._scan = SegmentScan(storage, _path(at))
+
+    def more(self) -> Iterator[tuple[str, Scanned]]:
+        """Path and finding, for all that came since the last time."""
+        while True:
+            following = self.at._replace(sequence=self.at.sequence + 1)
+            # asked before the segment is read: what it holds then is all that it will ever hold
+            sealed = not self._storage.appendable or self._storage.exists(_path(following))
+            try:
+                for found in self._scan.more(sealed):
+                    yield self._scan.path, found
+            except FileNotFoundError:
+                return  # it comes yet, or was deleted: skip_to tells
+            if not sealed:
+                return
+            self._go_to(following)
+
+    def skip_to(self, listed: list[int]) -> Skipped | None:
+        """Goes on at the first of the sequences ``listed`` if the segment that is wanted was deleted."""
+        later = [sequence for sequence in listed if sequence >= self.at.sequence]
+        if not later or min(later) == self.at.sequence:
+            return None
+        skipped = Skipped(self.at.sequence, min(later))
+        self._go_to(self.at._replace(sequence=min(later)))
+        return skipped
+
+    def _go_to(self, place: BlockPlace) -> None:
+        self.at = place
+        self._scan = SegmentScan(self._storage, _path(place))
+
+
+class StreamFollower:
+    """All receivers of a stream, or ``receiver`` alone, from the oldest segments that are there."""
+
+    def __init__(self, storage: Storage, stream: str, receiver: str | None = None) -> None:
+        self._storage = storage
+        self._stream = stream
+        self._folder = block_folder(stream, receiver)
+        self._epochs: dict[tuple[str, int], EpochFollower] = {}
+
+    def look(self) -> Iterator[tuple[str, Scanned | Skipped]]:
+        """Lists what is there, and gives everything new of every epoch."""
+        listed: dict[tuple[str, int], list[int]] = {}
+        for path in self._storage.list(self._folder):
+            place = parse_block(path)
+            if place is not None:
+                listed.setdefault((place.receiver, place.epoch), []).append(place.sequence)
+        for (receiver, epoch), sequences in listed.items():
+            if (receiver, epoch) not in self._epochs:
+                oldest = BlockPlace(self._stream, receiver, epoch, min(sequences))
+                self._epochs[receiver, epoch] = EpochFollower(self._storage, oldest)
+        for key in sorted(self._epochs):
+            yield from self._more(self._epochs[key], listed.get(key, []))
+
+    def more(self) -> Iterator[tuple[str, Scanned]]:
+        """Everything new of each receiver's newest epoch: an older one is fenced, and is left to :meth:`look`."""
+        newest = dict(sorted(self._epochs))
+        for key in newest.items():
+            yield from self._epochs[key].more()
+
+    def _more(self, epoch: EpochFollower, listed: list[int]) -> Iterator[tuple[str, Scanned | Skipped]]:
+        while True:
+            yield from epoch.more()
+            path = _path(epoch.at)
+            skipped = epoch.skip_to(listed)
+            if skipped is None:
+                return
+            yield path, skipped
+
+
+def _path(place: BlockPlace) -> str:
+    return block_segment(*place)
