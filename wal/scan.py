@@ -101,7 +101,7 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped
     window = _Window(storage, path, storage.size(path), _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
     uid = _segment_uid(window)
     if uid is not None:
-        yield from _scan(window, 0, uid, payloads)
+        yield from _scan(window, 0, uid, payloads, swapped)
     elif window.size:
         yield _rest(window, 0)
 
@@ -130,7 +130,7 @@ class SegmentScan:
                 self.offset = window.size
                 yield _rest(window, 0)
             return
-        for found in _scan(window, self.offset, self._uid, True):
+        for found in _scan(window, self.offset, self._uid, payloads=True, swapped=False):
             until = found.until if isinstance(found, (Damage, Newer)) else found.offset + found.length
             if not sealed and until >= window.size and isinstance(found, (Damage, TornTail)):
                 return
@@ -138,7 +138,7 @@ class SegmentScan:
             yield found
 
 
-def _scan(window: _Window, offset: int, uid: int, payloads: bool) -> Iterator[Scanned]:
+def _scan(window: _Window, offset: int, uid: int, payloads: bool, swapped: bool) -> Iterator[Scanned]:
     size, path = window.size, window.path
     while offset < size:
         header = _header_at(window, offset, uid)

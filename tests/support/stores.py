@@ -19,6 +19,7 @@ from forebay.errors import UsageError
 from tests.conftest import missing, running_in_ci
 from tests.support import s3
 from tests.support.fault_proxy import FaultProxy
+from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.versitygw import binary as versitygw_binary
 from tests.support.versitygw import build
 from wal.storage import Storage, open_storage
@@ -88,6 +89,13 @@ def _s3(folder: Path) -> Iterator[Store]:
         yield Store(f"s3://{s3.BUCKET}", options, crash, proxy, s3.ENVIRONMENT)
 
 
+@contextmanager
+def _hdfs(folder: Path) -> Iterator[Store]:
+    require_hdfs(missing)
+    with HdfsServer(folder) as server:
+        yield Store(f"{server.url}/contract", crash=server.restart)
+
+
 def require_s3() -> None:
     """Skips or fails if the S3 server is missing; in CI it is built if need be."""
     if not versitygw_binary().exists():
@@ -105,6 +113,7 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
     "memory": _memory,
     "memory-objects": _memory_objects,
     "s3": _s3,
+    "hdfs": _hdfs,
 }
 
 #: of these, those whose clients speak HTTP through a proxy

@@ -23,8 +23,9 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@ac
 
 
 def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: float | None = None) -> Storage:
-    """The storage of ``url``: ``file:///an/absolute/path``, ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise), or
-    ``memory://name`` (one space per name within a process; ``memory://name?objects``: of whole objects only).
+    """The storage of ``url``: ``file:///an/absolute/path``, ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise),
+    ``hdfs://name-node:port/folder`` or ``memory://name``
+    (one space per name within a process; ``memory://name?objects``: of whole objects only).
 
     ``options``: what the clients of remote stores are given. ``retry_seconds``: how long a remote store may try again by
     itself; default: as its options say. Does no I/O. Raises UsageError for any other url.
@@ -40,9 +41,10 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: 
     if parts.scheme == "memory":
         return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
     if parts.scheme == "hdfs":
-        from wal.storage.hdfs import HdfsStorage  # only who keeps a log there pays for the client
+        from wal.storage.hdfs import HdfsLimits, HdfsStorage  # only who keeps a log there pays for the client
 
-        return HdfsStorage(url, options.get("hdfs", {}))
+        limits = HdfsLimits() if retry_seconds is None else HdfsLimits(attempts_seconds=retry_seconds)
+        return HdfsStorage(url, options.get("hdfs", {}), limits)
     if parts.scheme in _OBJECTS:
         prefix = parts.path.strip("/")
         if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
