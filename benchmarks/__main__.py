@@ -25,6 +25,7 @@ from benchmarks.setup import Setup
 #: name → the module that measures it, by its function ``measure``; in the order in which they run
 BENCHMARKS = {
     "receiver": "benchmarks.receiver_rate",
+    "object-wal": "benchmarks.object_wal",
     "memory": "benchmarks.receiver_memory",
     "arrow": "benchmarks.batch_arrow",
     "dataframe": "benchmarks.batch_dataframe",

@@ -84,12 +84,15 @@ class Receiving:
     def __init__(
         self, directory: Path, options: dict[str, str], topic: str, records: int,
         claimed: Callable[[int], None] = lambda pid: None, taken_in: Callable[[int], None] = lambda pid: None,
+        wal_url: str | None = None, more_settings: str = "",
     ) -> None:  # fmt: skip
+        """``wal_url``: default: a folder below ``directory``."""
         self._directory = directory
         self._options = options
         self._topic = topic
         self._left = records
         self._claimed, self._taken_in = claimed, taken_in
+        self._wal_url, self._more_settings = wal_url, more_settings
         self._claims = 0
         self._done = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,7 +102,11 @@ class Receiving:
         with Tracking(self._directory, self._hear) as tracking:
             tracking.begin(self._topic)
             config = self._directory / "forebay.toml"
-            config.write_text(settings_text(self._directory, self._options, self._topic, tracking.url))
+            config.write_text(
+                settings_text(
+                    self._directory, self._options, self._topic, tracking.url, self._more_settings, self._wal_url
+                )
+            )
             with (self._directory / "receiver.log").open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "deploy.main", "--config", str(config), "receiver", "--id", "r1"],
@@ -133,7 +140,10 @@ class Receiving:
                     self._done.set()
 
 
-def settings_text(directory: Path, options: dict[str, str], topic: str, driver_url: str, more: str = "") -> str:
+def settings_text(
+    directory: Path, options: dict[str, str], topic: str, driver_url: str, more: str = "",
+    wal_url: str | None = None,
+) -> str:  # fmt: skip
     """A configuration with everything below ``directory`` and the defaults of the product."""
     servers = options["bootstrap.servers"]
     return f"""\
@@ -142,7 +152,7 @@ stream = "{STREAM}"
 topics = ["{topic}"]
 "bootstrap.servers" = "{servers}"
 [wal]
-url = "file://{directory}/wal"
+url = "{wal_url or f"file://{directory}/wal"}"
 [driver]
 url = "{driver_url}"
 journal = "file://{directory}/journal"
