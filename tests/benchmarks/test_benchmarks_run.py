@@ -15,6 +15,7 @@ from tests.conftest import require_kafka
 #: name → the lines that it gives
 LINES = {
     "receiver": ["records/s", "CPU per record"],
+    "object-wal": ["WAL on S3, 20 ms away, against local files"],
     "memory": ["peak", "last third / middle third"],
     "arrow": ["records/s", "records/s, values unread", "Spark's job over no records"],
     "dataframe": ["records/s"],
@@ -22,7 +23,7 @@ LINES = {
     "journal": ["time to open"],
     "latency": ["median", "99th percentile"],
 }
-NEEDS_KAFKA = ("receiver", "memory", "latency")
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency")
 NEEDS_SPARK = ("arrow", "dataframe")
 
 
