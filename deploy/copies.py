@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
 import urllib3
 
 from deploy.examination import Copy
 from forebay.errors import CorruptionError, ForebayError, UnreachableError
 from forebay.records import Compression, RangeRows, digest, encode_block
-from forebay.values import Block, BlockMeta, Handle, OffsetRange
+from forebay.values import Block, BlockMeta, Handle
 from wal.blocks import StoredBlock, block_of_frame
-from wal.reading import BlockReference, ReadPlan, Tier, check_same, stored_copy
+from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
 from wal.scan import read_frame
 from wal.storage import Storage
 
+if TYPE_CHECKING:
+    from forebay.kafka.ranges import Wanted
 
-class ReadRange(Protocol):
-    """Reads exactly the records of one range from Kafka: batches of ``SOURCE_SCHEMA(headers)`` in offset order.
 
-    ``topic_id``: of the range's life. Raises ForebayError where Kafka no longer holds them, or can't be asked.
-    """
+class ReadRanges(Protocol):
+    """As ``forebay.kafka.ranges.read_ranges``: the records of ranges of different partitions, in the order given. Raises
+    ForebayError where Kafka no longer holds the very records, or can't be asked."""
 
-    def __call__(self, wanted: OffsetRange, topic_id: str, headers: bool) -> Sequence[pa.RecordBatch]: ...
+    def __call__(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class TierCopies:
     """What one tier of reading keeps."""
 
     def __init__(self, tier: Tier, plan: ReadPlan) -> None:
-        self.name = {"local": "local copy", "agent": "agent"}[tier]
+        self.name: str = "local copy" if tier == "local" else tier
         self._tier: Tier = tier
         self._plan = plan
 
@@ -113,28 +113,24 @@ class TierCopies:
 
 
 class KafkaCopies:
-    """What Kafka still holds, by exact offsets. ``topic_ids``: (topic, partition, life) → id."""
+    """What Kafka still holds, by exact offsets. ``topic_ids``: ``life_key`` → id."""
 
     name = "Kafka"
 
-    def __init__(
-        self, read_range: ReadRange, topic_ids: Mapping[tuple[str, int, int], str], compression: Compression
-    ) -> None:
-        self._read_range = read_range
+    def __init__(self, read_ranges: ReadRanges, topic_ids: Mapping[str, str], compression: Compression) -> None:
+        self._read_ranges = read_ranges
         self._topic_ids = topic_ids
         self._compression: Compression = compression
 
     def read(self, block: Block) -> Found:
+        from forebay.kafka.ranges import Wanted  # loads librdkafka
+
         meta = block.meta
-        ranges = []
-        for r in meta.ranges:
-            batches = self._read_range(r, self._topic_ids.get((r.topic, r.partition, r.life), ""), meta.headers)
-            records = sum(batch.num_rows for batch in batches)
-            if records != r.records or digest(batches) != r.digest:
+        ranges = self._read_ranges([Wanted(r, self._topic_ids.get(life_key(r), "")) for r in meta.ranges], meta.headers)
+        for rows, r in zip(ranges, meta.ranges, strict=True):
+            if sum(batch.num_rows for batch in rows.batches) != r.records or digest(rows.batches) != r.digest:
                 raise ForebayError(f"what it holds of {r.label} is not what was taken in")
-            ranges.append(RangeRows(r.tp, batches))
-        payload = encode_block(ranges, meta.headers, self._compression)
-        return Found(self.name, meta, payload, exact=False)
+        return Found(self.name, meta, encode_block(ranges, meta.headers, self._compression), exact=False)
 
 
 class NoKafka:

@@ -24,6 +24,7 @@ from forebay.values import Block, Handle
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind, aligned
 from wal.layout import BlockPlace, block_folder, parse_block
+from wal.reading import life_key
 from wal.recovery import Decision, Found, Verdict, assess_segment
 from wal.retention import JournalView, Position
 from wal.scan import Damage, Scanned, TornTail, scan_segment
@@ -325,6 +326,16 @@ def described(verdict: Verdict, state: State | None) -> Place:
         batch_id=batch_id,
         needed=verdict.named and state is not None and is_needed(state, block_id),
     )
+
+
+def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
+    """``life_key`` of each range of ``blocks`` → the topic's id in that life."""
+    return {
+        life_key(r): state.partitions[str(r.tp)].topic_id(r.life)
+        for block in blocks
+        for r in block.meta.ranges
+        if str(r.tp) in state.partitions
+    }
 
 
 def is_needed(state: State, block_id: str) -> bool:

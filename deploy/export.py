@@ -96,7 +96,9 @@ def span(text: str) -> Span:
     """``flights/0[10, 20)`` or ``flights/0[10, 20) life 2``. Raises UsageError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None or int(match["start"]) >= int(match["until"]):
-        raise UsageError(f"--range {text!r}: write 'TOPIC/PARTITION[FROM, UNTIL)', and ' life N' for a later life than 1")
+        raise UsageError(
+            f"--range {text!r}: write 'TOPIC/PARTITION[FROM, UNTIL)', and ' life N' for a later life than 1"
+        )
     return Span(
         match["topic"], int(match["partition"]), int(match["life"] or 1), int(match["start"]), int(match["until"])
     )
@@ -180,9 +182,7 @@ def _rows(batch: Any, part: Span, wanted: Wanted) -> Any:
 
     calculate: Any = pc
     offsets = batch.column("offset")
-    kept = calculate.and_(
-        calculate.greater_equal(offsets, part.start), calculate.less(offsets, part.until)
-    )
+    kept = calculate.and_(calculate.greater_equal(offsets, part.start), calculate.less(offsets, part.until))
     times = batch.column("timestamp").view(pa.int64())
     if wanted.since_ms is not None:
         kept = calculate.and_(kept, calculate.greater_equal(times, wanted.since_ms * 1000))
@@ -211,6 +211,26 @@ class _Reader:
                 except UnreadableBlockError as error:
                     self.unreadable.append(str(error))
                 progress(1)
+
+
+def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> ReadPlan:
+    """As the tasks of a batch of these blocks would read, with the agents that answer now."""
+    from deploy.examination import topic_ids
+    from deploy.recovery import Surroundings
+    from forebay.kafka.access import KafkaAccess
+    from wal.reading import ReadPlan
+
+    surroundings = Surroundings(settings, kafka=False)
+    surroundings.find_agents()
+    return ReadPlan(
+        wal_url=settings.wal.url,
+        storage=settings.storage,
+        blocks_directory=settings.agent.blocks,
+        agent_urls=surroundings.agents,
+        headers=settings.kafka.headers or any(block.meta.headers for block in blocks),
+        kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
+        topic_ids=topic_ids(state, blocks),
+    )
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -256,7 +276,9 @@ def _temporary(path: Path) -> Path:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def check_topic(settings: Settings, state: State, topic: str, force: bool, blocks: Sequence[Block], by_key: bool) -> None:
+def check_topic(
+    settings: Settings, state: State, topic: str, force: bool, blocks: Sequence[Block], by_key: bool
+) -> None:
     """Raises UsageError for a topic that is not there, that the stream itself takes in, or that lacks partitions."""
     from forebay.kafka.admin import KafkaAdmin
 
@@ -287,7 +309,9 @@ def check_topic(settings: Settings, state: State, topic: str, force: bool, block
         "forebay wal export --batch 12 --to-topic flights-again --yes",
     ),
 )
-@click.option("--range", "ranges", metavar="RANGE", multiple=True, help="TOPIC/PARTITION[FROM, UNTIL); may be repeated.")
+@click.option(
+    "--range", "ranges", metavar="RANGE", multiple=True, help="TOPIC/PARTITION[FROM, UNTIL); may be repeated."
+)
 @click.option("--batch", "batches", metavar="BATCH", multiple=True, type=click.IntRange(min=1), help="Number or id.")
 @click.option("--since", metavar="TIME", type=MomentType(), help="Only records with a timestamp at or after TIME.")
 @click.option("--before", metavar="TIME", type=MomentType(), help="Only records with a timestamp before TIME.")
@@ -323,7 +347,6 @@ def export(
     if topic is None and (by_key or force or yes):
         raise click.UsageError("--by-key, --force and --yes go with --to-topic")
     from deploy.examination import read_state
-    from driver.local_engine import read_plan
     from wal.storage import open_storage
 
     settings = invocation.settings()
@@ -334,7 +357,7 @@ def export(
     wanted = Wanted(spans, named, since, before)
     blocks = [block for block in state.blocks.values() if wanted.wants(block)]
     absent += absent_spans(spans or (), blocks)
-    reader = _Reader(blocks, read_plan(settings), wanted)
+    reader = _Reader(blocks, _read_plan(settings, state, blocks), wanted)
     files: list[str] = []
     if output is not None:
         files = write_parquet(reader, output)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from deploy.copies import ReadRange, Source, Sources
+    from deploy.copies import ReadRanges, Source, Sources
     from deploy.examination import Examination
     from deploy.recovery_plan import CopiesView, DamagedSegment, HistoryView, KafkaView, Loss, Plan, Recovery
     from driver.state import State
@@ -116,9 +116,10 @@ class Surroundings:
             silent=tuple(self.silent),
         )
 
-    def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_range: ReadRange | None) -> Sources:
+    def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None) -> Sources:
         """Where a block can be had again, in the order in which it is looked for."""
         from deploy.copies import KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
+        from deploy.examination import topic_ids
         from wal.reading import ReadPlan
 
         assert examined.state is not None
@@ -133,15 +134,11 @@ class Surroundings:
             TierCopies("local", plan),
             TierCopies("agent", plan),
         ]
-        if kafka.unreachable or read_range is None:
-            found.append(NoKafka(kafka.unreachable or "this release does not read from it"))
+        if kafka.unreachable or read_ranges is None:
+            found.append(NoKafka(kafka.unreachable or "kafka.read_blocks is off"))
         else:
-            ids = {
-                (p.topic, p.partition, life.life): life.topic_id
-                for p in examined.state.partitions.values()
-                for life in p.lives
-            }
-            found.append(KafkaCopies(read_range, ids, self._settings.wal.compression))
+            ids = topic_ids(examined.state, examined.state.blocks.values())
+            found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression))
         return Sources(found)
 
 
@@ -170,7 +167,7 @@ def look(
     journal_storage: Storage,
     wal_storage: Storage,
     surroundings: Surroundings,
-    read_range: ReadRange | None = None,
+    read_ranges: ReadRanges | None = None,
 ) -> Plan:
     """Reads everything and changes nothing; fences nobody, and a driver and receivers may be at work.
 
@@ -185,7 +182,7 @@ def look(
     assert state is not None
     surroundings.find_agents()
     kafka = surroundings.kafka(state)
-    sources = surroundings.sources(examined, wal_storage, kafka, read_range)
+    sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
     outcomes: list[Recovery | Loss] = []
     broken = rp.broken_blocks(examined)
     with _reading_blocks(len(broken)) as progress:
@@ -236,7 +233,7 @@ def apply_plan(
     journal_storage: Storage,
     wal_storage: Storage,
     surroundings: Surroundings,
-    read_range: ReadRange | None = None,
+    read_ranges: ReadRanges | None = None,
 ) -> Plan:
     """Leads the journal, and does all that a plan says can be done. May be killed at any step and called again.
 
@@ -287,7 +284,7 @@ def apply_plan(
         closing.callback(restoration.close)
         broken = rp.broken_blocks(examined)
         with _reading_blocks(len(broken)) as progress:
-            sources = surroundings.sources(examined, wal_storage, kafka, read_range)
+            sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
             outcomes = list(restoration.restore(broken, sources, progress))
             restoration.settle()
         view = journal_view(state)
@@ -544,5 +541,11 @@ def _agent(text: str) -> tuple[str, str]:
     return host, url
 
 
-def _range_reader(settings: Settings) -> ReadRange | None:
-    return None
+def _range_reader(settings: Settings) -> ReadRanges | None:
+    if not settings.kafka.read_blocks:
+        return None
+    from forebay.kafka.access import KafkaAccess
+    from forebay.kafka.ranges import read_ranges
+
+    access = KafkaAccess(settings.kafka.options, settings.group)
+    return lambda wanted, headers: read_ranges(access, wanted, headers)

@@ -30,8 +30,9 @@ def send(
     """Produces the rows of ``batches`` (``DATAFRAME_SCHEMA``) into ``topic``; how many, when all are acknowledged.
 
     ``same_partitions``: into the partition that each row names; else the key decides, as by Java's client. A record without a
-    timestamp gets the time of sending. ``progress`` gets the number acknowledged since its last call. Raises UnreachableError
-    if acknowledgements stay out, ForebayError if a record is refused: what was acknowledged until then stays in the topic.
+    timestamp, or with 0 (which librdkafka takes for none), gets the time of sending. ``progress`` gets the number acknowledged
+    since its last call. Raises UnreachableError if acknowledgements stay out, ForebayError if a record is refused: what was
+    acknowledged until then stays in the topic.
     """
     sender = _Sender(options, topic)
     for batch in batches:
@@ -71,7 +72,7 @@ class _Sender:
             record: dict[str, Any] = {"key": key, "value": value, "on_delivery": self._delivered}
             if same_partitions:
                 record["partition"] = partition
-            if time >= 0:
+            if time > 0:
                 record["timestamp"] = time
             if own:
                 record["headers"] = [(header["key"], header["value"]) for header in own]
@@ -108,4 +109,6 @@ class _Sender:
         words = f"topic {self._topic}: after {self.sent} records one was not taken: {self._failure.str()}"
         if self._failure.code() == KafkaError._MSG_TIMED_OUT:
             raise UnreachableError(words)
+        if self._failure.code() == KafkaError.INVALID_TIMESTAMP:
+            words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"
         raise ForebayError(words)

@@ -36,11 +36,11 @@ class Alone(Surroundings):
 
 
 def planned(logged: Logged, unreachable: str = "") -> Plan:
-    return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_range)
+    return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
 def applied(logged: Logged, unreachable: str = "") -> Plan:
-    return apply_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_range)
+    return apply_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
 def served(logged: Logged, block: Block) -> Block:

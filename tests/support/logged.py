@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
 from driver import history, journal
 from driver.state import State, apply
 from driver.tracker import Archived
 from forebay import messages as m
 from forebay.errors import ForebayError
+from forebay.kafka.ranges import Wanted
 from forebay.records import RangeRows, digest, encode_block
 from forebay.settings import Settings, from_values
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
@@ -46,11 +45,16 @@ class MadeUpKafka:
     def holds(self, r: OffsetRange) -> bool:
         return not any((r.partition, n) in self.gone for n in range(r.from_offset, r.until_offset))
 
-    def read_range(self, wanted: OffsetRange, topic_id: str, headers: bool) -> Sequence[pa.RecordBatch]:
-        assert topic_id == "id-1"
-        if not self.holds(wanted):
-            raise ForebayError(f"Kafka no longer holds {wanted.label}")
-        return [source_batch(self.rows(wanted.partition, wanted.from_offset, wanted.until_offset), headers)]
+    def read_ranges(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+        made = []
+        for asked in wanted:
+            r = asked.range
+            assert asked.topic_id == "id-1"
+            if not self.holds(r):
+                raise ForebayError(f"Kafka no longer holds {r.label}")
+            rows = self.rows(r.partition, r.from_offset, r.until_offset)
+            made.append(RangeRows(r.tp, [source_batch(rows, headers)]))
+        return made
 
 
 class Logged:
