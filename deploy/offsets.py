@@ -19,6 +19,7 @@ from deploy.invocation import (
     person,
     shared_options,
 )
+from deploy.offsets_file import export_offsets, import_offsets
 from deploy.status import TIMEOUT_SECONDS, ask
 from forebay.errors import RefusedError, UsageError
 from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
@@ -37,7 +38,7 @@ SEARCH_PAUSE_SECONDS = 0.25
 
 @click.group(
     invoke_without_command=True,
-    short_help="Show offsets; accept a gap that Kafka left.",
+    short_help="Show, export or import offsets; accept a gap that Kafka left.",
     epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --yes"),
 )
 @shared_options
@@ -193,3 +194,7 @@ def would_accept(
         f"{tracked.trouble}. Would {first}accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
         "say --yes to do it"
     )
+
+
+offsets.add_command(export_offsets)
+offsets.add_command(import_offsets)

@@ -31,7 +31,7 @@ from driver import events as ev
 from driver import lineage
 from driver.state import State, apply
 from forebay import failpoints
-from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, StoreError
+from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, OutOfSpaceError, StoreError
 from forebay.values import lineage_of, numbered
 from wal import layout
 from wal.frame import Frame, FrameKind
@@ -47,6 +47,9 @@ SNAPSHOT_SEGMENTS = 256
 READ_AHEAD = 16
 #: epochs in a row of which nothing is left, after which older ones are not looked for: an earlier driver deleted them
 EMPTY_EPOCHS = 16
+
+#: a snapshot without room is tried again after this part of the events between two snapshots
+SNAPSHOT_RETRY_SHARE = 10
 
 _encoder = msgspec.msgpack.Encoder()
 _events_decoder = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
@@ -151,6 +154,10 @@ class Journal:
                     else f"the journal of stream {self._stream!r} was rebuilt: lineage {own + 1} goes on, this was {own}"
                 )
 
+    def free_bytes(self) -> int | None:
+        """Of the journal's store; None where it can't tell."""
+        return self._storage.free_bytes()
+
     def snapshot_due(self) -> bool:
         if not self._storage.appendable and self._syncs_since_snapshot >= SNAPSHOT_SEGMENTS:
             return True
@@ -158,21 +165,42 @@ class Journal:
 
     def snapshot(self) -> None:
         """Writes a full snapshot as the first record of a new segment; durable on return. Everything appended before must
-        be synced. On OutOfSpaceError the snapshot stays unsynced ahead of what is appended later, and goes with it."""
-        if self._writer is not None:
-            if self._writer.unsynced():
-                raise AssertionError("a snapshot before its events are durable")
-            self._writer.close()
+        be synced. On OutOfSpaceError what follows goes where it went before, and a snapshot is due again after some more
+        events. (On a store of whole objects one that was begun may land late: it stays, and goes ahead of what follows.)"""
+        if self._writer is not None and self._writer.unsynced():
+            raise AssertionError("a snapshot before its events are durable")
         writer = self._new_writer()
+        first = writer.next_sequence
         meta = SnapshotMeta(next=self._state.events, epoch=self.epoch)
-        pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), _encoder.encode(self._state))
+        encoded = _encoder.encode(self._state)
+        try:
+            self._check_room(len(encoded))
+            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), encoded)
+            writer.sync()
+        except OutOfSpaceError:
+            self._since_snapshot -= self._since_snapshot // SNAPSHOT_RETRY_SHARE
+            self._syncs_since_snapshot -= self._syncs_since_snapshot // SNAPSHOT_RETRY_SHARE
+            if not self._storage.appendable and writer.unsynced():
+                self._writer = writer
+                raise
+            writer.close()
+            for sequence in range(first, writer.next_sequence + 1):  # it took the room that completions need
+                self._storage.delete(layout.journal_segment(self._stream, self.epoch, sequence))
+            raise
+        if self._writer is not None:
+            self._writer.close()
         self._writer = writer
-        writer.sync()
         assert pending.handle is not None  # just synced
         place = layout.parse_journal(pending.handle.path)
         assert place is not None
         self._since_snapshot = self._syncs_since_snapshot = 0
         self._bases.append(place.sequence)
+
+    def _check_room(self, snapshot_bytes: int) -> None:
+        """A snapshot on the way must leave room for the events after it; the first one has none before it to go on with."""
+        free = self._storage.free_bytes() if self._writer is not None else None
+        if free is not None and free < 2 * snapshot_bytes:
+            raise OutOfSpaceError(f"{self._storage.url}: a snapshot has {snapshot_bytes} bytes, {free} are free")
 
     def drop_superseded(self) -> None:
         """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous

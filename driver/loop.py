@@ -15,13 +15,19 @@ from typing import Any
 
 from driver.events import Event
 from driver.journal import Journal
-from driver.tracker import Action, Request, Tracker
+from driver.tracker import Action, BeginReplay, Request, Tracker
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
-from forebay.messages import Message
+from forebay.messages import ClaimRequest, Message, RegisterRequest, ReportRequest, Trouble
 
 log = logging.getLogger(__name__)
+
+#: what makes the journal grow and can wait: whoever sent it sends it again
+GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Trouble, BeginReplay)
+RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
+#: between two looks at the space that is left
+SPACE_SECONDS = 0.5
 
 #: requests that may wait for a decision; more are told to come again (INV-6)
 QUEUE_LIMIT = 10_000
@@ -34,7 +40,9 @@ GROUP_LIMIT = 1_000
 class DriverLoop:
     """``perform`` gets each action, from the deciding thread, once its events are durable; it must not block.
     ``failed`` gets what ended the loop; ``durable`` hears of events when they are. ``flush_seconds`` lie at least between the
-    beginnings of two groups that are written: on a store of whole objects each costs a request."""
+    beginnings of two groups that are written: on a store of whole objects each costs a request. While the journal's store has
+    less than ``reserve_bytes`` free (0: not asked), requests that make it grow are turned away, and come again; what frees
+    space (completion, archive, clean-up) goes on."""
 
     def __init__(
         self,
@@ -45,6 +53,7 @@ class DriverLoop:
         failed: Callable[[BaseException], None],
         durable: Callable[[Sequence[Event]], None] = lambda _: None,
         flush_seconds: float = 0.0,
+        reserve_bytes: int = 0,
     ) -> None:
         self._tracker = tracker
         self._journal = journal
@@ -58,8 +67,11 @@ class DriverLoop:
         self._ended: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decide", daemon=True)
+        self._reserve_bytes = reserve_bytes
+        self._look_at_space_after = 0.0  # monotonic
         self.waiting_for_space = False
         self.snapshot_taken: Callable[[], None] = lambda: None  # called from the deciding thread; must not block
+        self.reserve_reached = False
 
     def start(self) -> None:
         self._thread.start()
@@ -141,7 +153,11 @@ class DriverLoop:
         actions: list[Action] = []
         outcomes: list[tuple[Request, Future[Any], Any, Exception | None]] = []
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        self._look_at_space(now)
         for request, future in group:
+            if self.reserve_reached and isinstance(request, GROWING):
+                outcomes.append((request, future, None, UnreachableError(RESERVE_REACHED)))
+                continue
             try:
                 decision = self._tracker.decide(request, now, now_ms)
             except (FencedError, RefusedError, UsageError) as refusal:
@@ -168,6 +184,19 @@ class DriverLoop:
                 future.set_result(answer)
         for action in actions:
             self._perform(action)
+
+    def _look_at_space(self, now: float) -> None:
+        """Whether the store is down to its reserve; asked now and then, since some stores answer by a request."""
+        if not self._reserve_bytes or now < self._look_at_space_after:
+            return
+        self._look_at_space_after = now + SPACE_SECONDS
+        free = self._journal.free_bytes()
+        reached = free is not None and free < self._reserve_bytes
+        if reached and not self.reserve_reached:
+            log.error("%s: %d bytes are free, %d are reserved", RESERVE_REACHED, free, self._reserve_bytes)
+        elif self.reserve_reached and not reached:
+            log.warning("the journal's store has room again: %s bytes are free", free)
+        self.reserve_reached = reached
 
     def _make_durable(self, events: list[Event]) -> None:
         delay = 0.1

@@ -20,7 +20,7 @@ from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.events import Event
 from driver.lease import LeaseKeeper, wait_until_stale
-from driver.loop import DriverLoop
+from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.snapshot_copies import SnapshotCopies
@@ -159,6 +159,7 @@ class Driver:
             self._fail,
             durable,
             _flush_seconds(settings, journal_storage),
+            int(settings.driver.journal_reserve),
         )
         adopter = Adopter(
             wal_storage,
@@ -318,6 +319,8 @@ class Driver:
     def _not_ready(self) -> str | None:
         if self._loop is not None and self._loop.waiting_for_space:
             return WAITING_FOR_SPACE
+        if self._loop is not None and self._loop.reserve_reached:
+            return RESERVE_REACHED
         return None if self._state == "running" and not self._detail else f"{self._state}: {self._detail}"
 
     def _status(self) -> Future[Any]:
@@ -331,7 +334,7 @@ class Driver:
         assert self._tracker is not None and self._scheduler is not None and self._loop is not None
         soft = {
             "state": self._state,
-            "detail": self._detail,
+            "detail": self._detail or (RESERVE_REACHED if self._loop.reserve_reached else ""),
             "tiers": self._scheduler.tiers,
             "requests": self._requests(),
             "running": dict(self._scheduler.running),

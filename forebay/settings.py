@@ -53,6 +53,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     segment_age: Duration = Duration(300.0)
     retention: Duration = Duration(0.0)  # the rewind horizon: how long completed batches stay readable
     retention_size: Size = Size(0)  # beyond it the oldest completed batches go before their time; 0B: no limit
+    #: receivers leave so much of the store free, so that completing and clean-up can free it; 0B: none
+    reserve: Size = Size(64_000_000)
     cleanup_interval: Duration | None = None  # default: 2s where the store appends, 60s on others
     compression: Literal["none", "lz4", "zstd"] = "none"  # of the Arrow buffers inside a block
     #: the least time between two writes of one receiver; default: 0 where files are appended to, 250 ms for whole objects
@@ -87,6 +89,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     lease_duration: Duration = Duration(10.0)
     receiver_timeout: Duration = Duration(30.0)  # silence after which a receiver is shown as lost
     journal_segment_size: Size = Size(64_000_000)
+    journal_reserve: Size = Size(64_000_000)  # with less left, nothing new is taken in; 0B: none
     #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
     journal_flush_interval: Duration | None = None
     snapshot_copy_interval: Duration = Duration(30.0)  # copies that clean-up waits for are taken at most so often

@@ -59,7 +59,8 @@ class BlockStore:
 
     ``tell`` gets BlockStored, OutOfSpace, StoreAway, StoreFailed, Fenced or Broken. ``local_directory``: None for no local
     copies. Between the beginnings of two writes lie at least ``flush_seconds``: what comes meanwhile is gathered, up to
-    ``gather_bytes``, and shares the next one.
+    ``gather_bytes``, and shares the next one. Blocks leave ``reserve_bytes`` of the WAL's store free (0: none), for what frees
+    a full one: they wait until there is more.
     Open (``with``) it before the first :meth:`put`; leaving waits for the step in hand, not for what is queued.
     """
 
@@ -75,9 +76,11 @@ class BlockStore:
         tell: Callable[[Input], None],
         flush_seconds: float = 0.0,
         gather_bytes: int = 1,
+        reserve_bytes: int = 0,
     ) -> None:
         self._flush_seconds = flush_seconds
         self._gather_bytes = gather_bytes
+        self._reserve_bytes = reserve_bytes
         self._opened_at = clock.monotonic()
         self._writing = writing
         self._storage = storage
@@ -236,6 +239,8 @@ class BlockStore:
         """Writes ``blocks`` and makes them durable by one sync. False: it failed for good, and was told."""
         assert self._writer is not None, "a block was put before its epoch was opened"
         try:
+            if not self._await_room(sum(item.block.payload.size for item in blocks)):
+                return False
             pending = [
                 self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
                 for item in blocks
@@ -254,6 +259,24 @@ class BlockStore:
             local = item.local.result()  # both must have finished before the block is reported
             self._tell(BlockStored(item.sequence, Block(meta=item.block.meta, handle=frame.handle, local=local)))
         return True
+
+    def _await_room(self, needed_bytes: int) -> bool:
+        """Until the store has room for so much above its reserve. False: the process is ending."""
+        while self._reserve_bytes and not self._closing.is_set():
+            try:
+                free = self._storage.free_bytes()
+            except StoreError:
+                return True  # writing will tell, and is tried again
+            if free is None or free - needed_bytes >= self._reserve_bytes:
+                return True
+            self._tell(
+                OutOfSpace(
+                    f"{self._storage.url}: {needed_bytes} bytes are to be written, {free} are free, of which "
+                    f"{self._reserve_bytes} are reserved (wal.reserve)"
+                )
+            )
+            self._closing.wait(RETRY_SECONDS_MAX)
+        return not self._closing.is_set()
 
     def _sync(self) -> bool:
         """Until it is durable. Raises StoreError after ``store_timeout`` of failures; waits for space without a limit,

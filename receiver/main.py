@@ -88,6 +88,7 @@ def compose(
             tell,
             flush_seconds,
             gather_bytes,
+            int(settings.wal.reserve),
         )
 
     return ReceiverService(

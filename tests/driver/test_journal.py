@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from driver import journal
 from driver.journal import Journal
 from driver.lineage import LineageFound
 from driver.state import State, apply
-from forebay.errors import CorruptionError, FencedError
+from forebay.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.values import numbered
+from tests.support.forgetful import ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked
 from wal import layout
 from wal.storage import MemoryStorage, Storage
@@ -366,3 +368,67 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
             storage.delete(path)
     with pytest.raises(LineageFound, match="it was lost"):
         opening()
+
+
+@pytest.mark.parametrize("appendable", [True, False])
+@pytest.mark.parametrize("room", [0, 400, 5_000])
+def test_a_snapshot_without_room_holds_up_nothing_and_takes_no_room(appendable: bool, room: int) -> None:
+    """What frees space (completions, clean-up) goes on in the old segment; the snapshot comes when there is room."""
+    storage = ForgetfulStorage(appendable=appendable)
+    led, state = lead(storage)
+    events = registered(60)
+    write(led, state, *events[:-3])
+    used = sum(storage.size(path) for path in storage.list(""))
+    storage.capacity_bytes = used + room
+    with pytest.raises(OutOfSpaceError):
+        led.snapshot()
+    assert sum(storage.size(path) for path in storage.list("")) == used
+    storage.capacity_bytes = used + 1_000
+    write(led, state, events[-3])
+    assert journal.read(storage, STREAM).state == state
+    storage.capacity_bytes = None
+    write(led, state, events[-2])
+    led.snapshot()
+    write(led, state, events[-1])
+    reading = journal.read(storage, STREAM)
+    assert reading.state == state
+    assert reading.events_after_snapshot == 1
+
+
+def test_a_snapshot_that_meets_a_full_disk_after_all_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store could not tell, or somebody else took the room: half a snapshot must not keep what completions need."""
+    storage = ForgetfulStorage()
+    led, state = lead(storage)
+    events = some_events()
+    write(led, state, *events[:-1])
+    used = sum(storage.size(path) for path in storage.list(""))
+    monkeypatch.setattr(Journal, "_check_room", lambda *_: None)
+    storage.capacity_bytes = used + 350
+    with pytest.raises(OutOfSpaceError):
+        led.snapshot()
+    assert sum(storage.size(path) for path in storage.list("")) == used
+    write(led, state, events[-1])
+    storage.crash_host(Random(1))
+    assert journal.read(storage, STREAM).state == state
+
+
+def test_a_snapshot_without_room_is_not_tried_again_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = ForgetfulStorage()
+    led, state = lead(storage)
+    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 20)
+    write(led, state, *registered(20))
+    used = sum(storage.size(path) for path in storage.list(""))
+    storage.capacity_bytes = used + 3_000
+    assert led.snapshot_due()
+    with pytest.raises(OutOfSpaceError):
+        led.snapshot()
+    due = []
+    for one in registered(4, state.epochs):
+        due.append(led.snapshot_due())
+        write(led, state, one)
+    assert due == [False, False, True, True]
+
+
+def registered(count: int, after: int = 0) -> list[ev.Event]:
+    """Events that need no others, with the next ``count`` epochs."""
+    return [ev.ReceiverRegistered(f"r{n}" * 20, "h", "i", numbered(1, after + n)) for n in range(1, count + 1)]

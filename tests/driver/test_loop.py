@@ -10,13 +10,14 @@ import pytest
 
 from driver import events as ev
 from driver import journal
+from driver import loop as loop_module
 from driver.loop import DriverLoop
 from driver.state import State
-from driver.tracker import Ask, FoundPartitions, Tracker
+from driver.tracker import Allocate, Archived, Ask, Complete, FoundPartitions, Tracker
 from forebay import messages as m
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
-from tests.support.tracked import STREAM, TOPIC
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import AppendFile, MemoryStorage
 
 numbers = itertools.count(1)
@@ -26,6 +27,10 @@ class Faulty(MemoryStorage):
     """Runs ``before_sync`` before each sync of a file."""
 
     before_sync: Callable[[], None] = staticmethod(lambda: None)
+    free: int | None = None
+
+    def free_bytes(self) -> int | None:
+        return self.free
 
     def create(self, path: str) -> AppendFile:
         file, outer = super().create(path), self
@@ -45,13 +50,15 @@ class Faulty(MemoryStorage):
 
 
 class Led:
-    def __init__(self) -> None:
+    def __init__(self, reserve_bytes: int = 0) -> None:
         self.storage = Faulty(f"memory://loop-{next(numbers)}")
         self.journal, self.state = journal.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.failure: list[BaseException] = []
         self.ended = threading.Event()
         tracker = Tracker(self.state, self.journal.epoch, "stop", 4, 0)
-        self.loop = DriverLoop(tracker, self.journal, SystemClock(), lambda _: None, self._failed)
+        self.loop = DriverLoop(
+            tracker, self.journal, SystemClock(), lambda _: None, self._failed, reserve_bytes=reserve_bytes
+        )
         self.loop.start()
 
     def _failed(self, error: BaseException) -> None:
@@ -246,3 +253,35 @@ def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: L
     loop.stop()
     assert len({answer.result(0).epoch for answer in later}) == 3
     assert len(writes) == 2
+
+
+def test_down_to_its_reserve_the_driver_takes_nothing_in_and_does_all_that_frees_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reports keeps what it has and comes again; completing, archiving and clean-up are let through."""
+    monkeypatch.setattr(loop_module, "SPACE_SECONDS", 0.0)
+    led = Led(reserve_bytes=1_000)
+    led.storage.free = 1_000
+    led.loop.ask(CREATE)
+    epoch = led.loop.ask(register("r1")).epoch
+    ask = m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=(m.ClaimAsk(topic=TOPIC, partition=0, known_token=0),))
+    token = led.loop.ask(ask).claims[0].view.token
+    t = Tracked(partitions=1)
+    blocks = [t.block(epoch, [offsets(at, at + 5, token)]) for at in (0, 5)]
+    reports = [m.ReportRequest(receiver_id="r1", epoch=epoch, blocks=(block,)) for block in blocks]
+    assert led.loop.ask(reports[0]).results[0].accepted
+
+    led.storage.free = 999
+    for growing in (reports[1], register("r2"), ask):
+        with pytest.raises(UnreachableError, match="down to its reserve"):
+            led.loop.ask(growing)
+    assert led.loop.reserve_reached
+    batch = led.loop.ask(Allocate(1, 1))
+    led.loop.ask(Complete(batch, 1, 1))
+    led.loop.ask(Archived((batch,)))
+    assert led.durable().released
+
+    led.storage.free = 1_000
+    assert led.loop.ask(reports[1]).results[0].accepted
+    assert not led.loop.reserve_reached
+    led.loop.stop()

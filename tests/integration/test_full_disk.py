@@ -54,13 +54,13 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-def finish(cluster: Cluster, flow: Flow) -> None:
+def finish(cluster: Cluster, flow: Flow, killed: str = "") -> None:
     target = flow.records + 200
     cluster.wait(lambda: flow.records >= target, "more records")
     flow.stop()
     cluster.await_completed(flow.truth.ends())
     cluster.check(flow.truth)
-    assert all(cluster.starts(name) == 1 for name in cluster.names), "lack of space ends nothing"
+    assert all(cluster.starts(name) == 1 + (name == killed) for name in cluster.names), "lack of space ends nothing"
 
 
 def test_receivers_wait_for_space_in_the_wal_and_say_so(
@@ -132,5 +132,73 @@ def test_the_driver_waits_for_space_in_the_journal_and_says_so(
         assert told.returncode == 3 and "journal waits for space" in told.stderr, told.stderr
         target = flow.records + 1000
         cluster.wait(lambda: flow.records >= target, "records while the disk is full")
+        filler.unlink()
+        finish(cluster, flow)
+
+
+def test_a_disk_that_receivers_filled_up_to_the_reserve_is_freed_by_completing(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """WAL and journal on one disk. While a job is held the WAL grows to its reserve; a driver that is killed then opens on
+    that disk; and completions, archive and clean-up, which need room themselves, make room without anybody's help."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic, rate=1_000, padding=400) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1,
+            wal={"url": f"file://{disk}/wal", "reserve": "2MB"},
+            driver={"journal": f"file://{disk}/journal", "journal_reserve": "1MB"},
+            receiver={"local_copies": False, "block_size": "100KB"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.await_records(100)
+        (tmp_path / "hold").touch()
+        cluster.wait(
+            lambda: (r := cluster.receiver("r1")) and "(wal.reserve)" in r.detail, "the receiver to leave the reserve"
+        )
+        free = os.statvfs(disk)
+        assert free.f_bavail * free.f_frsize > 1_000_000, "the reserve is not for blocks"
+        cluster.kill9("driver")
+        cluster.restart("driver")
+        status = cluster.wait(cluster.status, "a driver that opens on the full disk")
+        assert status.lineage == 1
+        (tmp_path / "hold").unlink()
+        finish(cluster, flow, killed="driver")
+
+
+def test_a_driver_down_to_its_reserve_completes_batches_and_takes_nothing_in(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Receivers keep what they hold, and say so; when there is room again, all goes on."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1,
+            driver={"journal": f"file://{disk}/journal", "journal_reserve": "1MB"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.await_records(100)
+        filler = fill(disk)
+        with filler.open("r+b") as file:
+            file.truncate(filler.stat().st_size - 700_000)
+        cluster.wait(lambda: "down to its reserve" in cluster.health(), "the driver to say that it takes nothing in")
+        cluster.wait(
+            lambda: (
+                (s := cluster.status()) and not s.waiting_blocks and not any(b.state != "completed" for b in s.batches)
+            ),
+            "all that was taken in to be completed",
+        )
+        told = cluster.command("status")
+        assert told.returncode == 0
+        assert "down to its reserve" in told.stdout
+        before = cluster.wait(cluster.status, "status").records_completed
+        target = flow.records + 300
+        cluster.wait(lambda: flow.records >= target, "records while nothing is taken in")
+        assert cluster.wait(cluster.status, "status").records_completed == before
         filler.unlink()
         finish(cluster, flow)

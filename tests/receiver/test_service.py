@@ -232,6 +232,29 @@ def test_a_full_wal_is_waited_for_and_said(tmp_path: Path, tracker: FakeTracker)
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
+class Scant(LocalStorage):
+    """Says that so many bytes are free, and has room for them all."""
+
+    free: int | None = 64_000_100
+
+    def free_bytes(self) -> int | None:
+        return self.free
+
+
+def test_the_reserve_of_the_wal_is_left_to_what_frees_space(tmp_path: Path, tracker: FakeTracker) -> None:
+    """Not one block is written into it; the receiver waits as for a full disk, and goes on when there is room."""
+    kafka = FakeKafka({P0: values(300)})
+    storage = Scant(str(tmp_path / "wal"))
+    with running(tmp_path, tracker, kafka, storage) as receiver:
+        tracker.wait_for(lambda: any("are reserved (wal.reserve)" in beat.detail for beat in tracker.heartbeats))
+        assert tracker.heartbeats[-1].state == "waiting"
+        assert receiver.code is None
+        assert storage.list("") == []
+        storage.free = 65_000_000
+        tracker.wait_for(all_taken(tracker, kafka))
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+
+
 def test_a_store_that_fails_for_store_timeout_ends_the_receiver_with_the_reason(
     tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
 ) -> None:

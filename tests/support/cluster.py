@@ -51,12 +51,15 @@ Found = TypeVar("Found")
 #: small and quick, so that everything (rolled segments, clean-up, history) happens within seconds
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "kafka": {"discovery_interval": "1s", "session.timeout.ms": "2000", "heartbeat.interval.ms": "300"},
-    "wal": {"segment_size": "20KB", "retention": "0s"},
+    "wal": {"segment_size": "20KB", "retention": "0s", "reserve": "0B"},
     "receiver": {
         "block_interval": "50ms", "heartbeat_interval": "200ms", "report_timeout": "2s", "reclaim_delay": "100ms",
         "drain_timeout": "15s", "memory": "32MB", "block_size": "4MB",
     },
-    "driver": {"batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s", "snapshot_copy_interval": "0s"},
+    "driver": {
+        "batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s", "snapshot_copy_interval": "0s",
+        "journal_reserve": "0B",
+    },
     "agent": {"heartbeat_interval": "200ms"},
     "spark": {
         "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
