@@ -523,6 +523,7 @@ def _replay_completed(state: State, event: ev.ReplayCompleted) -> None:
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
     for block in _blocks_of(state, state.replaying.pop(event.batch_id)):
         if block.id in state.released:
+            state.uncovered[block.id] = state.events  # a copy made meanwhile has the replay under way
             state.index.release(block, state.released[block.id])
         if block.id not in state.cleaning_blocks:
             state.index.finish((block,))
