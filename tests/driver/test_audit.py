@@ -125,6 +125,7 @@ def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_findi
             high=90,
         )
     )
+    t.search_in_vain(epoch)
     report = audit.report(t.state, ())
     assert report.clean
     life = report.lives[0]
@@ -171,6 +172,7 @@ def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
             high=20,
         )
     )  # fmt: skip
+    t.search_in_vain(epoch)
     t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
     t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: mended the job"))
     report = audit.report(t.state, ())

@@ -64,6 +64,7 @@ class Rewound(Tracked):
         return CleanSegment(SegmentFacts(self.path(number), True, False, frames), "r1", self.epoch, now_ms)
 
     def delete(self, number: int) -> None:
+        self.copy()
         (action,) = self.decide(self.clean(number)).actions
         self.say(CleanedUp(action.number))
 
@@ -153,7 +154,9 @@ def test_nothing_that_a_replay_needs_is_cleaned_up_until_it_has_run() -> None:
     t = Rewound()
     ids = t.work(2)
     t.keep_in_history()
+    t.copy()
     t.rewind(ids[0])
+    t.copy()
     t.say(CleanLocalCopies())
     assert not t.state.cleanups
     assert not t.decide(t.clean(1)).events
@@ -162,6 +165,9 @@ def test_nothing_that_a_replay_needs_is_cleaned_up_until_it_has_run() -> None:
     (cleanup,) = t.state.cleanups.values()
     assert len(cleanup.blocks) == 1
     t.say(CleanedUp(cleanup.number))
+    t.copy(1)
+    assert not t.decide(t.clean(1)).events, "the other copy has the replay under way"
+    t.copy(1)
     assert t.decide(t.clean(1)).actions
     assert not t.decide(t.clean(2)).events
 
@@ -209,6 +215,7 @@ def test_an_event_that_would_need_what_is_being_deleted_breaks_an_invariant() ->
     t.work(2)
     t.without_local_copies()
     batch = t.archived[0]
+    t.copy()
     t.decide(t.clean(1))
     begun = ReplayBegun(1, (ReplayedBatch(batch.batch_id, batch.number, batch.time_ms, batch.tasks),), 1, "")
     with pytest.raises(BrokenInvariant, match="INV-8"):
