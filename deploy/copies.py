@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import urllib3
 
 from deploy.examination import Copy
-from forebay.errors import CorruptionError, ForebayError, UnreachableError
+from forebay.errors import CorruptionError, ForebayError, MissingKeyError, UnreachableError
 from forebay.records import Compression, RangeRows, digest, encode_block
 from forebay.values import Block, BlockMeta, Handle
 from wal.blocks import StoredBlock, block_of_frame
+from wal.encryption import KeyRing
 from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
 from wal.scan import read_frame
 from wal.storage import Storage
@@ -117,10 +119,17 @@ class KafkaCopies:
 
     name = "Kafka"
 
-    def __init__(self, read_ranges: ReadRanges, topic_ids: Mapping[str, str], compression: Compression) -> None:
+    def __init__(
+        self,
+        read_ranges: ReadRanges,
+        topic_ids: Mapping[str, str],
+        compression: Compression,
+        keys: KeyRing | None = None,
+    ) -> None:
         self._read_ranges = read_ranges
         self._topic_ids = topic_ids
         self._compression: Compression = compression
+        self._keys = keys
 
     def read(self, block: Block) -> Found:
         from forebay.kafka.ranges import Wanted  # loads librdkafka
@@ -130,7 +139,15 @@ class KafkaCopies:
         for rows, r in zip(ranges, meta.ranges, strict=True):
             if sum(batch.num_rows for batch in rows.batches) != r.records or digest(rows.batches) != r.digest:
                 raise ForebayError(f"what it holds of {r.label} is not what was taken in")
-        return Found(self.name, meta, encode_block(ranges, meta.headers, self._compression), exact=False)
+        payload = encode_block(ranges, meta.headers, self._compression)
+        meta = msgspec.structs.replace(meta, key_id=None)
+        if self._keys is not None:
+            meta, payload = self._keys.seal(meta, payload)
+        elif block.meta.key_id is not None:
+            raise MissingKeyError(
+                f"the block was encrypted with key {block.meta.key_id!r}; without keys its records are not written again"
+            )
+        return Found(self.name, meta, payload, exact=False)
 
 
 class NoKafka:

@@ -120,6 +120,7 @@ class Surroundings:
         """Where a block can be had again, in the order in which it is looked for."""
         from deploy.copies import KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
         from deploy.examination import topic_ids
+        from wal.encryption import load_keys
         from wal.reading import ReadPlan
 
         assert examined.state is not None
@@ -138,7 +139,8 @@ class Surroundings:
             found.append(NoKafka(kafka.unreachable or "kafka.read_blocks is off"))
         else:
             ids = topic_ids(examined.state, examined.state.blocks.values())
-            found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression))
+            keys = load_keys(self._settings.wal.key_file)
+            found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression, keys))
         return Sources(found)
 
 

@@ -47,6 +47,7 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     """Each check as it is done. The last ones ask the broker."""
     yield Check("configuration", "fine", str(config_path))
     yield from check_folders(settings)
+    yield from _check_keys(settings)
     if settings.driver.job is None:
         yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
     else:
@@ -67,6 +68,18 @@ def check_folders(settings: Settings) -> Iterator[Check]:
             partial(require_store, key, place, settings) if is_remote(place) else partial(require_writable, key, place)
         )
         yield _outcome(name, f"{place} can be written", check)
+
+
+def _check_keys(settings: Settings) -> Iterator[Check]:
+    from wal.encryption import load_keys
+
+    try:
+        keys = load_keys(settings.wal.key_file)
+    except SettingsError as error:
+        yield Check("wal keys", "wrong", str(error))
+        return
+    words = "blocks are not encrypted" if keys is None else f"{keys.current} encrypts; known are {', '.join(keys.ids)}"
+    yield Check("wal keys", "fine", words)
 
 
 def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:

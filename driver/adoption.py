@@ -23,11 +23,19 @@ from driver.state import State
 from driver.tracker import ADOPTER, AdoptionHindered, Ask, NothingToAdopt, Request, Search, Searches
 from forebay import failpoints
 from forebay import messages as m
-from forebay.errors import CorruptionError, NewerVersionError, StoreError, UnreachableError
+from forebay.errors import (
+    CorruptionError,
+    MissingKeyError,
+    NewerVersionError,
+    SettingsError,
+    StoreError,
+    UnreachableError,
+)
 from forebay.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
 from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, lineage_of
 from wal import layout
 from wal.blocks import block_of_frame, decode_meta, encode_meta
+from wal.encryption import KeyRing, plain_payload
 from wal.frame import Frame, FrameKind
 from wal.scan import Newer, read_frame, scan_segment
 from wal.storage import Storage
@@ -99,7 +107,7 @@ class Adopter:
     """``round`` is driven by a thread (:class:`AdoptionThread`) or by the simulation; both ask the deciding thread.
 
     ``topic_ids``: of topics in Kafka now, "" for one that is not there; raises UnreachableError. ``instance_id``: of this driver
-    process. ``stopping``: ends a search that takes long.
+    process. ``stopping``: ends a search that takes long. ``keys``: of encrypted blocks, asked each time, since keys change.
     """
 
     def __init__(
@@ -114,6 +122,7 @@ class Adopter:
         wall_ms: Callable[[], int],
         new_uid: Callable[[], int],
         stopping: Callable[[], bool] = lambda: False,
+        keys: Callable[[], KeyRing | None] = lambda: None,
     ) -> None:
         self._wal = wal
         self._stream = stream
@@ -125,6 +134,7 @@ class Adopter:
         self._wall_ms = wall_ms
         self._new_uid = new_uid
         self._stopping = stopping
+        self._keys = keys
         self._epoch = 0  # 0: not registered
         self._looked_back = False
         self._writer: LogWriter | None = None
@@ -156,7 +166,7 @@ class Adopter:
             orphans = found[search.tp]
             try:
                 first, rows = self._readable(orphans, search.position, search.limit)
-            except (StoreError, NewerVersionError) as error:
+            except (StoreError, NewerVersionError, MissingKeyError, SettingsError) as error:
                 yield from self._hinder(search, str(error))
                 due = HINDERED_SECONDS
                 continue
@@ -268,7 +278,8 @@ class Adopter:
         digest first."""
         stored = block_of_frame(read_frame(self._wal, orphan.handle), orphan.handle.path)
         place = orphan.handle
-        decoded = decode_block(stored.payload, stored.meta, verify_digests=True, path=place.path, offset=place.offset)
+        payload = plain_payload(stored.meta, stored.payload, self._keys(), place.path)
+        decoded = decode_block(payload, stored.meta, verify_digests=True, path=place.path, offset=place.offset)
         rows = []
         for held, batches in decoded:
             if held.tp != orphan.held.tp:
@@ -301,7 +312,7 @@ class Adopter:
             yield "write"
             try:
                 block = self._write(orphan, search, rows, position, view.token, gap)
-            except StoreError as error:
+            except (StoreError, SettingsError) as error:
                 hindered = str(error)
                 break
             yield "report"
@@ -313,7 +324,7 @@ class Adopter:
             position, gap = adopted.until_offset, None
             try:
                 orphan, rows = self._readable(orphans, position, search.limit)
-            except (StoreError, NewerVersionError) as error:
+            except (StoreError, NewerVersionError, MissingKeyError, SettingsError) as error:
                 hindered = str(error)
                 break
         yield "release"
@@ -350,7 +361,7 @@ class Adopter:
         token: int,
         gap: Gap | None,
     ) -> Block:
-        """A block of its own, durable. Raises StoreError."""
+        """A block of its own, durable. Raises StoreError, SettingsError (its keys)."""
         until_offset = until(orphan, search.limit)
         bytes_, newest_ms = extent(rows)
         held = OffsetRange(
@@ -383,6 +394,8 @@ class Adopter:
             checked=orphan.meta.checked,
         )
         payload = encode_block([RangeRows(search.tp, rows)], meta.headers, self._compression)
+        if (keys := self._keys()) is not None:
+            meta, payload = keys.seal(meta, payload)
         writer = self._writer = self._writer or self._open()
         pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         writer.sync()

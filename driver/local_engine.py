@@ -24,6 +24,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         agent_urls=dict(agent_urls),
         lost=work.lost,
         headers=work.headers,
+        key_file=settings.wal.key_file,
         kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
         topic_ids=work.topic_ids,
     )

@@ -42,6 +42,7 @@ from forebay.messages import ClaimRequest, LookRequest, ReplayRequest
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal import layout
+from wal.encryption import load_keys
 from wal.probe import probe
 from wal.retention import Limits
 from wal.storage import Storage, open_storage
@@ -108,6 +109,7 @@ class Driver:
         """Opens the journal (which fences older drivers), serves HTTP, begins discovery. Raises LeaseHeld, FencedError,
         CorruptionError, StoreError, UsageError."""
         settings = self._settings
+        load_keys(settings.wal.key_file)  # refused now rather than when they are needed
         journal_storage = open_storage(settings.driver.journal, settings.storage)
         wal_storage = open_storage(settings.wal.url, settings.storage)
         self._stores = {"journal": journal_storage, "wal": wal_storage}
@@ -172,6 +174,7 @@ class Driver:
             self._clock.wall_ms,
             lambda: secrets.randbits(64),
             lambda: adoption.stopping,
+            lambda: load_keys(settings.wal.key_file),
         )
         adoption = AdoptionThread(adopter, loop, self._fail)
         limits = Limits(round(settings.wal.retention * 1000), settings.wal.retention_size)

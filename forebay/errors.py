@@ -14,6 +14,7 @@
     ├── CorruptionError            bytes are not what was written: carries path, offset and reason
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
     ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
+    ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
@@ -93,6 +94,10 @@ class NewerVersionError(ForebayError):
 
 
 class RangeNotHeldError(ForebayError):
+    pass
+
+
+class MissingKeyError(ForebayError):
     pass
 
 

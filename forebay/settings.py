@@ -57,6 +57,7 @@ class WalSettings(Section, frozen=True, kw_only=True):
     reserve: Size = Size(64_000_000)
     cleanup_interval: Duration | None = None  # default: 2s where the store appends, 60s on others
     compression: Literal["none", "lz4", "zstd"] = "none"  # of the Arrow buffers inside a block
+    key_file: str | None = None  # keys that encrypt blocks, the first one writes; default: blocks are not encrypted
     #: the least time between two writes of one receiver; default: 0 where files are appended to, 250 ms for whole objects
     flush_interval: Duration | None = None
 
@@ -527,6 +528,8 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             raise refuse.value(key, url, 'write the whole path after three slashes, as in "file:///var/lib/forebay"')
     if not os.path.isabs(settings.agent.blocks):
         raise refuse.value("agent.blocks", settings.agent.blocks, "write the whole path of a folder, from / on")
+    if settings.wal.key_file is not None and not os.path.isabs(settings.wal.key_file):
+        raise refuse.value("wal.key_file", settings.wal.key_file, "write the whole path of a file, from / on")
     job = settings.driver.job
     if job is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", job):
         raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process"')

@@ -13,6 +13,7 @@ from forebay.columns import Columns
 from forebay.records import Compression, RangeRows, digest, encode_block, value_lengths
 from forebay.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
+from wal.encryption import KeyRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class BlockWriting:
     host: str
     headers: bool
     compression: Compression
+    keys: KeyRing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class EncodedBlock:
 
 
 def encode(draft: BlockDraft, writing: BlockWriting, created_ms: int) -> EncodedBlock:
-    """``draft`` as it goes into the WAL and the local store. Pure, and the same for the same draft and time."""
+    """``draft`` as it goes into the WAL and the local store. Pure, and the same for the same draft and time, unless ``keys`` seal
+    it, each time with a nonce of its own."""
     rows = [RangeRows(part.tp, [rows_of(piece) for piece in part.pieces]) for part in draft.ranges]
     ranges = tuple(_range(part, part_rows.batches) for part, part_rows in zip(draft.ranges, rows, strict=True))
     meta = BlockMeta(
@@ -48,7 +51,10 @@ def encode(draft: BlockDraft, writing: BlockWriting, created_ms: int) -> Encoded
         host=writing.host,
         headers=writing.headers,
     )
-    return EncodedBlock(meta, encode_block(rows, writing.headers, writing.compression))
+    payload = encode_block(rows, writing.headers, writing.compression)
+    if writing.keys is None:
+        return EncodedBlock(meta, payload)
+    return EncodedBlock(*writing.keys.seal(meta, payload))
 
 
 def _range(part: DraftRange, batches: Any) -> OffsetRange:

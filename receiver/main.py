@@ -28,6 +28,7 @@ from receiver.inputs import Input
 from receiver.machine import ReceiverMachine
 from receiver.service import ReceiverService
 from receiver.source import Source
+from wal.encryption import load_keys
 from wal.probe import probe
 from wal.storage import Storage, open_storage
 from wal.writer import SegmentLimits
@@ -69,7 +70,8 @@ def compose(
     host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
     own = settings.receiver
     machine = ReceiverMachine(settings.stream, receiver_id, host, uuid.uuid4().hex, version("forebay"), own)
-    writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression)
+    keys = load_keys(settings.wal.key_file)
+    writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys)
     limits = SegmentLimits(settings.wal.segment_size, settings.wal.segment_age)
     local = Path(settings.agent.blocks) if own.local_copies else None
     flush = settings.wal.flush_interval

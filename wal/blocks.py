@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.values import BlockMeta, check_name
-from wal.frame import Frame, FrameKind, aligned, decode_frame, encode_frame
+from wal.frame import FLAG_ENCRYPTED, Frame, FrameKind, aligned, decode_frame, encode_frame
 
 BLOCK_SUFFIX = ".block"
 TEMPORARY_SUFFIX = ".tmp"
@@ -38,7 +38,8 @@ _decoder = msgspec.msgpack.Decoder(BlockMeta)
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as a tier holds it: its frame has passed its checks. ``payload`` lies in memory mapped from the tier."""
+    """A block as a tier holds it: its frame has passed its checks. ``payload`` lies in memory mapped from the tier, and is sealed
+    where ``meta.key_id`` names a key."""
 
     meta: BlockMeta
     payload: Any
@@ -62,10 +63,18 @@ def decode_meta(data: Any, path: str, offset: int) -> BlockMeta:
 
 
 def block_of_frame(frame: Frame, path: str) -> StoredBlock:
-    """The block in ``frame``, which was read from ``path``. Raises CorruptionError if it is a frame of another kind."""
+    """The block in ``frame``, which was read from ``path``; its payload may be sealed (``wal.encryption``).
+
+    Raises CorruptionError if it is a frame of another kind, or if its flag and its metadata contradict each other.
+    """
     if frame.header.kind != FrameKind.BLOCK:
         raise CorruptionError(path, frame.offset, f"expected a block, found a frame of kind {frame.header.kind}")
-    return StoredBlock(decode_meta(frame.metadata, path, frame.offset), frame.payload, frame.header.payload_checksum)
+    meta = decode_meta(frame.metadata, path, frame.offset)
+    if bool(frame.header.flags & FLAG_ENCRYPTED) != (meta.key_id is not None):
+        raise CorruptionError(
+            path, frame.offset, f"block {meta.id}: flag and metadata differ on whether it is encrypted"
+        )
+    return StoredBlock(meta, frame.payload, frame.header.payload_checksum)
 
 
 # ---- local copies ----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ MAX_PAYLOAD = 2 << 30
 MAX_FRAME = HEADER_LENGTH + MAX_METADATA + MAX_PAYLOAD
 
 CODEC_NONE = 0  # 1 (lz4) and 2 (zstd) are reserved
-FLAG_ENCRYPTED = 1  # reserved
+FLAG_ENCRYPTED = 1  # the payload of a block is sealed by the key that its metadata names
 #: a reader must understand these bits, or can't read the frame; the upper 16 it may ignore
 CRITICAL_FLAGS = 0xFFFF
 
@@ -104,10 +104,9 @@ class FrameHeader:
         """Why a newer release is needed to read this frame; None if this one can."""
         if self.version > FORMAT_VERSION:
             return f"format {self.version}"
-        if self.flags & FLAG_ENCRYPTED:
-            return "an encrypted payload"
-        if self.flags & CRITICAL_FLAGS:
-            return f"flags {self.flags & CRITICAL_FLAGS:#06x}"
+        unknown = self.flags & CRITICAL_FLAGS & ~(FLAG_ENCRYPTED if self.kind == FrameKind.BLOCK else 0)
+        if unknown:
+            return f"flags {unknown:#06x}"
         if self.kind not in _KINDS:
             return f"frame kind {self.kind}"
         if self.codec != CODEC_NONE:
@@ -154,6 +153,7 @@ def encode_frame(
 ) -> list[Buffer]:
     """The frame as buffers to be written one after the other at ``offset``; their lengths add up to a multiple of 64.
 
+    The flag of an encrypted payload follows from a block's metadata, so whoever writes a block anew can't lose it.
     The payload's own buffers are passed on, not copied. Raises ValueError for an offset that is not a multiple of 64,
     and for metadata or a payload above MAX_METADATA or MAX_PAYLOAD.
     """
@@ -167,7 +167,7 @@ def encode_frame(
         FORMAT_VERSION,
         kind,
         codec,
-        0,
+        FLAG_ENCRYPTED if kind == FrameKind.BLOCK and _names_key(metadata) else 0,
         uid,
         offset,
         index,
@@ -184,6 +184,20 @@ def encode_frame(
     if payload_length % ALIGNMENT:
         frame.append(_ZEROS[: aligned(payload_length) - payload_length])
     return frame
+
+
+class _Keyed(msgspec.Struct):
+    key_id: str | None = None
+
+
+_keyed_decoder = msgspec.msgpack.Decoder(_Keyed)
+
+
+def _names_key(metadata: bytes) -> bool:
+    try:
+        return _keyed_decoder.decode(metadata).key_id is not None
+    except msgspec.MsgspecError:
+        return False  # opaque to this release, so it names nothing that it knows
 
 
 def payload_checksum(head: Buffer) -> int:

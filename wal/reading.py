@@ -23,6 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from forebay.errors import (
     CorruptionError,
     ForebayError,
+    MissingKeyError,
     NewerVersionError,
     RangeNotHeldError,
     UnreachableError,
@@ -68,6 +69,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``storage``: what the stores' clients are given (``Settings.storage``). ``blocks_directory``: where a host keeps its
     copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
     operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
+    ``key_file``: where a task finds the keys of encrypted blocks (``wal.encryption``), the same path on every host.
     ``kafka``: None where the Kafka tier is switched off; ``topic_ids``: ``life_key`` of each range → the topic's id in that life.
     """
 
@@ -80,6 +82,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[str] = frozenset()
     verify_digests: bool = False
     agent_timeout_seconds: float = 10.0
+    key_file: str | None = None
     kafka: KafkaAccess | None = None
     topic_ids: Mapping[str, str] = {}
 
@@ -91,7 +94,8 @@ def life_key(range_: OffsetRange) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TierFailure:
-    """Why a tier was passed over. ``kind``: missing | damaged | newer | unreachable | failed."""
+    """Why a tier was passed over. ``kind``: missing | damaged | newer | locked | unreachable | failed; locked: its key is
+    not at hand."""
 
     tier: Tier
     kind: str
@@ -162,6 +166,8 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
             failures.append(TierFailure(tier, "damaged", str(error)))
         except NewerVersionError as error:
             failures.append(TierFailure(tier, "newer", str(error)))
+        except MissingKeyError as error:
+            failures.append(TierFailure(tier, "locked", str(error)))
         except (urllib3.exceptions.HTTPError, ConnectionError, UnreachableError) as error:
             failures.append(TierFailure(tier, "unreachable", str(error)))
         except (ForebayError, OSError) as error:
@@ -187,13 +193,29 @@ def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tie
     """The rows of ``stored`` that the plan wants, if it is the very block that the journal names."""
     where = f"{tier} copy of block {reference.id}"
     check_same(reference, stored, where)
-    decoded = decode_block(stored.payload, stored.meta, verify_digests=plan.verify_digests, path=where)
+    payload = _plain(stored, plan, where)
+    decoded = decode_block(payload, stored.meta, verify_digests=plan.verify_digests, path=where)
     return tuple(
         to_dataframe(batch, range_.topic, plan.headers)
         for range_, batches in decoded
         if range_.label not in plan.lost
         for batch in batches
     )
+
+
+def _plain(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
+    """The payload, opened if it is sealed. The keys are read in this process, and once more if one is missing: it may have been
+    added since. They never travel in a plan."""
+    if stored.meta.key_id is None:
+        return stored.payload
+    from wal.encryption import load_keys, plain_payload
+
+    name = f"keys of {plan.key_file}"
+    try:
+        return plain_payload(stored.meta, stored.payload, _per_process(name, lambda: load_keys(plan.key_file)), where)
+    except MissingKeyError:
+        _forget(name)
+        return plain_payload(stored.meta, stored.payload, _per_process(name, lambda: load_keys(plan.key_file)), where)
 
 
 def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> None:
@@ -333,3 +355,7 @@ def _per_process(name: str, make: Callable[[], Any]) -> Any:
     if key not in _opened:
         _opened[key] = make()
     return _opened[key]
+
+
+def _forget(name: str) -> None:
+    _opened.pop((os.getpid(), name), None)

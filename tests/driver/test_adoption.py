@@ -22,6 +22,7 @@ from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 from wal import layout
 from wal.blocks import block_of_frame, encode_meta
+from wal.encryption import KeyRing
 from wal.frame import FrameKind
 from wal.scan import read_frame
 from wal.storage import MemoryStorage
@@ -89,6 +90,8 @@ class Stream(Tracked):
 
     topic_id: str = "id-1"
     kafka_answers: bool = True
+    keys: KeyRing | None = None  # the driver's
+    sealed_by: KeyRing | None = None  # the orphans' receivers'
     between: dict[str, Any] = field(default_factory=dict)  # step → what happens just before it
 
     def __post_init__(self) -> None:
@@ -109,6 +112,7 @@ class Stream(Tracked):
             self.ask_topic_ids,
             lambda: self.now_ms,
             lambda: next(uids),
+            keys=lambda: self.keys,
         )
 
     def ask_topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
@@ -141,7 +145,10 @@ class Stream(Tracked):
             lambda: 0.0,
             lambda: 7_000_000 + number,
         )
-        pending = log.append(FrameKind.BLOCK, encode_meta(meta), encode_block(rows, headers=False, compression="none"))
+        payload = encode_block(rows, headers=False, compression="none")
+        if self.sealed_by is not None:
+            meta, payload = self.sealed_by.seal(meta, payload)
+        pending = log.append(FrameKind.BLOCK, encode_meta(meta), payload)
         log.sync()
         assert pending.handle is not None
         return Block(meta, pending.handle, local=False)
@@ -230,6 +237,24 @@ def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas
     assert (held.from_offset, held.until_offset, held.token) == (0, 40, t.partition.token)
     assert held.bytes > 0 and held.max_timestamp_ms >= 0
     assert t.partition.position == 40
+
+
+def test_an_encrypted_orphan_waits_for_its_key_and_is_adopted_under_the_current_one() -> None:
+    """No key is a hindrance, never a gap."""
+    t = Stream(on_gap="record", sealed_by=KeyRing({"old": b"o" * 32}))
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 60, token))
+    t.in_trouble(low=40)
+    for t.keys in (None, KeyRing({"new": b"n" * 32})):
+        t.round()
+        assert (t.partition.position, t.partition.gaps, t.adopted()) == (0, [], [])
+    t.keys = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
+    t.round()
+    (block,) = [b for b in t.state.blocks.values() if b.meta.receiver_id == ADOPTER]
+    stored = block_of_frame(read_frame(t.wal, block.handle), block.handle.path)
+    assert stored.meta.key_id == block.meta.key_id == "new"
+    ((held, _),) = decode_block(t.keys.open(stored.meta, stored.payload, "x"), stored.meta, verify_digests=True)
+    assert (held.from_offset, held.until_offset, t.partition.position) == (0, 40, 40)
 
 
 def test_of_a_block_of_two_partitions_only_the_wanted_range_is_adopted() -> None:

@@ -118,7 +118,7 @@ def _flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
 
 
-def _with_header(data: bytes, offset: int, at: int, value: bytes) -> bytes:
+def with_header(data: bytes, offset: int, at: int, value: bytes) -> bytes:
     """A header as a newer release would write it: its checksum fits."""
     header = bytearray(data[offset : offset + 60])
     header[at : at + len(value)] = value
@@ -138,8 +138,8 @@ def variants(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "flipped-metadata", _flipped(good, second.offset + 70)
     yield "flipped-payload", _flipped(good, first.offset + first.header.payload_start + 3)
     yield "flipped-last-payload", _flipped(good, last.offset + last.header.payload_start + 3)
-    yield "newer-version", _with_header(good, second.offset, 8, struct.pack("<H", 2))
-    yield "newer-flag", _with_header(good, second.offset, 12, struct.pack("<I", 1))
+    yield "newer-version", with_header(good, second.offset, 8, struct.pack("<H", 2))
+    yield "newer-flag", with_header(good, second.offset, 12, struct.pack("<I", 1))
 
 
 def main(directory: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_frame_counts_only_in_its_segment_and_at_its_offset() -> None:
         (8, struct.pack("<H", FORMAT_VERSION + 1), "format 2"),
         (10, b"\x63", "frame kind 99"),
         (11, b"\x01", "payload codec 1"),
-        (12, struct.pack("<I", 1), "an encrypted payload"),
+        (12, struct.pack("<I", 2), "flags 0x0002"),
         (12, struct.pack("<I", 0x8000), "flags 0x8000"),
     ],
 )

@@ -1,0 +1,163 @@
+"""Encryption of blocks' payloads at rest: AES-256-GCM, keys from a file or the environment, named in each frame.
+
+A sealed payload is ``nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``. The stream and the block's id are authenticated with it,
+so a payload that was put under another block's metadata does not open. Metadata stays readable: offsets, topics, digests, and
+the id of the key. Checksums stand over the sealed bytes, so damage is found without a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from forebay.errors import CorruptionError, MissingKeyError, SettingsError
+from forebay.values import BlockMeta, check_name
+
+#: the keys themselves, as in the file, instead of ``wal.key_file``
+KEYS_VARIABLE = "FOREBAY_WAL_KEYS"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+_MAKE_ONE = "make one with `openssl rand -base64 32`"
+
+
+class KeyRing:
+    """Keys by id. The first one seals, every one opens. Shows nothing but ids."""
+
+    __slots__ = ("_ciphers", "_nonce", "current")
+
+    def __init__(self, keys: Mapping[str, bytes], nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES)) -> None:
+        """``keys``: at least one, of 32 bytes each. ``nonce`` must never give the same 12 bytes twice for one key; random ones
+        are good for 2**32 blocks."""
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
+        self._nonce = nonce
+        self.current = next(iter(keys))
+
+    def __repr__(self) -> str:
+        return f"<KeyRing: {', '.join(self._ciphers)}>"
+
+    def __contains__(self, key_id: str) -> bool:
+        return key_id in self._ciphers
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._ciphers)
+
+    def seal(self, meta: BlockMeta, payload: Any) -> tuple[BlockMeta, pa.Buffer]:
+        """The block with its payload sealed by the current key, and metadata that say so."""
+        plain = memoryview(payload).cast("B")
+        sealed = pa.allocate_buffer(NONCE_BYTES + len(plain) + TAG_BYTES)
+        target = memoryview(sealed).cast("B")
+        target[:NONCE_BYTES] = nonce = self._nonce()
+        self._ciphers[self.current].encrypt_into(nonce, plain, _bound_to(meta), target[NONCE_BYTES:])
+        return msgspec.structs.replace(meta, key_id=self.current), sealed
+
+    def open(self, meta: BlockMeta, payload: Any, where: str) -> pa.Buffer:
+        """What was sealed. ``where``: names the copy in an error. Raises MissingKeyError, CorruptionError."""
+        key_id = meta.key_id
+        assert key_id is not None, "a payload that is not sealed needs no key"
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            raise _missing(meta, f"the keys at hand are {', '.join(map(repr, self._ciphers))}")
+        sealed = memoryview(payload).cast("B")
+        if len(sealed) < NONCE_BYTES + TAG_BYTES:
+            raise CorruptionError(where, 0, f"block {meta.id}: {len(sealed)} bytes are too few for a sealed payload")
+        plain = pa.allocate_buffer(len(sealed) - NONCE_BYTES - TAG_BYTES)
+        try:
+            cipher.decrypt_into(
+                sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _bound_to(meta), memoryview(plain).cast("B")
+            )
+        except InvalidTag:
+            raise CorruptionError(
+                where,
+                0,
+                f"block {meta.id}: its payload does not open: it was changed, or {key_id!r} is another key now",
+            ) from None
+        return plain
+
+
+def plain_payload(meta: BlockMeta, payload: Any, keys: KeyRing | None, where: str) -> Any:
+    """The payload as Arrow has it, opened if it is sealed. Raises MissingKeyError, CorruptionError."""
+    if meta.key_id is None:
+        return payload
+    if keys is None:
+        raise _missing(meta, "there are no keys")
+    return keys.open(meta, payload, where)
+
+
+def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None) -> KeyRing | None:
+    """The keys in the environment's FOREBAY_WAL_KEYS, else in ``key_file``; None where neither is given.
+
+    One key per line: its id and the base64 of its 32 bytes. Empty lines and lines that begin with ``#`` count for nothing. The
+    first key seals. Raises SettingsError, which never shows a key.
+    """
+    text = (os.environ if environment is None else environment).get(KEYS_VARIABLE, "")
+    if text.strip():
+        return KeyRing(_parse(text, KEYS_VARIABLE))
+    if key_file is None:
+        return None
+    path = Path(key_file)
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise SettingsError(f"wal.key_file: {path} is no file")
+        if mode & 0o007:
+            raise SettingsError(f"wal.key_file: {path} can be read or written by everybody: `chmod o= {path}`")
+        text = path.read_text(encoding="ascii")
+    except OSError as error:
+        raise SettingsError(f"wal.key_file: {path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"wal.key_file: {path} is no text of key ids and base64") from None
+    return KeyRing(_parse(text, f"wal.key_file: {path}"))
+
+
+def _parse(text: str, source: str) -> dict[str, bytes]:
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{source}, line {number}"
+        if len(words) != 2:
+            raise SettingsError(f"{where}: write a key's id, a space, and the base64 of its {KEY_BYTES} bytes")
+        key_id, written = words
+        try:
+            check_name("key id", key_id)
+        except ValueError:
+            # not shown: who forgot the id has written the key in its place
+            raise SettingsError(
+                f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+            ) from None
+        if key_id in keys:
+            raise SettingsError(f"{where}: key {key_id!r} is there already: give each key an id of its own")
+        try:
+            key = base64.b64decode(written, validate=True)
+        except (binascii.Error, ValueError):
+            raise SettingsError(f"{where}: key {key_id!r} is no base64: {_MAKE_ONE}") from None
+        if len(key) != KEY_BYTES:
+            raise SettingsError(f"{where}: key {key_id!r} has {len(key)} bytes, not {KEY_BYTES}: {_MAKE_ONE}")
+        keys[key_id] = key
+    if not keys:
+        raise SettingsError(f"{source}: there is no key in it: {_MAKE_ONE}, and write it behind an id of your choice")
+    return keys
+
+
+def _missing(meta: BlockMeta, words: str) -> MissingKeyError:
+    return MissingKeyError(
+        f"block {meta.id} is encrypted with key {meta.key_id!r}, and {words}: "
+        f"put its line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads"
+    )
+
+
+def _bound_to(meta: BlockMeta) -> bytes:
+    return f"{meta.stream}\0{meta.id}".encode()
