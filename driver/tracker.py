@@ -549,8 +549,8 @@ class Tracker:
             or trouble is None
             or (partition.life.life, partition.position) != (search.life, search.position)
             or trouble.position != search.position
-            or partition.token != search.token  # whoever was given a newer one may write since the search began
-            or self._unsettled(partition)
+            # whoever was given a newer one may write since the search began; all others were settled, and stay so
+            or partition.token != search.token
         ):
             return Decision(False)
         self.hindered.pop(search.tp, None)

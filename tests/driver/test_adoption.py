@@ -310,6 +310,33 @@ def test_of_a_life_that_is_to_end_everything_that_touches_is_adopted_first() -> 
     assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 0)
 
 
+def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_new_one_where_it_was_cut() -> None:
+    """What Kafka holds beyond the cut are other records: they come in under the new life, also below the adopted ones."""
+    t = Stream(on_gap="record")
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 70, token))
+    told = {"kind": "truncated", "low": 0, "high": 60}
+    first = t.register("r3", "i3")
+    t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
+    t.in_trouble(**told)
+    t.beat(first, "r3")
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(65, 70)]
+    t.in_trouble(**told)
+    t.round()
+    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+
+
+def test_a_record_batch_that_fails_its_checksum_is_taken_from_an_orphan_as_far_as_it_reaches() -> None:
+    """Nobody can tell where the damaged batch ends."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 30, token))
+    t.in_trouble(kind="corrupt", low=0)
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 30)]
+
+
 def test_a_block_of_a_topic_created_again_that_does_not_say_it_was_checked_is_not_adopted() -> None:
     t = Stream(on_gap="record", topic_id="id-2")
     epoch, token = t.dead_writer()
