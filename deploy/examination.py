@@ -27,7 +27,7 @@ from wal.layout import BlockPlace, block_folder, parse_block
 from wal.reading import life_key
 from wal.recovery import Decision, Found, Verdict, assess_segment
 from wal.retention import JournalView, Position
-from wal.scan import Damage, Scanned, TornTail, scan_segment
+from wal.scan import Damage, Readable, Scanned, TornTail, scan_segment
 from wal.storage import Storage
 
 #: decisions that a person must know of
@@ -186,7 +186,7 @@ def examine(
 
 
 def examine_segment(
-    storage: Storage,
+    storage: Readable,
     path: str,
     accepted: Sequence[Block],
     view: JournalView,
@@ -262,12 +262,12 @@ def end_of(item: Scanned) -> int:
     return item.offset + item.length if isinstance(item, TornTail) else item.until
 
 
-def _is_swapped(storage: Storage, path: str) -> bool:
+def _is_swapped(storage: Readable, path: str) -> bool:
     """Whether the segment is whole at its beginning, and says that it is another."""
     return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
 
 
-def _frames_under_any_name(storage: Storage, path: str) -> Iterator[Copy]:
+def _frames_under_any_name(storage: Readable, path: str) -> Iterator[Copy]:
     """Every whole block frame: in a segment with damage any may be what the journal misses elsewhere."""
     for item in scan_segment(storage, path, swapped=True):
         if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:

@@ -521,7 +521,7 @@ def recover(
     from deploy.recovery_plan import sentences
     from wal.storage import open_storage
 
-    surroundings = Surroundings(settings, kafka=not no_kafka, agents=[_agent(text) for text in agents])
+    surroundings = Surroundings(settings, kafka=not no_kafka, agents=[agent_option(text) for text in agents])
     execute = apply_plan if applies else look
     plan = execute(
         settings,
@@ -536,7 +536,8 @@ def recover(
     return FOUND if plan.open else FINE
 
 
-def _agent(text: str) -> tuple[str, str]:
+def agent_option(text: str) -> tuple[str, str]:
+    """``h1=http://10.0.0.1:7081`` → host and url. Raises UsageError."""
     host, separator, url = text.partition("=")
     if not host or not separator or not url.startswith(("http://", "https://")):
         raise UsageError(f"--agent {text!r}: write HOST=URL, as in h1=http://10.0.0.1:7081")

@@ -98,7 +98,7 @@ class Restoration:
         """
         self._keep_whole(segment, view)
         self.settle()
-        aside = self._copy_aside(segment.path)
+        aside = copy_aside(self._wal, segment.path)
         failpoints.hit("recovery.after-aside")
         self._journal.check()
         self._wal.delete(segment.path)
@@ -149,17 +149,19 @@ class Restoration:
         if orphans:
             self._writer.sync()
 
-    def _copy_aside(self, path: str) -> str:
-        data = self._wal.read(path)
-        for number in range(_COPIES_MAX):
-            aside = aside_path(path) + (f".{number}" if number else "")
-            try:
-                self._wal.put_new(aside, data)
-            except FileExistsError:  # of an earlier call: this very copy, or another life of the same name
-                if self._wal.read(aside) != data:
-                    continue
-            return aside
-        raise ForebayError(f"{aside_path(path)} has {_COPIES_MAX} copies already: move them away")
+
+def copy_aside(storage: Storage, path: str) -> str:
+    """Copies a segment to where nothing looks for the log, durably; may be repeated. Returns where. Raises StoreError."""
+    data = storage.read(path)
+    for number in range(_COPIES_MAX):
+        aside = aside_path(path) + (f".{number}" if number else "")
+        try:
+            storage.put_new(aside, data)
+        except FileExistsError:  # of an earlier call: this very copy, or another state of the same name
+            if storage.read(aside) != data:
+                continue
+        return aside
+    raise ForebayError(f"{aside_path(path)} has {_COPIES_MAX} copies already: move them away")
 
 
 def _handle(pending: Pending) -> Handle:

@@ -12,6 +12,7 @@ _COMMANDS = {
     "inspect": "deploy.log_inspection",
     "verify": "deploy.verification",
     "follow": "deploy.follow",
+    "repair": "deploy.repair",
     "export": "deploy.export",
     "retention": "deploy.retention_report",
 }

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from forebay.errors import CorruptionError
-from forebay.values import Block, OffsetRange
+from forebay.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind
 from wal.retention import JournalView, Standing
@@ -152,7 +154,7 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
         block = named.pop(item.offset, None)
         until = item.offset + item.length
         if block is not None:
-            same = meta == block.meta and (item.length, item.header.payload_checksum) == (
+            same = _same(meta, block.meta) and (item.length, item.header.payload_checksum) == (
                 block.handle.length,
                 block.handle.checksum,
             )
@@ -179,6 +181,11 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
         if meta is not None:
             block_id, ranges = meta.id, meta.ranges
     return [_of_unnamed(path, found, item.offset, until, block_id, ranges, view, closed)]
+
+
+def _same(meta: BlockMeta | None, accepted: BlockMeta) -> bool:
+    """Whether a frame's metadata is that of the accepted block; recovery may have encrypted it with another key."""
+    return meta is not None and msgspec.structs.replace(meta, key_id=accepted.key_id) == accepted
 
 
 def _taken(named: dict[int, Block], offset: int, until: int) -> list[Block]:

@@ -261,6 +261,29 @@ def test_inspect_shows_frames_ranges_and_filters_by_partition_and_receiver(
     assert blocks(str(stream.file(block).parent)) == [["t/0[0, 10)"]]
 
 
+def test_inspect_filters_by_epoch_offsets_and_time(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block is sealed at 1 s since 1970 here."""
+    stream.take_in(0, 10)
+    stream.take_in(10, 20)
+    stream.keep()
+
+    def blocks(*arguments: str) -> list[list[str]]:
+        assert stream.run("wal", "inspect", "--json", *arguments) == 0
+        return [e["ranges"] for e in json.loads(capsys.readouterr().out)["entries"] if e["kind"] == "block"]
+
+    both = [["t/0[0, 10)"], ["t/0[10, 20)"]]
+    assert blocks("--epoch", f"{stream.epoch:016x}") == blocks("--epoch", f"{stream.epoch:X}") == both
+    assert blocks("--epoch", "1") == []
+    assert blocks("--range", "t/0[9, 10)") == both[:1]
+    assert blocks("--range", "t/0[9, 11)") == both
+    assert blocks("--range", "t/1[0, 50)") == blocks("--range", "t/0[20, 50)") == []
+    assert blocks("--since", "1970-01-01T00:00:01Z") == both
+    assert blocks("--before", "1970-01-01T00:00:01Z") == blocks("--since", "1970-01-01T00:00:02Z") == []
+    for wrong in (["--epoch", "x"], ["--range", "t/0"], ["--since", "yesterday"]):
+        assert stream.run("wal", "inspect", *wrong) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_inspect_names_damage_with_the_ranges_that_it_held_even_when_filtered(
     stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,10 @@ from wal.storage.protocol import AppendFile, Paths, check_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+#: as :meth:`LocalStorage._write_temporary` names them
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
 class LocalStorage:
@@ -135,6 +140,27 @@ class LocalStorage:
                 _sync_directory(os.path.dirname(full))
         except OSError as error:
             raise store_error(error, f"{full} can't be deleted") from error
+
+    def left_over(self, prefix: str, before_seconds: float) -> Paths:
+        """Temporary files below the folder ``prefix`` that were last written before that time (since 1970): a kill left them.
+        Relative paths, which no other method takes."""
+        found = []
+        for folder, _, names in os.walk(self._full(prefix)):
+            for name in filter(_TEMPORARY.fullmatch, names):
+                with suppress(FileNotFoundError):  # its writer is at work after all
+                    full = os.path.join(folder, name)
+                    if os.stat(full).st_mtime < before_seconds:
+                        found.append(os.path.relpath(full, self.root))
+        return sorted(found)
+
+    def remove_left_over(self, path: str) -> None:
+        """Removes what :meth:`left_over` found; no error if it is gone."""
+        folder, name = os.path.split(path)
+        check_path(folder)
+        if not _TEMPORARY.fullmatch(name):
+            raise ValueError(f"{path!r} is no temporary file")
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.root, path))
 
     def free_bytes(self) -> int | None:
         place = self.root

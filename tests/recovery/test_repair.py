@@ -1,0 +1,127 @@
+"""``wal repair``: segments mended where they lie get their very bytes back, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.repair import RepairReport, repaired
+from deploy.verification import verified
+from forebay.values import Block
+from tests.recovery.test_recovering import Alone, served
+from tests.support.logged import Logged
+from tests.support.tracked import STREAM
+from wal.storage import LocalStorage
+
+
+def repair(logged: Logged, *, yes: bool = True) -> RepairReport:
+    return repaired(STREAM, logged.journal, logged.wal, Alone(logged), yes=yes)
+
+
+@pytest.fixture(params=[False, True], ids=["file", "objects"])
+def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Logged:
+    return Logged(tmp_path, objects=request.param)
+
+
+def some_blocks(logged: Logged) -> list[Block]:
+    logged.receiver("r1")
+    blocks = [logged.take_in("r1", {0: 5, 1: 2}, local=True) for _ in range(3)]
+    logged.receiver("r1")
+    logged.keep()
+    return blocks
+
+
+@pytest.mark.parametrize("part", ["header", "metadata", "payload"])
+def test_a_frame_gets_its_very_bytes_back_from_the_local_copy(logged: Logged, part: str) -> None:
+    block = some_blocks(logged)[1]
+    before = logged.segments()
+    at = {"header": 20, "metadata": 70, "payload": block.handle.length - 3}[part]
+    logged.flip(block.handle.path, block.handle.offset + at)
+    damaged = logged.wal.read(block.handle.path)
+    looked = repair(logged, yes=False)
+    assert looked.mended[0].blocks == (block.id,) and logged.wal.read(block.handle.path) == damaged
+    done = repair(logged)
+    assert logged.segments() == before
+    assert logged.wal.read(done.mended[0].aside) == damaged
+    assert not repair(logged).mended
+
+
+def test_a_segment_that_was_cut_gets_all_of_its_accepted_blocks_back(logged: Logged) -> None:
+    """INV-1: an accepted tail is never taken for torn."""
+    block = some_blocks(logged)[0]
+    before = logged.segments()
+    logged.overwrite(block.handle.path, before[block.handle.path][: block.handle.offset + 100])
+    repair(logged)
+    for path, data in before.items():  # padding after the last payload may be missing or there
+        assert logged.wal.read(path).rstrip(b"\0") == data.rstrip(b"\0")
+
+
+def test_a_damaged_segment_header_is_written_again(logged: Logged) -> None:
+    block = some_blocks(logged)[0]
+    logged.flip(block.handle.path, 70)
+    assert [m.header for m in repair(logged).mended] == [True]
+    assert verified(logged.wal, STREAM, logged.journal).findings == ()
+    served(logged, block)
+
+
+def test_a_torn_tail_is_cut_off_only_where_nobody_writes_and_nothing_names_it(tmp_path: Path) -> None:
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    orphan = logged.orphan("r1", {0: 5})
+    logged.keep()
+    path = block.handle.path
+    torn = logged.wal.read(path)[: orphan.handle.offset + 200]
+    logged.overwrite(path, torn)
+    assert not repair(logged).mended  # its writer may be in the middle of it
+    assert logged.wal.read(path) == torn
+    logged.receiver("r1")
+    logged.keep()
+    assert [m.cut for m in repair(logged).mended] == [200]
+    assert logged.wal.read(path) == torn[: orphan.handle.offset]
+    served(logged, block)
+
+
+def test_a_segment_that_its_receiver_may_still_write_is_not_replaced(tmp_path: Path) -> None:
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5}, local=True)
+    logged.keep()
+    logged.damage(block)
+    report = repair(logged)
+    assert not report.mended and block.id in report.left[0]
+
+
+def test_what_no_copy_has_is_left_and_said(logged: Logged) -> None:
+    """INV-5."""
+    block = some_blocks(logged)[1]
+    logged.damage(block)
+    logged.local_file(block).unlink()
+    before = logged.segments()
+    report = repair(logged)
+    assert report.left == (
+        f"block {block.id} with {', '.join(r.label for r in block.meta.ranges)} is not whole in {block.handle.path}",
+    )
+    assert logged.segments() == before
+
+
+def test_temporary_files_that_a_kill_left_are_removed_and_those_being_written_are_not(tmp_path: Path) -> None:
+    logged = Logged(tmp_path)
+    some_blocks(logged)
+    folder = tmp_path / "wal" / STREAM
+    old, new = folder / f".x.seg.{'a' * 16}.tmp", folder / f".y.seg.{'b' * 16}.tmp"
+    strange = folder / ".hidden"
+    for file in (old, new, strange):
+        file.write_bytes(b"half")
+    for file in (old, strange):
+        os.utime(file, (1, 1))
+    assert repair(logged, yes=False).temporaries == (f"{STREAM}/{old.name}",)
+    assert old.exists()
+    repair(logged)
+    assert not old.exists() and new.exists() and strange.exists()
+    assert isinstance(logged.wal, LocalStorage)
+    for path in (f"../{old.name}", f"{STREAM}/../../{old.name}", f"{STREAM}/lineage-00000001"):
+        with pytest.raises(ValueError, match=r"parts are letters|no temporary file"):
+            logged.wal.remove_left_over(path)
