@@ -85,6 +85,14 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
         (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
         for loss in report.losses
     ]
+    for rebuild in report.rebuilds:
+        told.append((f"the journal was lost and rebuilt as lineage {rebuild.lineage}; {rebuild.attested} offsets are "
+                     f"called finished by its snapshot copy alone", rebuild.copy, rebuild.cause))  # fmt: skip
+        told += [
+            (f"{f'batch {batch.batch_id}' if batch.batch_id else 'a batch of unknown id'} may have run before the rebuild, "
+             "and was given to the job again", ", ".join(batch.ranges), rebuild.cause)
+            for batch in rebuild.repeated
+        ]  # fmt: skip
     for replay in report.replays:
         how = "" if replay.completed_ms is not None else f" ({replay.completed} of {replay.batches} done)"
         what = f"replay {replay.replay}: completed batches ran again, each with the rows it had{how}"
@@ -118,7 +126,8 @@ def sentence(finding: Finding) -> str:
 def audit(invocation: Invocation) -> int:
     """Lay all batches, waiting blocks and gaps of each partition side by side: what is there twice, or not at all?
 
-    Gaps, new lives, accepted losses and replays are listed with who decided them and why; they are no findings.
+    Gaps, new lives, accepted losses, replays and rebuilds of the journal are listed with who decided them and why; they
+    are no findings.
 
     Reads the journal alone: it fences nobody, and a driver may be at work. Exits with 1 on any finding.
     """

@@ -25,6 +25,7 @@ _COMMANDS = {
     "offsets": "deploy.offsets",
     "audit": "deploy.audit",
     "wal": "deploy.wal_commands",
+    "journal": "deploy.journal",
     "recover": "deploy.recovery",
 }
 

@@ -15,11 +15,12 @@ import msgspec
 
 from driver import history, journal
 from driver.history import FinishedBatch, FinishedRange
-from driver.state import State
+from driver.state import RepeatedBatch, State
 from forebay.errors import UsageError
 from wal.storage import Storage
 
 _NO_CAUSES: Mapping[str, str] = {}
+ATTESTED = -2  # stands for "finished by a snapshot copy's word" among batch ids
 WAITING = 0  # stands for "in no batch yet" among batch ids
 
 
@@ -65,11 +66,25 @@ class AuditedReplay(msgspec.Struct, frozen=True):
     losses: tuple[AuditedLoss, ...]
 
 
+class AuditedRebuild(msgspec.Struct, frozen=True):
+    """The journal was lost and rebuilt as ``lineage``. ``repeated``: batches that may have run before and were given to the
+    job again under new ids (0: ids that nobody knows), with their ranges; ``attested``: offsets that a snapshot copy alone
+    calls finished."""
+
+    lineage: int
+    time_ms: int
+    cause: str
+    copy: str
+    repeated: tuple[RepeatedBatch, ...]
+    attested: int
+
+
 class AuditedLife(msgspec.Struct, frozen=True):
     """One life of one partition: offsets ``[start, until)`` taken in, by ``batches`` completed or allocated batches.
 
     ``records`` counts those in batches and waiting; ``skipped`` is offsets inside ranges that hold no record (compaction,
-    markers); ``waiting`` records are in no batch yet; ``duplicates`` and ``missing`` count offsets.
+    markers); ``waiting`` records are in no batch yet; ``duplicates`` and ``missing`` count offsets;
+    ``attested`` offsets were finished before a rebuild, and no history of them survived.
     """
 
     topic: str
@@ -87,6 +102,7 @@ class AuditedLife(msgspec.Struct, frozen=True):
     accepted_losses: tuple[str, ...]
     duplicates: int
     missing: int
+    attested: int = 0
 
 
 class AuditReport(msgspec.Struct, frozen=True):
@@ -99,6 +115,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     losses: tuple[AuditedLoss, ...] = ()
     replays: tuple[AuditedReplay, ...] = ()
+    rebuilds: tuple[AuditedRebuild, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -151,7 +168,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 label for label in lost if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){life}")
             )
 
-    in_history = {batch.batch_id: batch for batch in archived}
+    in_history = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
     for batch in in_history.values():
         add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes)
     for pending in state.batches.values():
@@ -164,6 +181,11 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 pending.loss_causes,
             )
     add(history.merge(r for b in state.waiting for r in state.blocks[b].meta.ranges), WAITING, ())
+
+    for rebuild in state.rebuilds:
+        for a in rebuild.attested:
+            line = lines.setdefault((a.topic, a.partition, a.life), _Line())
+            line.pieces.append(_Piece(a.from_offset, a.until_offset, 0, ATTESTED))
 
     lives: list[AuditedLife] = []
     findings: list[Finding] = []
@@ -182,7 +204,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 Finding(kind, partition.topic, partition.partition, life.life, begin, end, batches)
                 for kind, begin, end, batches in found
             ]
-            taken = sum(p.until_offset - p.from_offset for p in line.pieces)
+            taken = sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id != ATTESTED)
             lives.append(
                 AuditedLife(
                     topic=partition.topic,
@@ -192,7 +214,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                     start=life.start,
                     until=until,
                     completed_until=partition.completed if current else until,
-                    batches=len({p.batch_id for p in line.pieces if p.batch_id != WAITING}),
+                    batches=len({p.batch_id for p in line.pieces if p.batch_id not in (WAITING, ATTESTED)}),
                     records=sum(p.records for p in line.pieces),
                     waiting=sum(p.records for p in line.pieces if p.batch_id == WAITING),
                     skipped=taken - sum(p.records for p in line.pieces),
@@ -200,6 +222,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                     accepted_losses=tuple(sorted(line.losses)),
                     duplicates=sum(e - b for kind, b, e, _ in found if kind == "duplicate"),
                     missing=sum(e - b for kind, b, e, _ in found if kind == "missing"),
+                    attested=sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id == ATTESTED),
                 )
             )
     for (topic, number, life_number), line in lines.items():
@@ -221,6 +244,17 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         lives=tuple(lives),
         findings=tuple(findings),
         losses=tuple(losses),
+        rebuilds=tuple(
+            AuditedRebuild(
+                lineage=rebuild.lineage,
+                time_ms=rebuild.time_ms,
+                cause=rebuild.cause,
+                copy=rebuild.copy,
+                repeated=rebuild.repeated,
+                attested=sum(a.until_offset - a.from_offset for a in rebuild.attested),
+            )
+            for rebuild in state.rebuilds
+        ),
         replays=tuple(
             AuditedReplay(
                 replay=replay.replay,

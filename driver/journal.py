@@ -317,7 +317,10 @@ def opening(
     failpoints.hit("journal.after-snapshot")
     journal.check()
     if wal is not None:
-        first_claim = storage.read(claim_path(stream, numbered(lineage_of(epoch), 1)))
+        try:
+            first_claim = storage.read(claim_path(stream, numbered(lineage_of(epoch), 1)))
+        except FileNotFoundError:  # lost while it was opened
+            raise lineage.unfinished(storage, stream, lineage_of(epoch)) from None
         lineage.mark(storage, wal, stream, lineage_of(epoch), first_claim)
     journal.drop_superseded()
     return journal, state

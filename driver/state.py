@@ -105,10 +105,14 @@ class Partition(msgspec.Struct):
 
     @property
     def preceding_gap(self) -> Gap | None:
-        """The gap that ends at the position, if the last thing recorded of this life is one."""
-        if self.gaps and self.gaps[-1].life == self.life.life and self.gaps[-1].gap.until_offset == self.position:
-            return self.gaps[-1].gap
-        return None
+        """The gap that ends at the position, if the last thing recorded of this life is one; if gaps follow one another, all
+        of them as one, so that the WAL alone tells how the position got here."""
+        begin, cause = self.position, ""
+        for recorded in reversed(self.gaps):
+            if recorded.life != self.life.life or recorded.gap.until_offset != begin:
+                break
+            begin, cause = recorded.gap.from_offset, cause or recorded.gap.cause
+        return Gap(begin, self.position, cause) if begin < self.position else None
 
 
 class Receiver(msgspec.Struct):
@@ -165,6 +169,38 @@ class SnapshotCopy(msgspec.Struct, frozen=True):
     path: str
 
 
+class RepeatedBatch(msgspec.Struct, frozen=True):
+    """A batch of an older lineage that may have run, and whose blocks wait again. ``batch_id`` 0: begun after the snapshot
+    copy, under ids that nobody knows. ``ranges``: labels."""
+
+    batch_id: int
+    number: int
+    ranges: tuple[str, ...]
+
+
+class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+    """Offsets that a snapshot copy calls finished, of which no history survived."""
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+
+
+class Rebuild(msgspec.Struct, frozen=True):
+    """How ``lineage`` began: from the snapshot copy at ``copy``; ``cause``: who did it. Batches of older lineages with a
+    number above ``known_number`` do not count: what they held waited again."""
+
+    lineage: int
+    time_ms: int
+    cause: str
+    copy: str
+    known_number: int
+    repeated: tuple[RepeatedBatch, ...]
+    attested: tuple[AttestedRange, ...]
+
+
 class State(msgspec.Struct, dict=True):
     """Everything the journal says. A snapshot is this struct as msgpack.
 
@@ -203,6 +239,8 @@ class State(msgspec.Struct, dict=True):
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
     uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
 
+    rebuilds: list[Rebuild] = []
+
     def __post_init__(self) -> None:
         self.__dict__["index"] = BlockIndex.of(self)
 
@@ -216,6 +254,11 @@ class State(msgspec.Struct, dict=True):
         """Whether both copies say of every block in the segment that it is released (INV-8)."""
         share = self.index.segments.get(path)
         return share is None or (len(self.copies) == 2 and self.uncovered.keys().isdisjoint(share.blocks))
+
+    def is_void(self, batch_id: int, number: int) -> bool:
+        """Whether a rebuild dissolved the batch, though a driver of an older lineage may still have called it finished."""
+        following = next((r for r in self.rebuilds if r.lineage > lineage_of(batch_id)), None)
+        return following is not None and number > following.known_number
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self.partitions.get(str(tp))

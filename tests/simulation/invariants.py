@@ -15,12 +15,13 @@ from driver import audit, history, journal
 from driver import events as ev
 from driver.block_index import BlockIndex
 from driver.discovery import LostJournal
+from driver.lineage import LineageFound
 from driver.state import BrokenInvariant, Partition, State
 from driver.tracker import Decision, Request
 from forebay import messages as m
 from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
 from forebay.records import decode_block
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of
+from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, lineage_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage
 from wal import layout
@@ -88,6 +89,10 @@ class Invariants:
         self._covering: frozenset[str] | None = None
         self._commits_checked: Any = None
         self.durable: State | None = None
+        self.lost = False  # the journal is lost, and not rebuilt yet
+        self._before: State | None = None  # what it durably said when it was lost
+        self._finished_before: tuple[history.FinishedBatch, ...] = ()
+        self._past: dict[int, int] = {}  # batches that were completed before a loss: id → number
         self.finished: tuple[history.FinishedBatch, ...] = ()
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
         self._cleaned: set[str] = set()  # blocks whose deletion was durably intended
@@ -118,6 +123,8 @@ class Invariants:
         self._signature = signature
         try:
             reading = journal.read(self._journal, self._world.stream)  # type: ignore[arg-type]
+            if reading.state is None and self.durable is not None:
+                self._lose(self.durable)
             finished_signature = tuple(entry for entry in signature if "/history/" in entry[0])
             if finished_signature != self._history_signature:
                 self._history_signature = finished_signature
@@ -129,7 +136,53 @@ class Invariants:
             raise InvariantViolation("INV-7", f"the durable journal can't be read: {error}") from error
         self.durable = reading.state
         if self.durable is not None:
+            if self.lost:
+                self._rebuilt(self.durable)
             self._check_state(self.durable)
+
+    def has_copy(self) -> bool:
+        self._refresh()
+        return self.durable is not None and bool(self.durable.copies)
+
+    def _lose(self, before: State) -> None:
+        """The journal is gone, or a rebuild has begun a lineage that has no state yet."""
+        self.lost, self._before, self._finished_before = True, before, self.finished
+        self._past.update({batch.batch_id: batch.number for batch in self.finished})
+        self._past.update(
+            {b.batch_id: b.number for b in before.batches.values() if b.number <= before.completed_number}
+        )
+
+    def _rebuilt(self, state: State) -> None:
+        """No position went back, but over a gap that no frame tells of; no batch runs again that is not named."""
+        before = self._before
+        assert before is not None
+        if state.lineage <= before.lineage:
+            raise InvariantViolation("INV-4", f"lineage {state.lineage} was opened after {before.lineage} was lost")
+        self.lost = False
+        for key, old in before.partitions.items():
+            new = state.partitions.get(key)
+            gap = old.preceding_gap
+            least = old.position if gap is None else gap.from_offset
+            if new is None or (new.life.life, new.position) < (old.life.life, least):
+                at = "is not there" if new is None else f"stands at {new.position}"
+                raise InvariantViolation("INV-1", f"{key} was at {old.position}, and {at} after the rebuild")
+        record = state.rebuilds[-1]
+        named = {batch.batch_id for batch in record.repeated}
+        waiting = [r for b in state.waiting for r in state.blocks[b].meta.ranges]
+        for batch in (*self._finished_before, *(b for b in before.batches.values() if b.completed_ms is not None)):
+            if state.is_void(batch.batch_id, batch.number) and batch.batch_id not in named and 0 not in named:
+                raise InvariantViolation("INV-3", f"batch {batch.batch_id} may run again, and is not named")
+        for finished in self._finished_before:
+            if state.is_void(finished.batch_id, finished.number):
+                continue
+            for r in finished.ranges:
+                for held in waiting:
+                    if (
+                        (held.topic, held.partition, held.life) == (r.topic, r.partition, r.life)
+                        and held.from_offset < r.until_offset
+                        and r.from_offset < held.until_offset
+                    ):
+                        raise InvariantViolation("INV-3", f"{held.label} waits again, batch {finished.batch_id} counts")
 
     def _check_state(self, state: State) -> None:
         covering = self._copies_call_released() if state.cleaning_segments else None
@@ -303,9 +356,13 @@ class Invariants:
         if now == self._commits_checked:
             return
         self._commits_checked = now
+        if self.lost:
+            return
         for tp, committed in group.committed.items():
             found = _METADATA.fullmatch(committed.metadata)
             assert found is not None
+            if self.durable is not None and int(found[1]) < self.durable.lineage:
+                continue  # before a rebuild, which may have to find a gap again
             position = self._durable_position(tp, int(found[2]))
             if committed.offset > position:
                 raise InvariantViolation(
@@ -358,8 +415,15 @@ class Invariants:
         """INV-7: the state of a driver whose events are durable, and whom no other has superseded, is the journal's."""
         self._same_as_durable(driver)
 
+    def _knows_no_loss(self, driver: DriverProcess) -> bool:
+        """Whether the driver leads a journal that was lost under it: what it says binds nobody, but what it accepts is in
+        the WAL, and must be found there."""
+        return self.lost or (self.durable is not None and lineage_of(driver.journal.epoch) < self.durable.lineage)
+
     def _same_as_durable(self, driver: DriverProcess) -> None:
         self._refresh()
+        if self._knows_no_loss(driver):
+            return
         if self.durable is None or _encoded(self.durable) != _encoded(driver.tracker.state):
             raise InvariantViolation("INV-7", f"{driver.name}'s state is not what the durable journal replays to")
         if driver.tracker.state.index != BlockIndex.of(self.durable):
@@ -385,6 +449,12 @@ class Invariants:
         """An answer leaves: what it promises must be in the durable journal, now and from now on."""
         self._refresh()
         state = self.durable
+        if self.lost:
+            if isinstance(answer, m.ReportAnswer):
+                self._accepted.update({r.block_id: driver.name for r in answer.results if r.accepted})
+            return
+        if self._knows_no_loss(driver) and isinstance(answer, m.LookAnswer):
+            return
         if isinstance(answer, m.ReportAnswer):
             for result in answer.results:
                 if not result.accepted:
@@ -411,6 +481,9 @@ class Invariants:
     def deleting(self, driver: DriverProcess, path: str) -> None:
         """INV-8: bytes go only after the journal durably says that nothing needs them."""
         self._refresh()
+        if self._knows_no_loss(driver):
+            self._cleaned.update(b.id for b in driver.tracker.state.blocks.values() if b.handle.path == path)
+            return
         if self._world.wal.exists(path) and (self.durable is None or path not in self.durable.cleaning_segments):
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
 
@@ -422,7 +495,7 @@ class Invariants:
 
     def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
         """A driver ends when fenced, and when its journal's store fails. Everything else is a finding."""
-        if isinstance(error, FencedError | StoreError):
+        if isinstance(error, FencedError | StoreError) or (isinstance(error, LineageFound) and self.lost):
             return
         if isinstance(error, LostJournal):
             raise InvariantViolation("INV-1", f"{driver.name} ended: {error}") from error
@@ -474,6 +547,9 @@ class Invariants:
         assert state is not None
         completed = {b.batch_id for b in self.finished}
         completed |= {b.batch_id for b in state.batches.values() if b.completed_ms is not None}
+        completed |= self._past.keys()
+        numbers = {**self._past, **{b.batch_id: b.number for b in self.finished}}
+        completed -= {batch for batch in completed if batch in numbers and state.is_void(batch, numbers[batch])}
         seen: set[str] = set()
         for batch_id in sorted(completed):
             for _, rows in self.runs[batch_id]:

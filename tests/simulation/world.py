@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from driver import journal
+from driver import journal, rebuild
 from driver.adoption import Adopter
 from driver.history import HistoryWriter
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
+from forebay.errors import FencedError, StoreError
 from forebay.settings import ReceiverSettings
 from forebay.units import Duration, Size
 from forebay.values import TopicPartition
@@ -27,7 +28,7 @@ from tests.simulation.kafka import Kafka
 from tests.simulation.network import COPIES_MAX, Exchange, Network
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.scheduler import Step, TraceMismatch, draw, find
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.forgetful import Crash, ForgetfulStorage
 
 STREAM = "sim"
 TOPIC = "t"
@@ -36,7 +37,9 @@ STEP_SECONDS = 0.005
 #: rounds of everybody's steps after the faults have ended, within which all must be taken in and completed
 CALM_ROUNDS = 600
 #: kinds of faults that a run may have
-FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka")
+#: weight of the fault that loses the journal, and how often it may come
+LOSSES_MAX = 2
+FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal")
 #: records produced in one run at most
 RECORDS_MAX = 400
 _ALL_THERE_IS = 1 << 40
@@ -77,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             snapshot_events=random.choice((3, 12, 1_000)),
             segment_bytes=random.choice((1, 6_000, 100_000)),
             drivers_at_once=random.choice((1, 2, 2, 3)),
-            faults=tuple(fault for fault in FAULTS if random.random() < 0.7),
+            faults=tuple(fault for fault in FAULTS if random.random() < (0.3 if fault == "journal" else 0.7)),
             quiet=random.choice((5, 20, 60)),
             journal_objects=random.random() < 0.4,
             wal_objects=random.random() < 0.5,
@@ -94,6 +97,7 @@ class Kinds:
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter
+    rebuilt: Callable[..., rebuild.Plan] = rebuild.rebuilt
     adopter: type[Adopter] = Adopter
 
 
@@ -120,6 +124,8 @@ class World:
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
         self.drivers: list[DriverProcess] = []  # those that live
+        self.rebuilding: Generator[str, None, rebuild.Plan] | None = None
+        self.losses = 0
         self.calm = False
         self.taken: list[str] = []
         self._uids = itertools.count(1)
@@ -236,12 +242,30 @@ class World:
             yield _fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
             yield _fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
         yield from self._late_steps()
+        if "journal" in faults and self._can_lose_journal():
+            yield _fault(Step("lose journal", self._lose_journal, 1, range(2)))
+        yield from self._rebuild_steps("journal" in faults)
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
                     yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
+
+    def _can_lose_journal(self) -> bool:
+        """A topic that was created again while nobody knew of it leaves blocks of which nobody can tell what they hold."""
+        again = self.kafka.topics[TOPIC].incarnation > 1
+        return not again and not self.invariants.lost and self.losses < LOSSES_MAX and self.invariants.has_copy()
+
+    def _rebuild_steps(self, faults: bool) -> Iterator[Step]:
+        if self.rebuilding is not None:
+            yield Step("rebuild step", self._go_on_rebuilding, 40)
+            if faults:
+                yield _fault(Step("rebuild kill", self._kill_rebuild, 4))
+                for name, disk in (("journal", self.journal), ("wal", self.wal)):
+                    yield _fault(Step(f"rebuild crash {name}", partial(self._crash_rebuild, disk), 8, range(1, 12)))
+        elif self.invariants.lost:
+            yield Step("rebuild", self._rebuild, 10)
 
     def _late_steps(self) -> Iterator[Step]:
         """Objects that were sent, and whose sender heard an error or died."""
@@ -308,7 +332,7 @@ class World:
                 weight = 40 if self.invariants.unreported(TopicPartition(TOPIC, partition)) else 2
                 yield _fault(Step(f"outlive {where}", partial(self._outlive, partition), weight, range(1, 101)))
         if "kafka" in self.options.faults:
-            if topic.incarnation < 3:
+            if topic.incarnation < 3 and not self.losses:
                 yield _fault(Step("recreate", topic.recreate, 1))
             yield from self._operator_steps()
 
@@ -358,6 +382,7 @@ class World:
             if member not in members:
                 yield Step(f"expire {member}", partial(self.kafka.group.leave, member))
         yield from self._late_steps()
+        yield from self._rebuild_steps(False)
         yield from self._operator_steps()
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
@@ -372,6 +397,52 @@ class World:
         self._started[name] = self._started.get(name, 0) + 1
         self.receivers[name] = self.kinds.receiver(self, name, self._started[name])
         self.receivers[name].tick()
+
+    def _lose_journal(self, history_survives: int) -> None:
+        """All of it is gone, perhaps but for the history. Drivers that run die with their disk; one that is paused does not
+        know."""
+        for driver in self.drivers:
+            if not driver.paused:
+                driver.kill()
+        self.losses += 1
+        for path in self.journal.list(""):
+            if not (history_survives and f"{STREAM}/history/" in path):
+                self.journal.forget(path)
+        self.journal.late.clear()
+        self._kill_rebuild()
+
+    def _rebuild(self) -> None:
+        self.rebuilding = rebuild.steps(
+            self.journal,
+            self.wal,
+            STREAM,
+            "rebuild",
+            self.wall_ms,
+            lambda: self.now,
+            self.new_uid,
+            1_000_000,
+            self.kinds.rebuilt,
+        )
+
+    def _go_on_rebuilding(self) -> None:
+        assert self.rebuilding is not None
+        try:
+            next(self.rebuilding)
+        except (StopIteration, FencedError, StoreError):
+            self.rebuilding = None
+
+    def _crash_rebuild(self, disk: ForgetfulStorage, at: int) -> None:
+        disk.crash_at_step = disk.steps + at
+        try:
+            self._go_on_rebuilding()
+        except Crash:
+            self._kill_rebuild()
+        disk.crash_process()
+
+    def _kill_rebuild(self) -> None:
+        if self.rebuilding is not None:
+            self.rebuilding.close()
+            self.rebuilding = None
 
     def _start_driver(self) -> None:
         self._drivers_started += 1
@@ -431,6 +502,7 @@ class World:
         """All drivers die, the journal's disk forgets."""
         for driver in self.drivers:
             driver.kill()
+        self._kill_rebuild()
         self.journal.crash_host(Random(seed))
         self.invariants.hosts_crashed()
 

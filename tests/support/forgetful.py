@@ -101,6 +101,12 @@ class ForgetfulStorage:
         if path not in self._cached:
             self._cached[path] = self._durable[path] = _Inode([_Extent(data, "durable")])
 
+    def forget(self, path: str) -> None:
+        """The file is gone for good, as if the disk had lost it. Whoever has it open writes on, into nothing."""
+        self.steps += 1
+        self._cached.pop(path, None)
+        self._durable.pop(path, None)
+
     def crash_process(self) -> None:
         """The process ends, the host lives: all that was written is still there to read, and is still not durable.
         Ends an armed ``crash_at_step``.
