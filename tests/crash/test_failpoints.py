@@ -53,6 +53,8 @@ ARRIVALS = {
 }
 OPENING = ("journal.opening", "journal.after-snapshot")
 REBALANCE = ("receiver.revoke",)
+#: tests/integration/test_rebuild.py
+REBUILD = tuple(f"rebuild.after-{step}" for step in ("marker", "claim", "blocks", "history", "snapshot"))
 #: tests/integration/test_adoption.py
 ADOPTION = tuple(f"adoption.before-{step}" for step in ("search", "claim", "write", "report", "release"))
 #: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
@@ -87,7 +89,7 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *RECOVERY]) == sorted(failpoints.NAMES)
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY]) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("failpoint", ARRIVALS)

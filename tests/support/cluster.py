@@ -384,11 +384,14 @@ class Cluster:
             f"{count} records completed",
         )
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(
+        self, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Runs ``forebay`` as a person would."""
         return subprocess.run(
             [_COMMAND, "--config", str(self._config), *arguments],
             capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=self.folder, check=False,
+            env={**os.environ, **(environment or {})},
         )  # fmt: skip
 
     # ---- what it did -------------------------------------------------------------------------------------------------
