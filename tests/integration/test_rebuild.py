@@ -1,4 +1,4 @@
-"""The journal is deleted under a stream of real processes, and rebuilt from the WAL: nothing is lost, what runs twice is named."""
+"""The journal is deleted under a stream of real processes, and rebuilt from the WAL: nothing is lost, repeats are named."""
 
 from __future__ import annotations
 
