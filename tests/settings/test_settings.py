@@ -124,6 +124,59 @@ def test_pass_through_values_become_the_text_their_reader_wants() -> None:
     assert settings.spark == {"spark.executor.cores": "2"}
 
 
+STORES = """
+[storage.s3]
+endpoint_url = "http://127.0.0.1:9"
+client_kwargs = { region_name = "eu" }
+[storage.hdfs]
+dfs.replication = 2
+"""
+
+
+def test_settings_of_stores_go_to_their_clients_as_those_take_them(tmp_path: Path) -> None:
+    """Hadoop's keys have dots and texts; the others' are a constructor's arguments."""
+    assert loaded(tmp_path, {}, GOOD + STORES).storage == {
+        "s3": {"endpoint_url": "http://127.0.0.1:9", "client_kwargs": {"region_name": "eu"}},
+        "hdfs": {"dfs.replication": "2"},
+    }
+    overrides = {
+        "FOREBAY__STORAGE__S3__ENDPOINT_URL": "http://b:1",
+        "FOREBAY__STORAGE__S3__ANON": "true",
+        "FOREBAY__STORAGE__S3__CLIENT_KWARGS": '{ region_name = "us" }',
+        "FOREBAY__STORAGE__S3__REQUEST_TIMEOUT": "3s",
+        "FOREBAY__STORAGE__HDFS__DFS_REPLICATION": "3",
+    }
+    assert loaded(tmp_path, overrides, GOOD + STORES).storage == {
+        "s3": {
+            "endpoint_url": "http://b:1",
+            "client_kwargs": {"region_name": "us"},
+            "anon": True,
+            "request_timeout": "3s",
+        },
+        "hdfs": {"dfs.replication": "3"},
+    }
+
+
+@pytest.mark.parametrize(
+    "line", ['secret = "hush"', 'client_kwargs = { aws_secret_access_key = "hush" }', 'token = "hush"', 'key = "hush"']
+)
+def test_secrets_of_stores_are_refused_and_not_repeated(tmp_path: Path, line: str) -> None:
+    """The file is copied and shown, and its values go to tasks."""
+    with pytest.raises(SettingsError, match="secrets don't belong") as caught:
+        loaded(tmp_path, {}, f"{GOOD}[storage.s3]\n{line}\n")
+    assert "hush" not in str(caught.value)
+    with pytest.raises(SettingsError, match="FOREBAY__STORAGE__S3__SECRET") as caught:
+        loaded(tmp_path, {"FOREBAY__STORAGE__S3__SECRET": "hush"})
+    assert "hush" not in str(caught.value)
+
+
+def test_the_settings_of_an_unknown_store_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"storage\.ftp.*\[storage\.s3\]"):
+        loaded(tmp_path, {}, GOOD + "[storage.ftp]\nx = 1\n")
+    with pytest.raises(SettingsError, match="FOREBAY__STORAGE__S3: write"):
+        loaded(tmp_path, {"FOREBAY__STORAGE__S3": "x"})
+
+
 def test_a_starting_moment_may_be_a_date_with_a_time_zone(tmp_path: Path) -> None:
     text = GOOD.replace("[wal]", "[kafka.starting_offsets]\ntimestamp = 1970-01-01T00:00:01Z\n[wal]")
     assert loaded(tmp_path, {}, text).kafka.starting_offsets == {"timestamp": 1000}

@@ -305,7 +305,7 @@ class Invariants:
             if path not in sizes:
                 sizes[path] = self._wal.size(path)
             if sizes[path] < block.handle.offset + block.handle.length:
-                deleted = not self._world.wal.exists(path)
+                deleted = path in self._world.wal.deleted
                 raise InvariantViolation(
                     "INV-8" if deleted else "INV-1",
                     f"block {block.id} is in the journal, the WAL {'lost' if deleted else 'does not durably hold'} it",

@@ -5,6 +5,7 @@ The product has no switches for them: a mistake is a subclass, or a generator in
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from driver.state import Writer
 from driver.tracker import ADOPTER, CleanSegment, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
+from forebay.errors import StoreError
 from forebay.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
@@ -31,6 +33,7 @@ from receiver.partition import Partition, Phase
 from tests.simulation.driver_process import Decided, DriverProcess
 from tests.simulation.world import Kinds
 from wal.frame import FrameKind
+from wal.writer import LogWriter
 
 
 class SeekingMachine(ReceiverMachine):
@@ -183,6 +186,14 @@ class HastyTracker(Tracker):
             share.blocks = whole
 
 
+class HopefulWriter(LogWriter):
+    """Takes a request that was not answered for one that was carried out."""
+
+    def _put(self, whole: Any) -> None:
+        with contextlib.suppress(StoreError):
+            super()._put(whole)
+
+
 class ForgettingHistoryWriter(HistoryWriter):
     """After a full disk it writes what waited, and takes what it was given since for written."""
 
@@ -257,6 +268,7 @@ MISTAKES = (
     _mistake("gap-while-an-old-writer-can-still-sync", "INV-2", tracker=ImpatientTracker),
     _mistake("whole-block-adopted", "INV-2", tracker=WholeBlockTracker, adopter=WholeBlockAdopter),
     _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
+    _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
     _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),

@@ -244,7 +244,7 @@ class ReceiverProcess:
 
     def _open_epoch(self, epoch: int) -> None:
         world = self.world
-        self._writer = LogWriter(
+        self._writer = world.kinds.writer(
             world.wal,
             lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),
             SegmentIdentity(world.stream, self.receiver_id, epoch, lineage_of(epoch)),

@@ -182,6 +182,19 @@ def claim_without_compare_and_set() -> Script:
     return script
 
 
+def put_without_an_answer_taken_for_done() -> Script:
+    """The WAL's store does not answer a put, and carries it out when the block has long been accepted, or never."""
+    script = Script(wal_objects=True, faults=("receiver",))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 sync"), without=("r1.1 sync",))
+    script.do("r1.1 sync-lands-late")
+    script.perhaps("r1.1 sync")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4, optional=True)
+    script.do("wal lands-late 0")
+    return script
+
+
 def append_after_take_over() -> Script:
     """A driver is paused between deciding and writing; another one takes over; the first wakes and writes all the same."""
     script = Script(faults=("driver",))
@@ -379,6 +392,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "answer-before-durable": answer_before_durable,
     "journal-order-unlike-decisions": journal_order_unlike_decisions,
     "claim-without-compare-and-set": claim_without_compare_and_set,
+    "put-without-an-answer-taken-for-done": put_without_an_answer_taken_for_done,
     "append-after-take-over": append_after_take_over,
     "deletion-after-take-over": deletion_after_take_over,
     "orphan-deleted-before-its-report": orphan_deleted_before_its_report,

@@ -29,6 +29,7 @@ from tests.simulation.network import COPIES_MAX, Exchange, Network
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.scheduler import Step, TraceMismatch, draw, find
 from tests.support.forgetful import Crash, ForgetfulStorage
+from wal.writer import LogWriter
 
 STREAM = "sim"
 TOPIC = "t"
@@ -98,6 +99,7 @@ class Kinds:
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter
     rebuilt: Callable[..., rebuild.Plan] = rebuild.rebuilt
+    writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
 
 

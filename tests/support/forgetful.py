@@ -71,6 +71,8 @@ class ForgetfulStorage:
         self.calls: Counter[str] = Counter()
         self._cached: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
+        #: every path that was ever deleted
+        self.deleted: set[str] = set()
         self._failures: dict[tuple[str, int], Exception] = {}
         self._lands = "never"  # what becomes of the next put that fails
         self._hosts = 0
@@ -191,6 +193,7 @@ class ForgetfulStorage:
 
     def delete(self, path: str) -> None:
         self._begin("delete")
+        self.deleted.add(path)
         self._cached.pop(check_path(path), None)
         self._step()
         self._durable.pop(path, None)
