@@ -878,8 +878,9 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
 
     A block is released when the history holds its batch, no replay wants it, its segment is due by time or size
     (``limits``), and no deletion of its local copy is under way, which would find its block gone. A block whose handle points
-    elsewhere was written a second time after a failed sync: here it is an orphan. What a snapshot copy does not call released
-    would be needed again by a journal rebuilt from it.
+    elsewhere was written a second time, after a failed sync or by a recovery that was cut off: here it is a copy, which
+    stays until the block is released, and then is an orphan. What a snapshot copy does not call released would be needed again
+    by a journal rebuilt from it.
     """
     facts = request.facts
     if facts.path in state.cleaning_segments:
@@ -902,6 +903,8 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
                 positions[r.tp] = Position(partition.life.life, partition.position)
         known = state.blocks.get(frame.block_id)
         if known is None or known.handle.path != facts.path:
+            if known is not None and frame.block_id not in state.released:
+                needed.add(frame.block_id)  # its place may be damaged, and this the last copy
             continue
         (released if gone and frame.block_id not in state.cleaning_blocks else needed).add(frame.block_id)
     judgement = judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))

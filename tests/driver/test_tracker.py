@@ -518,11 +518,18 @@ def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
 
-def test_a_block_written_twice_after_a_failed_sync_is_an_orphan_where_its_handle_does_not_point() -> None:
+def test_a_block_written_twice_stays_in_both_places_until_it_is_released() -> None:
+    """After a failed sync, or a recovery that was cut off before it journalled where the block lies: the place that the journal
+    names may be the damaged one."""
     t = Tracked()
     epoch = t.register()
-    block = t.take_in(epoch, t.claim(epoch).view.token, 5, path=f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg")
-    assert block.id in t.state.waiting
+    named = f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg"
+    block = t.take_in(epoch, t.claim(epoch).view.token, 5, path=named)
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
+    batch = t.batch()
+    assert "is needed" in kept_because(t, segment(t, epoch, block.meta))
+    t.complete(batch)
+    t.archive(batch)
     assert t.decide(segment(t, epoch, block.meta)).actions
 
 

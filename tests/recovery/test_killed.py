@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from driver.tracker import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
+from wal.layout import parse_block
+from wal.retention import Limits, segment_facts
+from wal.scan import scan_segment
 
 PLACES = (
     "journal.opening", "journal.after-snapshot", "wal.mid-write", "wal.before-sync", "wal.after-sync",
@@ -75,3 +79,25 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp
     found = planned(logged)
     assert not found.open
     assert orphan.id in [place.block_id for place in found.places if place.decision == "orphan-keep"]
+
+
+def test_what_a_killed_recovery_wrote_outlives_clean_up_until_the_next_call(tmp_path: Path) -> None:
+    """The journal still names the damaged place, so the frame written anew is the only whole one once the local copy went."""
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    damaged = logged.take_in("r1", {0: 5}, local=True)
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(damaged)
+    before = set(logged.segments())
+    assert recover(tmp_path, "recovery.after-write=kill").returncode == -9
+    (written,) = set(logged.segments()) - before
+    place = parse_block(written)
+    assert place is not None
+    facts = segment_facts(written, scan_segment(logged.wal, written, payloads=False), sealed=True, fenced=True)
+    clean = CleanSegment(facts, place.receiver, place.epoch, now_ms=1 << 40)
+    assert not judge(logged.state(), clean, Limits(0)).deletable
+    logged.local_file(damaged).unlink()
+    logged.kafka.gone |= {(0, n) for n in range(5)}
+    assert not applied(logged).open
+    served(logged, damaged)
