@@ -131,7 +131,7 @@ class DriverProcess:
         if task == "timer":
             return bool(state.waiting)
         if task == "job":
-            return bool(state.batches) and bool(state.unfinished())
+            return bool(state.replaying) or (bool(state.batches) and bool(state.unfinished()))
         if task == "discover":
             return True
         if task == "adopt":
@@ -414,7 +414,7 @@ class DriverProcess:
             work = yield Ask(_first_unfinished)
             if work is None:
                 continue
-            batch_id, tasks = work
+            batch_id, tasks, replay = work
             rows: list[tuple[tuple[str, ...], ...]] = []
             for task in tasks:
                 read: list[str] = []
@@ -425,7 +425,7 @@ class DriverProcess:
             self.world.invariants.job_done(self, batch_id, tuple(rows))
             yield "complete"
             try:
-                yield Complete(batch_id, self.world.wall_ms, 1)
+                yield Complete(batch_id, self.world.wall_ms, 1, replay)
             except RefusedError:
                 raise AssertionError("one job at a time, and each batch once") from None
 
@@ -507,8 +507,10 @@ def _due_and_named(state: State, limits: Limits, now_ms: int) -> tuple[tuple[str
     return due_paths(state, limits, now_ms), frozenset(state.index.segments)
 
 
-def _first_unfinished(state: State) -> tuple[int, tuple[tuple[Block, ...], ...]] | None:
-    unfinished = state.unfinished()
+def _first_unfinished(state: State) -> tuple[int, tuple[tuple[Block, ...], ...], int] | None:
+    """Batch id, its blocks by task, and the replay that runs it (0: none)."""
+    unfinished = [*state.replaying.values()] or state.unfinished()
     if not unfinished:
         return None
-    return unfinished[0].batch_id, tuple(tuple(state.blocks[b] for b in task) for task in unfinished[0].tasks)
+    replay = state.replays[-1].replay if state.replaying else 0
+    return unfinished[0].batch_id, tuple(tuple(state.blocks[b] for b in task) for task in unfinished[0].tasks), replay

@@ -510,7 +510,7 @@ class Invariants:
     def settled(self) -> bool:
         """Whether all that Kafka holds was taken in and completed."""
         state = self.durable
-        if state is None or not state.created or state.waiting or state.unfinished():
+        if state is None or not state.created or state.waiting or state.unfinished() or state.replaying:
             return False
         for tp in self._world.kafka.partitions():
             partition = state.partition(tp)

@@ -194,6 +194,18 @@ class HopefulWriter(LogWriter):
             super()._put(whole)
 
 
+class ForgetfulOfReplaysTracker(Tracker):
+    """Cleans up what was completed once, whether a replay wants it again or not."""
+
+    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+        share = self.state.index.segments.get(request.facts.path)
+        held = share is not None and any(name not in self.state.released for name in share.blocks)
+        if held:
+            return super()._clean_segment(request, now, now_ms)
+        with mock.patch.object(BlockIndex, "is_due", return_value=True):
+            return super()._clean_segment(request, now, now_ms)
+
+
 class ForgettingHistoryWriter(HistoryWriter):
     """After a full disk it writes what waited, and takes what it was given since for written."""
 
@@ -269,6 +281,7 @@ MISTAKES = (
     _mistake("whole-block-adopted", "INV-2", tracker=WholeBlockTracker, adopter=WholeBlockAdopter),
     _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
     _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
+    _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
     _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),

@@ -387,7 +387,33 @@ def adopted_from_a_topic_created_again() -> Script:
     return script
 
 
+def clean_up_under_a_replay() -> Script:
+    """Clean-up has scanned a segment that nothing needs; before it is judged, a replay begins that needs it again."""
+    script = Script(segment_bytes=1, faults=("replay",))
+    script.begin("r1")
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() == 1)
+    clean = (*LOOP, *CLEAN, "d1 clean:archive")
+    script.run(*clean, "d1 clean:scan", "d1 clean:judge", until=script.covered)
+    script.run(*clean, until=lambda: script.world.can("d1 clean:scan"))
+    script.do("d1 clean:scan", "d1 replay 1")
+    script.run(*LOOP, until=lambda: not any(map(script.world.can, LOOP)))
+    script.do("d1 clean:judge", "d1 decide")
+    for _ in range(8):
+        script.perhaps(*LOOP, "d1 clean:answered", "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
+    script.run(*LOOP, "d1 job", until=lambda: not _replaying(script), optional=True)
+    return script
+
+
+def _replaying(script: Script) -> bool:
+    state = script.world.invariants.durable
+    return state is not None and bool(state.replaying)
+
+
 SCENARIOS: dict[str, Callable[[], Script]] = {
+    "clean-up-under-a-replay": clean_up_under_a_replay,
     "rewind-by-seek-alone": rewind_by_seek_alone,
     "answer-before-durable": answer_before_durable,
     "journal-order-unlike-decisions": journal_order_unlike_decisions,

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from driver import journal, rebuild
+from driver import history, journal, rebuild
 from driver.adoption import Adopter
 from driver.history import HistoryWriter
-from driver.tracker import Tracker
+from driver.replay import RewindTo
+from driver.tracker import BeginReplay, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import FencedError, StoreError
@@ -40,9 +41,11 @@ CALM_ROUNDS = 600
 #: kinds of faults that a run may have
 #: weight of the fault that loses the journal, and how often it may come
 LOSSES_MAX = 2
-FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal")
+FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
 #: records produced in one run at most
 RECORDS_MAX = 400
+#: replays asked for in one run at most
+REPLAYS_MAX = 4
 _ALL_THERE_IS = 1 << 40
 
 
@@ -134,6 +137,7 @@ class World:
         self._started: dict[str, int] = {}
         self._drivers_started = 0
         self._produced = 0
+        self._replays = 0
         self.invariants = Invariants(self)
 
     @property
@@ -240,6 +244,8 @@ class World:
         yield from self._network_steps("network" in faults)
         yield from self._group_steps()
         yield from self._kafka_steps()
+        if "replay" in faults:
+            yield from self._replay_steps()
         if "host" in faults:
             yield _fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
             yield _fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
@@ -348,6 +354,17 @@ class World:
                     isinstance(w.request, m.AcceptGapRequest) for w in driver.queue
                 ):
                     yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
+
+    def _replay_steps(self) -> Iterator[Step]:
+        """A person rewinds to one of the completed batches; refused where the WAL does not hold all of it."""
+        for driver in self.drivers:
+            if (
+                driver.leading
+                and not driver.paused
+                and driver.tracker.state.completed_number
+                and self._replays < REPLAYS_MAX
+            ):
+                yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), 2, range(1, 4)))
 
     def _calm_steps(self) -> Iterator[Step]:
         """No faults any more: what was paused wakes, what is dead starts, messages arrive at the newest driver."""
@@ -499,6 +516,14 @@ class World:
             until_offset=trouble.accept_until,
         )
         driver.queue.append(Waiting(request))
+
+    def _replay(self, driver: DriverProcess, back: int) -> None:
+        """To the ``back``-th newest completed batch."""
+        self._replays += 1
+        state = driver.tracker.state
+        archived = tuple(history.read(self.journal, self.stream))
+        to = RewindTo(batch=max(1, state.completed_number + 1 - back))
+        driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))
 
     def _crash_driver_host(self, seed: int) -> None:
         """All drivers die, the journal's disk forgets."""
