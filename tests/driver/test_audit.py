@@ -204,10 +204,6 @@ def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:
     t.state.partitions["t/0"].lives.append(msgspec.structs.replace(t.state.partitions["t/0"].lives[0], life=2))
     t.state.partitions["t/0"].lives[0].end = 5
     t.state.partitions["t/0"].position = 5
-    batches = [
-        FinishedBatch(
-            numbered(1, n), n, 1, 2, 1, 5, (FinishedRange("t", 0, n, 0, 5, 5),), (), (lost,) if n == 2 else ()
-        )
-        for n in (1, 2)
-    ]
+    ranges = tuple(FinishedRange("t", 0, life, 0, 5, 5) for life in (1, 2))
+    batches = [FinishedBatch(numbered(1, 1), 1, 1, 2, 1, 10, ranges, (), (lost,))]
     assert [life.accepted_losses for life in audit.report(t.state, batches).lives] == [(), (lost,)]

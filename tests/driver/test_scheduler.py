@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from driver.batch import Batch
+from driver.batch import Batch, BatchWork
 from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.tracker import BeginReplay, Complete
@@ -61,15 +61,34 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
 
 
 def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it() -> None:
+    """INV-3: an attempt never goes over into another batch; the replay comes next."""
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 5)
-    t.complete(t.batch())
+    first = t.batch()
+    t.complete(first)
     t.take_in(epoch, token, 9)
-    running = t.batch()
-    scheduler = scheduler_of(t)
-    work = scheduler._first_unfinished(t.state)
-    assert work is not None
-    t.say(BeginReplay(RewindTo(1), (), 0, "ann"))
-    assert scheduler._again(t.state, work).batch_id == running
+    second = t.batch()
+    runs: list[tuple[int, int]] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            runs.append((work.replay, work.batch_id))
+            if len(runs) == 1:
+                t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
+                raise RuntimeError("the first attempt fails")
+            if len(runs) == 3:
+                scheduler.stop()
+            return {}
+
+    scheduler = Scheduler(
+        cast(Any, Loop()), cast(Any, Engine()), cast(Any, None), SystemClock(), 1.0, lambda: 1, 4, 0.0, headers=False
+    )
+    scheduler.run()
+    assert runs == [(0, second), (0, second), (1, first)]
+    assert not t.state.unfinished()
+    assert t.state.replay is None
