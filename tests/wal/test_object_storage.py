@@ -74,7 +74,7 @@ def test_an_endpoint_where_nobody_answers_is_a_store_error(s3: Store) -> None:
 def test_a_bucket_that_is_not_there_is_not_tried_again(s3: Store) -> None:
     assert s3.proxy is not None
     s3.begin()
-    storage = open_storage("s3://nowhere/x", s3.options)
+    storage = open_storage("s3://nowhere/x", {"s3": {**s3.options["s3"], "request_timeout": "60s"}})
     for use in (lambda: storage.put_new("a", b"x"), lambda: storage.read("a"), lambda: storage.list("")):
         with pytest.raises(StoreError, match="bucket"):
             use()

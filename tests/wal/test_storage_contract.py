@@ -400,7 +400,8 @@ def test_a_slow_answer_is_waited_for_and_a_stuck_one_is_not(proxied: Store) -> N
     stuck = proxied.proxy.arm("slow", "GET", bytes_per_second=20_000, times=1)
     proxied.proxy.counts.clear()
     assert storage.read("s/a", 0, 100_000) == bytes(100_000)
-    assert (stuck.met, proxied.proxy.counts["GET"]) == (1, 2)
+    assert stuck.met == 1
+    assert proxied.proxy.counts["GET"] > 1
 
 
 def test_a_store_that_stays_away_is_given_up_after_the_time_for_it(proxied: Store) -> None:
@@ -418,7 +419,7 @@ def test_a_store_that_stays_away_is_given_up_after_the_time_for_it(proxied: Stor
 def test_nothing_is_tried_again_behind_the_back_of_whoever_counts_it(proxied: Store) -> None:
     """INV-6: with no time for it, a failed request is repeated once, by whoever knows what that means."""
     assert proxied.proxy is not None
-    storage = proxied.open(retry_timeout="0ms")
+    storage = proxied.open(retry_timeout="0ms", request_timeout="60s")
     for verb, use in (("PUT", lambda: storage.put_new("s/a", b"x")), ("GET", lambda: storage.read("s/a"))):
         fault = proxied.proxy.arm("status", verb, status=503)
         with pytest.raises(StoreError, match="503"):
@@ -428,7 +429,7 @@ def test_nothing_is_tried_again_behind_the_back_of_whoever_counts_it(proxied: St
 
 def test_each_read_is_one_request_and_requests_are_counted(proxied: Store) -> None:
     assert proxied.proxy is not None
-    storage = proxied.open()
+    storage = proxied.open(request_timeout="60s")  # a time-out would be one more request
     storage.put_new("s/a", bytes(1000))
     storage.put_new("s/b", bytes(1000))
     proxied.proxy.counts.clear()
