@@ -35,7 +35,7 @@ _LOOK_SECONDS = 2.0
 def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> int:
     """Print each frame of the WAL as it is written, until Ctrl-C; with --json a line each.
 
-    What is printed was written, and may not be accepted yet, or never: the journal says what counts (audit, blocks).
+    What is printed was written, and may not be accepted yet, or never: the journal says what counts (forebay audit).
     Changes nothing, and asks nobody: the driver may be down.
     """
     from wal.follow import StreamFollower

@@ -19,6 +19,7 @@ from driver.batch import Batch, BatchWork
 from driver.spark_engine import SparkEngine, _running_tasks, dataframe_schema
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import UnreadableBlockError
+from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path
@@ -118,6 +119,24 @@ def test_a_missing_local_copy_is_read_from_the_wal_and_counted(engine: SparkEngi
     counts = engine.run(work, lambda batch: sizes.append(batch.df.count()))
     assert sizes == [20]
     assert counts.ranges == {"wal": 3, "local": 3}
+
+
+@pytest.mark.hdfs
+def test_forked_workers_read_blocks_from_hdfs_one_batch_after_the_other(
+    spark: Any, tmp_path: Path, hdfs_server: HdfsServer
+) -> None:
+    """Each of Spark's Python workers is a fork, and opens a client of its own, once."""
+    stored = Stored(tmp_path, f"{hdfs_server.url}/{tmp_path.name}")
+    engine = SparkEngine(stored.settings(), dict, spark)
+    engine.start()
+    work = store(stored)
+    for reference in (reference for task in work.tasks for reference in task):
+        local_path(stored.blocks_directory, reference.stream, reference.id).unlink()
+    for _ in range(3):
+        sizes: list[int] = []
+        counts = engine.run(work, lambda batch, sizes=sizes: sizes.append(batch.df.count()))
+        assert sizes == [20]
+        assert set(counts.ranges) == {"wal"}
 
 
 def test_an_unreadable_block_surfaces_with_its_ranges(engine: SparkEngine, stored: Stored) -> None:

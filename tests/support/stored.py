@@ -19,10 +19,10 @@ from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 class Stored:
     """A WAL and a block directory under ``root``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, wal_url: str = "") -> None:
         self.root = root
         self.blocks_directory = root / "blocks"
-        self.wal_url = f"file://{root}/wal"
+        self.wal_url = wal_url or f"file://{root}/wal"
         uids = itertools.count(7)
         self._writer = LogWriter(
             open_storage(self.wal_url),

@@ -20,13 +20,13 @@ from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 from wal.frame import Frame, FrameKind
 from wal.scan import scan_segment
 from wal.storage import hdfs, open_storage
-from wal.storage.hdfs import HdfsLimits, HdfsStorage
+from wal.storage.hdfs import HdfsStorage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 pytestmark = pytest.mark.hdfs
 
 #: for tests of what fails
-IMPATIENT = HdfsLimits(request_seconds=1.0, attempts_seconds=2.0, delay_seconds_max=0.1)
+IMPATIENT = {"request_timeout": "1s", "retry_timeout": "2s"}
 LATER_MS = 1 << 52
 _ROOT = str(Path(__file__).parents[2])
 _numbers = itertools.count(1)
@@ -207,7 +207,7 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
     hdfs_server: HdfsServer, url: str, whole_again: None
 ) -> None:
     """INV-6."""
-    impatient = HdfsStorage(url, limits=IMPATIENT)
+    impatient = HdfsStorage(url, IMPATIENT)
     impatient.put_new("a", b"x")
     for node in (NAME_NODE, DATA_NODE):
         hdfs_server.pause(node)
@@ -220,7 +220,7 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
 
 
 def test_a_name_node_that_is_not_there_is_named_in_one_sentence() -> None:
-    gone = HdfsStorage("hdfs://127.0.0.1:9/x", limits=IMPATIENT)
+    gone = HdfsStorage("hdfs://127.0.0.1:9/x", IMPATIENT)
     with pytest.raises(StoreError, match=r"^hdfs://127.0.0.1:9: /x/a can't be looked at: Connection refused") as told:
         gone.exists("a")
     assert "\n" not in str(told.value)
@@ -347,7 +347,7 @@ def test_quotas_are_lack_of_space_and_end_when_they_are_raised(
 
 
 def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, url: str) -> None:
-    storage = HdfsStorage(url, limits=IMPATIENT)
+    storage = HdfsStorage(url, IMPATIENT)
     storage.put_new("a", b"x")
     hdfs_server.admin("-safemode", "enter")
     try:
@@ -367,7 +367,7 @@ def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
     storage.put_new("s/inner/a", b"x")
     asyncio.run(_set_permission(url, "/s/inner", 0o700))
     monkeypatch.setenv("HADOOP_USER_NAME", "nobody-in-particular")
-    other = HdfsStorage(url, {"user": "of its own client"}, IMPATIENT)
+    other = HdfsStorage(url, {"user": "of its own client", **IMPATIENT})
     for prefix in ("", "s", "s/inner"):
         with pytest.raises(StoreError, match="can't be listed: AccessControlException: Permission denied"):
             other.list(prefix)
@@ -410,18 +410,21 @@ def _in_a_child(work: Callable[[], bool]) -> int:
 
 def test_a_forked_child_has_a_client_of_its_own(url: str) -> None:
     """What a child inherits hangs: the client's threads stay behind, and connections are the parent's."""
-    storage = HdfsStorage(url, limits=IMPATIENT)  # a hang would be an error
+    storage = HdfsStorage(url)
+    one_attempt = HdfsStorage(url, {"request_timeout": "10s", "retry_timeout": "0ms"})
     storage.put_new("a", b"x")
 
     def work() -> bool:
-        storage.replace("b", storage.read("a") + b"y")
-        return storage.read("b") == b"xy"
+        same = one_attempt.read("a") == b"x"
+        storage.replace("b", b"y")
+        return same and storage.read("b") == b"y"
 
-    assert storage.read("a") == b"x"
+    assert one_attempt.read("a") == b"x"
     assert _in_a_child(work) == 0
+    assert one_attempt.read("a") == b"x"
     with hdfs._connecting:  # by a thread that the child does not have
         assert _in_a_child(work) == 0
-    assert storage.read("b") == b"xy"
+    assert storage.read("b") == b"y"
 
 
 def test_constructing_does_no_io_and_opens_no_client() -> None:
@@ -443,6 +446,7 @@ def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monke
     hdfs._connection(storage._authority, storage._options)  # type: ignore[attr-defined]
     ((authority, configuration), kerberos) = given[0]
     assert authority == "hdfs://here"
+    del settings["dfs.replication"]  # goes with each file
     assert configuration == {**settings, "dfs.client.failover.max.attempts": "1"}
     assert kerberos == {"kerberos_principal": "forebay@EXAMPLE.COM"}
 
@@ -455,9 +459,11 @@ def test_urls_that_name_no_folder_of_a_name_node_are_refused(url: str) -> None:
         HdfsStorage(url)
 
 
-def test_a_setting_that_is_no_number_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"\[storage.hdfs\] dfs.replication: 'two' is no whole number"):
-        HdfsStorage("hdfs://host/x", {"dfs.replication": "two"})
+@pytest.mark.parametrize("key", ["dfs.replication", "dfs.blocksize", "request_timeout", "retry_timeout"])
+def test_a_setting_that_is_no_number_is_refused_by_name(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"^storage.hdfs.{key} = 'two': ") as told:
+        open_storage("hdfs://host/x", {"hdfs": {key: "two"}})
+    assert "\n" not in str(told.value)
 
 
 def test_requests_and_bytes_are_counted(storage: HdfsStorage) -> None:

@@ -41,10 +41,9 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: 
     if parts.scheme == "memory":
         return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
     if parts.scheme == "hdfs":
-        from wal.storage.hdfs import HdfsLimits, HdfsStorage  # only who keeps a log there pays for the client
+        from wal.storage.hdfs import HdfsStorage  # only who keeps a log there pays for the client
 
-        limits = HdfsLimits() if retry_seconds is None else HdfsLimits(attempts_seconds=retry_seconds)
-        return HdfsStorage(url, options.get("hdfs", {}), limits)
+        return HdfsStorage(url, options.get("hdfs", {}), retry_seconds)
     if parts.scheme in _OBJECTS:
         prefix = parts.path.strip("/")
         if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):

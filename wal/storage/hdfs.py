@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,12 +30,14 @@ import tenacity
 from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.units import parse_duration
 from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MIB = 1024 * 1024
+_DELAY_SECONDS_MAX = 2.0  # between two attempts
 _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 #: hdfs-native waits half a second when the NameNode has not yet heard of the last block, which it hears in milliseconds:
 #: closing is cut off after this many times the sync before took, and asked again
@@ -54,6 +56,7 @@ _FULL = re.compile(
 _REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*)', re.DOTALL)
 
 Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 
 class _Found(NamedTuple):
@@ -62,22 +65,19 @@ class _Found(NamedTuple):
     hidden: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HdfsLimits:
-    """``request_seconds``: one request, or 1 MiB of data. ``attempts_seconds``: a call with all its repeated attempts,
-    longer than a NameNode needs to restart. ``delay_seconds_max``: between two attempts."""
-
-    request_seconds: float = 20.0
-    attempts_seconds: float = 90.0
-    delay_seconds_max: float = 2.0
-
-
 class HdfsStorage:
-    """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``. Raises UsageError for another url."""
+    """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another url.
+
+    ``options``: the client's, and ``request_timeout`` (of one request, or of 1 MiB of data) and ``retry_timeout`` (after so
+    long nothing is tried again; longer than a NameNode needs to restart). ``retry_seconds``: in place of the latter, for a
+    caller that tries again by itself.
+    """
 
     appendable = False
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, limits: HdfsLimits = HdfsLimits()) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, str] = MappingProxyType({}), retry_seconds: float | None = None
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme != "hdfs" or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError(
@@ -86,10 +86,15 @@ class HdfsStorage:
         self._authority = f"hdfs://{parts.netloc}"
         self._root = "/" + "/".join(part for part in parts.path.split("/") if part)
         self.url = self._authority + self._root
-        self._options = _client_options(options or {}, parts.port is not None)
-        self._block_bytes = _whole_number("dfs.blocksize", self._options)
-        self._replication = _whole_number("dfs.replication", self._options)
-        self._limits = limits
+        own = dict(options)
+        self._request_seconds = _own(own, "request_timeout", parse_duration, 20.0)
+        if self._request_seconds <= 0:
+            raise UsageError("storage.hdfs.request_timeout must be longer than 0ms")
+        patience_seconds = _own(own, "retry_timeout", parse_duration, 90.0)
+        self._retry_seconds = patience_seconds if retry_seconds is None else retry_seconds
+        self._block_bytes = _own(own, "dfs.blocksize", int, 0)
+        self._replication = _own(own, "dfs.replication", int, None)
+        self._options = _client_options(own, parts.port is not None)
         self._requests: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -258,7 +263,7 @@ class HdfsStorage:
         """One attempt. Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or
         _PassingError."""
         connection = _connection(self._authority, self._options)
-        seconds = self._limits.request_seconds * (1 + data_bytes / _MIB)
+        seconds = self._request_seconds * (1 + data_bytes / _MIB)
         try:
             return connection.run(request, seconds)
         except (FileExistsError, FileNotFoundError, StoreError):
@@ -277,8 +282,8 @@ class HdfsStorage:
     def _repeated(self, attempt: Callable[[int], Answer], what: str, missing: str | None = None) -> Answer:
         """What ``attempt`` returns, tried again after what may pass. ``missing``: what FileNotFoundError names."""
         attempts = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._limits.attempts_seconds),
-            wait=tenacity.wait_random_exponential(0.1, self._limits.delay_seconds_max),
+            stop=tenacity.stop_after_delay(self._retry_seconds),
+            wait=tenacity.wait_random_exponential(0.1, _DELAY_SECONDS_MAX),
             retry=tenacity.retry_if_exception_type(_PassingError),
             sleep=tenacity.sleep_using_event(threading.Event()),  # which nobody sets
             reraise=True,
@@ -349,13 +354,15 @@ def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str
     return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
 
 
-def _whole_number(key: str, options: Mapping[str, str]) -> int | None:
+def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], default: Value) -> Value:
+    """The option of that name, which is not for the client, and is removed."""
     if key not in options:
-        return None
+        return default
+    text = options.pop(key)
     try:
-        return int(options[key])
-    except ValueError:
-        raise UsageError(f"[storage.hdfs] {key}: {options[key]!r} is no whole number") from None
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"storage.hdfs.{key} = {text!r}: {error}") from None
 
 
 class _Connection:
