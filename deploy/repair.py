@@ -28,6 +28,9 @@ from deploy.progress import progress_bar
 from deploy.recovery import Surroundings
 from deploy.recovery_plan import KafkaView, broken_blocks, damaged_segments
 from deploy.restoration import copy_aside
+from driver.journal import newest_claim
+from driver.lineage import REBUILDER
+from driver.state import REPAIR_WRITER
 from forebay.clock import SystemClock
 from forebay.values import Block, lineage_of
 from wal.blocks import encode_meta
@@ -171,9 +174,10 @@ def repaired(
     broken: dict[str, list[Block]] = {}
     for block in broken_blocks(examined):
         broken.setdefault(block.handle.path, []).append(block)
+    leads = newest_claim(journal_storage, stream)  # after the segments were listed: whoever wrote one of them claimed before
     mended = []
     for segment in examined.segments:
-        if not segment.closed or not segment.bytes or segment.swapped:
+        if not segment.closed or not segment.bytes or segment.swapped or _may_be_written(segment, leads):
             continue
         copies_ = [(block, sources.find(block)[0]) for block in broken.get(segment.path, ())]
         found = [(block, copy) for block, copy in copies_ if copy is not None]
@@ -193,6 +197,13 @@ def repaired(
         temporaries=_temporaries(wal_storage, stream, yes),
         left=tuple(_left(examined, mended)),
     )
+
+
+def _may_be_written(segment: Segment, leads: int) -> bool:
+    """Recovery and a rebuild write under the journal epoch that they lead, which counts as fenced to those who lead after
+    them: this command leads nothing, and one of them may be at work."""
+    place = segment.place
+    return place is not None and place.receiver in (REPAIR_WRITER, REBUILDER) and place.epoch >= leads
 
 
 def _is_better(segment: Segment, data: bytes, examined: Examination) -> bool:

@@ -9,11 +9,17 @@ import pytest
 
 from deploy.repair import RepairReport, repaired
 from deploy.verification import verified
+from driver.journal import newest_claim
+from driver.state import REPAIR_WRITER
 from forebay.values import Block
 from tests.recovery.test_recovering import Alone, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.storage import LocalStorage
+from wal.blocks import encode_meta
+from wal.frame import FrameKind
+from wal.layout import block_segment
+from wal.storage import LocalStorage, MemoryStorage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 
 def repair(logged: Logged, *, yes: bool = True) -> RepairReport:
@@ -82,6 +88,31 @@ def test_a_torn_tail_is_cut_off_only_where_nobody_writes_and_nothing_names_it(tm
     assert [m.cut for m in repair(logged).mended] == [200]
     assert logged.wal.read(path) == torn[: orphan.handle.offset]
     served(logged, block)
+
+
+def test_a_segment_that_a_recovery_at_work_writes_is_not_replaced(tmp_path: Path) -> None:
+    """INV-4: what it wrote and journalled afterwards would lie in a file that has no name any more."""
+    logged = Logged(tmp_path)
+    some_blocks(logged)
+    leads = newest_claim(logged.journal, STREAM)
+    path = block_segment(STREAM, REPAIR_WRITER, leads, 1)
+    drafts = MemoryStorage("a-recovery-at-work")
+    identity = SegmentIdentity(STREAM, REPAIR_WRITER, leads, 1)
+    writer = LogWriter(drafts, lambda _: path, identity, SegmentLimits(1 << 20, 1e9), lambda: 1.0, lambda: 7)
+    block = next(iter(logged.accepted.values()))
+    writer.append(FrameKind.BLOCK, encode_meta(block.meta), logged.payloads[block.id])
+    writer.sync()
+    whole = drafts.read(path)
+    file = logged.wal.create(path)
+    file.append(whole[:-200])
+    assert not repair(logged).mended
+    file.append(whole[-200:])
+    file.sync()
+    assert logged.wal.read(path) == whole
+    file.close()
+    logged.overwrite(path, whole[:-200])
+    logged.keep()  # another one leads
+    assert [m.path for m in repair(logged).mended] == [path]
 
 
 def test_a_segment_that_its_receiver_may_still_write_is_not_replaced(tmp_path: Path) -> None:
