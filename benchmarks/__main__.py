@@ -32,6 +32,7 @@ BENCHMARKS = {
     "reports": "benchmarks.block_reports",
     "journal": "benchmarks.journal_opening",
     "cleanup": "benchmarks.cleanup_round",
+    "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",
 }
 SMALL_SCALE = 0.05

@@ -23,6 +23,7 @@ LINES = {
     "reports": ["64 at once / one at a time", "the same, each sync 2 ms slower"],
     "journal": ["time to open"],
     "cleanup": ["100,000 blocks / 1,000 blocks"],
+    "verify": ["against a read with checksum"],
     "latency": ["median", "99th percentile"],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency")
