@@ -103,6 +103,18 @@ def test_kafka_gives_the_same_records_where_no_copy_has_the_bytes(logged: Logged
     assert not plan.open
 
 
+def test_other_records_at_the_same_offsets_are_not_taken_from_kafka(logged: Logged) -> None:
+    """INV-5: count and digest are those of the journal, or it is a loss."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    logged.kafka.other_values = True
+    (loss,) = applied(logged).losses
+    assert "Kafka: what it holds of t/0[0, 5) is not what was taken in" in loss.reasons
+
+
 def test_what_nothing_keeps_is_listed_with_its_ranges_and_the_command_and_the_rest_is_kept(logged: Logged) -> None:
     """INV-5."""
     logged.receiver("r1")

@@ -35,6 +35,7 @@ class MadeUpKafka:
     """Holds every record that was written, but for the offsets in ``gone``."""
 
     gone: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset)
+    other_values: bool = False  # the offsets are there, the records are not those that were taken in
 
     def rows(self, partition: int, start: int, until: int) -> list[Row]:
         return [
@@ -53,6 +54,8 @@ class MadeUpKafka:
             if not self.holds(r):
                 raise ForebayError(f"Kafka no longer holds {r.label}")
             rows = self.rows(r.partition, r.from_offset, r.until_offset)
+            if self.other_values:
+                rows = [row._replace(value=b"another") for row in rows]
             made.append(RangeRows(r.tp, [source_batch(rows, headers)]))
         return made
 
