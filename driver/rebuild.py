@@ -441,7 +441,8 @@ def _labels(blocks: Iterable[Block]) -> tuple[str, ...]:
 def _attested(
     partitions: Mapping[str, Partition], copy: State, finished: Iterable[FinishedBatch], waiting: Iterable[Block]
 ) -> Iterator[AttestedRange]:
-    """What no history and no block accounts for: finished by the copy's word, since the history that said so is lost."""
+    """What no history and no block accounts for, up to where the copy stood: finished by the copy's word, since the history
+    that said so is lost."""
     known: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for batch in finished:
         for r in batch.ranges:
@@ -457,11 +458,20 @@ def _attested(
             known[key, recorded.life].append((recorded.gap.from_offset, recorded.gap.until_offset))
         for life in partition.lives:
             reached = life.start
-            until = partition.position if life is partition.life else life.end if life.end is not None else life.start
+            until = _stood_at(copy, key, life.life)
             for begin, end in [*sorted(known[key, life.life]), (until, until)]:
-                if begin > reached:
-                    yield AttestedRange(partition.topic, partition.partition, life.life, reached, begin)
+                if min(begin, until) > reached:
+                    yield AttestedRange(partition.topic, partition.partition, life.life, reached, min(begin, until))
                 reached = max(reached, end)
+
+
+def _stood_at(copy: State, key: str, life: int) -> int:
+    """Up to where ``copy`` says that offsets of the life came in; 0 if it does not know it."""
+    partition = copy.partitions.get(key)
+    if partition is None or life > partition.life.life:
+        return 0
+    end = next((one.end for one in partition.lives if one.life == life), None)
+    return partition.position if end is None else end
 
 
 def _cleanups(copy: State, gone: Collection[str], number: int) -> dict[int, Cleanup]:

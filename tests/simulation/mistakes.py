@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from driver import journal
+from driver import journal, rebuild
 from driver.adoption import Adopter, Orphan, eligible
 from driver.block_index import BlockIndex
 from driver.events import BlockAdded, Event
@@ -253,6 +253,28 @@ def _returned(opening: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journ
     raise AssertionError("opening has a step too many")
 
 
+class UncoveredTracker(Tracker):
+    """Lets a segment go as soon as the journal calls its blocks released, whatever the copies beside the WAL say."""
+
+    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+        with mock.patch.object(type(self.state), "is_covered", return_value=True):
+            return super()._clean_segment(request, now, now_ms)
+
+
+def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int, cause: str) -> rebuild.Plan:
+    """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
+    token, from where that begins."""
+    newest: dict[TopicPartition, int] = {}
+    for one in evidence.found:
+        for held in one.block.meta.ranges:
+            newest[held.tp] = max(newest.get(held.tp, 0), held.token)
+    found = tuple(one for one in evidence.found if all(held.token == newest[held.tp] for held in one.block.meta.ranges))
+    for partition in evidence.copy.partitions.values():
+        begins = [h.from_offset for one in found for h in one.block.meta.ranges if h.tp == partition.tp]
+        partition.position = min(begins, default=partition.position)
+    return rebuild.rebuilt(replace(evidence, found=found), new_lineage, time_ms, cause)
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """``invariant``: the one that its trace must break, and only with the mistake planted."""
@@ -282,6 +304,8 @@ MISTAKES = (
     _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
     _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
+    _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
+    _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
     _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),

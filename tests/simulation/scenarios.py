@@ -412,6 +412,36 @@ def _replaying(script: Script) -> bool:
     return state is not None and bool(state.replaying)
 
 
+def clean_up_on_what_no_copy_covers() -> Script:
+    """A batch is in the history, and one copy beside the WAL says so; the one before it does not. If the newer copy can't be
+    read when the journal is lost, the rebuild begins from the older one, and needs the batch's blocks."""
+    script = Script(segment_bytes=1, faults=())
+    script.begin("r1")
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() > 0)
+    script.run(*LOOP, *CLEAN, "d1 clean:archive", until=lambda: script.world.can("d1 clean:scan"))
+    script.do("d1 clean:scan", "d1 clean:judge", "d1 decide")
+    script.perhaps("d1 append", "d1 sync")
+    return script
+
+
+def rebuild_that_trusts_the_highest_token_alone() -> Script:
+    """Two receivers take in one after the other, after the only copy; then the journal is lost. What the first one took in is
+    found by walking from the copy's position."""
+    script = Script(receivers=2, faults=("receiver", "journal"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    script.do("r1.1 kill", "expire r1.1/1", "start r2", "produce t/0 4")
+    script.run("r2.1", *LOOP, until=lambda: script.position() == 8)
+    script.do("lose journal 0", "rebuild")
+    while script.world.rebuilding is not None:
+        script.do("rebuild step")
+    return script
+
+
 SCENARIOS: dict[str, Callable[[], Script]] = {
     "clean-up-under-a-replay": clean_up_under_a_replay,
     "rewind-by-seek-alone": rewind_by_seek_alone,
@@ -427,6 +457,8 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "two-openers-act": two_openers_act,
     "refusal-after-take-over": refusal_after_take_over,
     "segment-scanned-before-its-writer-was-fenced": segment_scanned_before_its_writer_was_fenced,
+    "clean-up-on-what-no-copy-covers": clean_up_on_what_no_copy_covers,
+    "rebuild-that-trusts-the-highest-token-alone": rebuild_that_trusts_the_highest_token_alone,
     "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
     "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
     "whole-block-adopted": whole_block_adopted,
