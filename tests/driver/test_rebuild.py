@@ -402,6 +402,43 @@ def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> No
     assert lost.lead().lineage == 3
 
 
+def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() -> None:
+    """INV-4: it asks for the lineage after its own, of which a killed attempt left nothing but its marker."""
+    lost = Lost()
+    led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    lost.copy()
+    for path in lost.journal.list(""):
+        lost.journal.delete(path)
+    killed = rebuild.steps(lost.journal, lost.wal, STREAM, "killed", 9, lambda: 1.0, lambda: next(numbers))
+    assert next(killed) == "marked"
+    killed.close()
+    led.check()
+    assert lost.rebuild().state.lineage == 3
+    with pytest.raises(FencedError, match="rebuilt"):
+        led.check()
+
+
+def test_batches_that_a_driver_archived_after_the_loss_count_only_if_none_is_missing_before_them() -> None:
+    """INV-3: the history's batches 1 and 2 went with the journal; the driver did not know, and archived the third."""
+    lost = Lost()
+    t = lost.t
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    lost.copy()
+    for until in (10, 20, 30):
+        lost.take_in(epoch, offsets(until - 10, until, token))
+        t.complete(t.batch())
+    done = history.finished(t.state)
+    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer.append(done[2:])
+    writer.close()
+    plan = lost.rebuild()
+    assert len(plan.state.waiting) == 3
+    (named,) = plan.rebuild.repeated
+    assert named.ranges == ("t/0[0, 30)",)
+    assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
+
+
 # ---- snapshot copies --------------------------------------------------------------------------------------------------
 
 
