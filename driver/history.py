@@ -15,7 +15,7 @@ from forebay import failpoints
 from forebay.errors import CorruptionError, NewerVersionError
 from forebay.values import OffsetRange, lineage_of
 from wal import layout
-from wal.frame import FrameKind
+from wal.frame import UNDECODABLE, FrameKind
 from wal.scan import Damage, Newer, TornTail, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -139,5 +139,5 @@ def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
             if found.header.kind == FrameKind.HISTORY:
                 try:
                     yield from _decoder.decode(found.payload)
-                except msgspec.MsgspecError as error:
+                except UNDECODABLE as error:
                     raise CorruptionError(path, found.offset, f"history can't be decoded: {error}") from None

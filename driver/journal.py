@@ -34,7 +34,7 @@ from forebay import failpoints
 from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, OutOfSpaceError, StoreError
 from forebay.values import lineage_of, numbered
 from wal import layout
-from wal.frame import Frame, FrameKind
+from wal.frame import UNDECODABLE, Frame, FrameKind
 from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -341,7 +341,7 @@ def newest_claim(storage: Storage, stream: str) -> int:
 
 def read(storage: Storage, stream: str) -> Reading:
     """Reads the journal and changes nothing (fences nobody). Only the newest lineage counts. Raises CorruptionError,
-    NewerVersionError, StoreError."""
+    NewerVersionError, StoreError; BrokenInvariant where intact events contradict each other."""
     newest = newest_claim(storage, stream)
     segments = 0
     for epoch in range(newest, numbered(max(1, lineage_of(newest)), 0), -1):
@@ -443,7 +443,7 @@ def snapshot_in(source: Readable, path: str) -> State | None:
             return None
         try:
             return _state_decoder.decode(found.payload)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise CorruptionError(path, found.offset, f"the snapshot can't be decoded: {error}") from None
     return None
 
@@ -462,7 +462,7 @@ def _frames(source: Readable, path: str) -> Iterator[Frame]:
 def _meta(decoder: msgspec.msgpack.Decoder[EventsMeta], frame: Frame, path: str) -> EventsMeta:
     try:
         return decoder.decode(frame.metadata)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptionError(path, frame.offset, f"metadata of an events frame: {error}") from None
 
 
@@ -473,7 +473,7 @@ def _decode_events(frame: Frame, path: str) -> tuple[ev.Event, ...]:
         raise ForebayError(
             f"{path} at byte {frame.offset}: an event of a newer release: {error}; use the release that wrote it"
         ) from None
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise CorruptionError(path, frame.offset, f"events can't be decoded: {error}") from None
 
 

@@ -46,7 +46,7 @@ def read_lease(storage: Storage, stream: str) -> Lease | None:
         return msgspec.json.decode(storage.read(lease_path(stream)), type=Lease)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # half a lease is nobody's: the epoch protects
 
 

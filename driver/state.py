@@ -242,7 +242,10 @@ class State(msgspec.Struct, dict=True):
     rebuilds: list[Rebuild] = []
 
     def __post_init__(self) -> None:
-        self.__dict__["index"] = BlockIndex.of(self)
+        try:
+            self.__dict__["index"] = BlockIndex.of(self)
+        except LookupError as error:  # in the words that a decoder takes for damage
+            raise ValueError(f"it names {error}, which it does not hold") from None
 
     @property
     def index(self) -> BlockIndex:
@@ -295,7 +298,10 @@ def is_fenced(state: State, writer: str, epoch: int) -> bool:
 
 def apply(state: State, event: ev.Event) -> None:
     """Changes ``state`` by ``event``; raises BrokenInvariant if the two contradict each other."""
-    _APPLY[type(event)](state, event)  # type: ignore[operator]
+    try:
+        _APPLY[type(event)](state, event)  # type: ignore[operator]
+    except (LookupError, ValueError) as error:
+        raise BrokenInvariant(f"{type(event).__name__} contradicts the state: {error!r}") from error
     state.events += 1
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.values import BlockMeta, check_name
-from wal.frame import FLAG_ENCRYPTED, Frame, FrameKind, aligned, decode_frame, encode_frame
+from wal.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind, aligned, decode_frame, encode_frame
 
 BLOCK_SUFFIX = ".block"
 TEMPORARY_SUFFIX = ".tmp"
@@ -58,7 +58,7 @@ def decode_meta(data: Any, path: str, offset: int) -> BlockMeta:
     """
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*UNDECODABLE, ValueError) as error:
         raise CorruptionError(path, offset, f"not the metadata of a block: {error}") from None
 
 

@@ -39,6 +39,9 @@ FLAG_ENCRYPTED = 1  # the payload of a block is sealed by the key that its metad
 #: a reader must understand these bits, or can't read the frame; the upper 16 it may ignore
 CRITICAL_FLAGS = 0xFFFF
 
+#: what msgspec raises for bytes that are not what was encoded; each reader names its own place for them
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
 _CHECKSUM = struct.Struct("<I")
 _PAYLOAD_CHECKSUM_AT = 52
@@ -196,7 +199,7 @@ _keyed_decoder = msgspec.msgpack.Decoder(_Keyed)
 def _names_key(metadata: bytes) -> bool:
     try:
         return _keyed_decoder.decode(metadata).key_id is not None
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return False  # opaque to this release, so it names nothing that it knows
 
 

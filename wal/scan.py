@@ -23,6 +23,7 @@ from wal.frame import (
     HEADER_LENGTH,
     MAGIC,
     MAX_FRAME,
+    UNDECODABLE,
     Frame,
     FrameHeader,
     FrameKind,
@@ -188,7 +189,7 @@ def segment_header(frame: Frame) -> SegmentHeader | None:
         return None
     try:
         return _header_decoder.decode(frame.metadata)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 

@@ -1,0 +1,80 @@
+"""Bytes changed at random: as a bad disk does it, and as somebody who writes fitting checksums over them."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import google_crc32c
+
+from wal.frame import ALIGNMENT, HEADER_LENGTH, MAGIC, aligned
+
+_NUMBERS = (
+    0,
+    1,
+    2,
+    0x7F,
+    0x80,
+    0xFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    1 << 33,
+    1 << 40,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+)
+
+
+def mutated(data: bytes, draw: random.Random) -> bytes:
+    """``data`` with one to four changes."""
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        data = _changed(data, draw)
+    return data
+
+
+def _changed(data: bytes, draw: random.Random) -> bytes:
+    if not data:
+        return draw.randbytes(draw.randrange(1, 80))
+    at = draw.randrange(len(data))
+    until = min(len(data), at + draw.choice((1, 4, 8, 64, 300)))
+    kind = draw.randrange(9)
+    if kind <= 1:
+        return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+    if kind == 2:
+        return data[:at] + draw.randbytes(1) + data[at + 1 :]
+    if kind <= 4:  # a length that lies, above all
+        number = draw.choice(_NUMBERS)
+        width = draw.choice((1, 2, 4, 8))
+        order = draw.choice(("little", "big"))
+        written = (number % (1 << 8 * width)).to_bytes(width, order)  # type: ignore[arg-type]
+        return data[:at] + written + data[at + width :]
+    if kind == 5:
+        return data[:at]
+    if kind == 6:
+        return data[:at] + data[until:]
+    if kind == 7:
+        return data[:until] + data[at:until] * draw.choice((1, 3)) + data[until:]
+    other = draw.randrange(len(data))
+    return data[:at] + data[other : other + until - at] + data[until:]
+
+
+def with_checksums(data: bytes) -> bytes:
+    """Every frame that begins at a multiple of 64 with fitting checksums, as far as its lengths lie within ``data``."""
+    whole = bytearray(data)
+    at = 0
+    while at + HEADER_LENGTH <= len(whole):
+        step = ALIGNMENT
+        if whole[at : at + 8] == MAGIC:
+            metadata, payload = struct.unpack_from("<IQ", whole, at + 36)
+            begin = at + HEADER_LENGTH
+            payload_at = begin + aligned(metadata)
+            if payload_at + payload <= len(whole):
+                struct.pack_into("<I", whole, at + 48, google_crc32c.value(bytes(whole[begin : begin + metadata])))
+                inside = bytes(whole[payload_at : payload_at + payload])
+                struct.pack_into("<I", whole, at + 52, google_crc32c.value(inside))
+                step = aligned(payload_at + payload - at)
+            struct.pack_into("<I", whole, at + 60, google_crc32c.value(bytes(whole[at : at + 60])))
+        at += step
+    return bytes(whole)

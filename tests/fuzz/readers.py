@@ -1,0 +1,207 @@
+"""Every reader of bytes that lie on a disk, with what it may raise by its own docstring, and honest bytes to begin from."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from driver import events as ev
+from driver import history, journal
+from driver.state import State
+from forebay.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
+from forebay.records import decode_block
+from forebay.values import Block, Handle, numbered
+from tests.fuzz.mutation import mutated, with_checksums
+from tests.support.rows import ODD_ROWS, block, filler
+from wal import layout
+from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
+from wal.encryption import KeyRing, plain_payload
+from wal.frame import Frame, FrameKind, decode_frame, encode_frame
+from wal.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
+from wal.storage import MemoryStorage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+KEYS = KeyRing({"k": b"k" * 32})
+EPOCH = numbered(1, 1)
+BLOCKS = layout.block_segment("s", "r1", EPOCH, 1)
+JOURNAL = layout.journal_segment("s", EPOCH, 1)
+HISTORY = layout.history_segment("s", EPOCH, 1)
+COPY = layout.snapshot_copy("s", EPOCH, 1)
+
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``honest``: bytes it reads; ``read``: reads some; ``allowed``: what it may raise; ``framed``: checksums stand over them."""
+
+    honest: tuple[bytes, ...]
+    read: Callable[[bytes], Any]
+    allowed: tuple[type[Exception], ...]
+    framed: bool = True
+
+    def attempt(self, draw: random.Random) -> None:
+        """Raises whatever is neither read nor refused as documented."""
+        data = mutated(draw.choice(self.honest), draw)
+        if self.framed and draw.random() < 0.7:
+            data = with_checksums(data)
+        with contextlib.suppress(*self.allowed):
+            self.read(data)
+
+
+def _store(path: str, data: bytes) -> MemoryStorage:
+    storage = MemoryStorage(f"fuzz-{next(_names) % 4}")
+    storage.replace(path, data)
+    return storage
+
+
+def _segment(path: str, contents: Iterable[tuple[FrameKind, bytes, Any]]) -> bytes:
+    storage = MemoryStorage(f"fuzz-making-{next(_names)}")
+    log = LogWriter(
+        storage, lambda _: path, SegmentIdentity("s", "r1", EPOCH, 1), SegmentLimits(1 << 30, 1e9), lambda: 0.0, lambda: 77
+    )  # fmt: skip
+    for kind, metadata, payload in contents:
+        log.append(kind, metadata, payload)
+    log.sync()
+    log.close()
+    return storage.read(path)
+
+
+def _block_frames() -> list[tuple[Any, Any]]:
+    made = [
+        block({("a", 0): ODD_ROWS, ("b", 1): filler(40)}, headers=True, sequence=1),
+        block({("a", 0): filler(60)}, sequence=2, compression="lz4"),
+        block({("a", 0): filler(60), ("a", 1): []}, sequence=3, compression="zstd"),
+    ]
+    return [*made, KEYS.seal(*block({("a", 0): filler(30)}, sequence=4))]
+
+
+def _one_frame(kind: FrameKind, metadata: bytes, payload: Any) -> bytes:
+    return b"".join(encode_frame(kind, uid=0, offset=0, index=0, metadata=metadata, payload=payload))
+
+
+def _read_frame(data: bytes) -> None:
+    stored = block_of_frame(decode_frame(data, "p", 0), "p")
+    decode_block(plain_payload(stored.meta, stored.payload, KEYS, "p"), stored.meta, verify_digests=True)
+
+
+def _read_copy(data: bytes) -> None:
+    stored = read_stored(data, "p")
+    decode_block(plain_payload(stored.meta, stored.payload, KEYS, "p"), stored.meta)
+
+
+def _scan(data: bytes) -> None:
+    """A scan refuses nothing: it says what lies where, in order, and each of its frames can be read by a handle."""
+    storage = _store(BLOCKS, data)
+    for payloads in (True, False):
+        reached = 0
+        for item in scan_segment(storage, BLOCKS, payloads=payloads):
+            assert reached <= item.offset < max(len(data), 1)
+            reached = item.offset + 1
+            if isinstance(item, (Damage, Newer)):
+                assert item.offset < item.until <= len(data)
+            elif isinstance(item, TornTail):
+                assert item.offset + item.length == len(data)
+            elif isinstance(item, Frame):
+                segment_header(item)
+                if payloads:
+                    handle = Handle(BLOCKS, item.offset, item.length, item.header.payload_checksum)
+                    assert read_frame(storage, handle).metadata == item.metadata
+
+
+def _journal(state: State, *groups: list[ev.Event]) -> bytes:
+    encode = msgspec.msgpack.encode
+    contents: list[tuple[FrameKind, bytes, Any]] = [
+        (FrameKind.SNAPSHOT, encode({"next": state.events, "epoch": EPOCH}), encode(state))
+    ]
+    first = state.events
+    for group in groups:
+        contents.append(
+            (FrameKind.EVENTS, encode({"first": first, "count": len(group), "epoch": EPOCH}), encode(group))
+        )
+        first += len(group)
+    return _segment(JOURNAL, contents)
+
+
+def _journal_bytes() -> bytes:
+    meta = block({("a", 0): filler(5)})[0]
+    held = msgspec.structs.replace(meta.ranges[0], token=numbered(1, 1))
+    meta = msgspec.structs.replace(meta, ranges=(held,))
+    added = Block(meta, Handle(BLOCKS, 64, 640, 7), True)
+    start = ev.LifeStart("a", 0, 0, "an-id")
+    return _journal(
+        State(stream="s", lineage=1),
+        [ev.StreamCreated((start,), 1, "earliest")],
+        [ev.ReceiverRegistered("r1", "h1", "i1", EPOCH), ev.ClaimGiven("a", 0, "r1", EPOCH, numbered(1, 1))],
+        [ev.BlockAdded(added), ev.BatchAllocated(numbered(1, 1), 1, 5, ((meta.id,),))],
+        [ev.BatchCompleted(numbered(1, 1), 6, 1), ev.CleanupIntended(1, "h1", (meta.id,)), ev.CleanupDone(1)],
+        [ev.BatchesArchived((numbered(1, 1),)), ev.CursorMoved("c", {"a/0": (1, 5)})],
+    )
+
+
+def _read_journal(data: bytes) -> None:
+    storage = _store(JOURNAL, data)
+    storage.replace(journal.claim_path("s", EPOCH), b"{}")
+    journal.read(storage, "s")
+
+
+def _history_bytes() -> bytes:
+    ranges = (history.FinishedRange("a", 0, 1, 0, 5, 5),)
+    finished = [history.FinishedBatch(numbered(1, n), n, 1, 2, 1, 5, ranges, (("r1-1-1",),)) for n in (1, 2)]
+    return _segment(
+        HISTORY,
+        [
+            (FrameKind.HISTORY, b"", msgspec.msgpack.encode(finished[:1])),
+            (FrameKind.HISTORY, b"", msgspec.msgpack.encode(finished)),
+        ],
+    )
+
+
+def _payloads() -> dict[bytes, Any]:
+    return {payload.to_pybytes(): meta for meta, payload in _block_frames() if meta.key_id is None}
+
+
+def readers() -> dict[str, Reader]:
+    frames = _block_frames()
+    encoded = tuple(_one_frame(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in frames)
+    segment = _segment(BLOCKS, [(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in frames])
+    payload_readers = {
+        f"payload-{number}": Reader(
+            (payload,), lambda data, meta=meta: decode_block(data, meta, verify_digests=True), (CorruptionError,), False
+        )
+        for number, (payload, meta) in enumerate(_payloads().items())
+    }
+    journal_bytes = _journal_bytes()
+    state = msgspec.msgpack.encode(journal.read(_with_claim(journal_bytes), "s").state)
+    copy = _segment(COPY, [(FrameKind.SNAPSHOT, msgspec.msgpack.encode({"next": 3, "epoch": EPOCH}), state)])
+    damaged = (CorruptionError, NewerVersionError)
+    return {
+        "frame": Reader(encoded, _read_frame, (*damaged, MissingKeyError)),
+        "local copy": Reader(encoded, _read_copy, (*damaged, MissingKeyError)),
+        "segment": Reader((segment,), _scan, ()),
+        "metadata": Reader(
+            tuple(encode_meta(meta) for meta, _ in frames),
+            lambda data: decode_meta(data, "p", 0),
+            (CorruptionError,),
+            False,
+        ),
+        "sealed": Reader(
+            (frames[-1][1].to_pybytes(),), lambda data: KEYS.open(frames[-1][0], data, "p"), (CorruptionError,), False
+        ),
+        "journal": Reader((journal_bytes,), _read_journal, (ForebayError,)),  # an event of a newer release has no class
+        "history": Reader((_history_bytes(),), lambda data: list(history.read(_store(HISTORY, data), "s")), damaged),
+        "snapshot copy": Reader((copy,), lambda data: journal.snapshot_in(_store(COPY, data), COPY), damaged),
+        **payload_readers,
+    }
+
+
+def _with_claim(data: bytes) -> MemoryStorage:
+    storage = _store(JOURNAL, data)
+    storage.replace(journal.claim_path("s", EPOCH), b"{}")
+    return storage
