@@ -55,7 +55,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     pa.set_memory_pool(pa.system_memory_pool())
     source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
     storage = open_storage(settings.wal.url, settings.storage, STORE_RETRY_SECONDS)
-    probe(storage, settings.stream, lambda: random.SystemRandom().getrandbits(64))
+    # with the store's own patience: a receiver that starts while a NameNode does must not end for it
+    patient = open_storage(settings.wal.url, settings.storage)
+    probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
     service = compose(settings, receiver_id, source, storage, SystemClock(), host)
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
