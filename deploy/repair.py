@@ -174,7 +174,7 @@ def repaired(
     broken: dict[str, list[Block]] = {}
     for block in broken_blocks(examined):
         broken.setdefault(block.handle.path, []).append(block)
-    leads = newest_claim(journal_storage, stream)  # after the segments were listed: whoever wrote one of them claimed before
+    leads = newest_claim(journal_storage, stream)  # asked last: who wrote a segment that was listed had claimed before
     mended = []
     for segment in examined.segments:
         if not segment.closed or not segment.bytes or segment.swapped or _may_be_written(segment, leads):
