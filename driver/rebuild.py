@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -534,14 +534,16 @@ def look(journal_storage: Storage, wal: Storage, stream: str) -> Evidence:
     except (CorruptionError, FileNotFoundError) as error:
         notes.append(f"the history beside the journal can't be read whole, what was read of it is used: {error}")
     found: dict[str, FoundBlock] = {}
+    elsewhere: dict[str, list[Block]] = defaultdict(list)
     paths = _segments(wal, stream)
     for path in paths:
-        for one in _after(wal, path, copy, notes):
+        for one in _after(wal, path, copy, notes, elsewhere):
             known = found.get(one.block.id)
             if (
                 known is None or one.whole or not known.whole
             ):  # written again after a failed sync: the later one is synced
                 found[one.block.id] = one
+    copy = _moved(wal, copy, elsewhere)
     present = set(paths)
     named = {block.handle.path for block in copy.blocks.values()}
     gone = frozenset(path for path in named if path not in present and not wal.exists(path))
@@ -568,8 +570,25 @@ def _segments(wal: Storage, stream: str) -> list[str]:
     return paths
 
 
-def _after(wal: Storage, path: str, copy: State, notes: list[str]) -> Iterator[FoundBlock]:
-    """The blocks in a segment that the copy neither knows nor settles."""
+def _moved(wal: Storage, copy: State, elsewhere: Mapping[str, Sequence[Block]]) -> State:
+    """``copy`` with the places of blocks that a recovery wrote anew since, and whose old places are gone or damaged."""
+    blocks = dict(copy.blocks)
+    for block_id, places in elsewhere.items():
+        known = blocks[block_id]
+        if _is_there(wal, known.handle):
+            continue
+        for one in reversed(places):  # the same offsets and digests: encoded anew, it holds the same records
+            if one.meta.ranges == known.meta.ranges and _is_there(wal, one.handle):
+                local = known.local and one.handle.checksum == known.handle.checksum
+                blocks[block_id] = Block(one.meta, one.handle, local)
+                break
+    return msgspec.structs.replace(copy, blocks=blocks) if blocks != copy.blocks else copy
+
+
+def _after(
+    wal: Storage, path: str, copy: State, notes: list[str], elsewhere: dict[str, list[Block]]
+) -> Iterator[FoundBlock]:
+    """The blocks in a segment that the copy neither knows nor settles. ``elsewhere`` gets those that it has in another place."""
     try:
         for item in scan_segment(wal, path, payloads=False):
             if isinstance(item, Newer):
@@ -583,9 +602,12 @@ def _after(wal: Storage, path: str, copy: State, notes: list[str]) -> Iterator[F
             except CorruptionError as error:
                 notes.append(f"{path} is damaged at byte {item.offset}: {error.reason}")
                 continue
-            if meta.id in copy.blocks or all(_settled(copy, held) for held in meta.ranges):
-                continue
             handle = Handle(path, item.offset, item.length, item.header.payload_checksum)
+            known = copy.blocks.get(meta.id)
+            if known is not None and handle != known.handle:
+                elsewhere[meta.id].append(Block(meta, handle, False))
+            if known is not None or all(_settled(copy, held) for held in meta.ranges):
+                continue
             yield FoundBlock(Block(meta, handle, False), _is_whole(wal, handle))
     except FileNotFoundError:
         return  # cleaned up meanwhile: nothing needs it
@@ -604,6 +626,13 @@ def _is_whole(wal: Storage, handle: Handle) -> bool:
     except CorruptionError:
         return False
     return True
+
+
+def _is_there(wal: Storage, handle: Handle) -> bool:
+    try:
+        return _is_whole(wal, handle)
+    except FileNotFoundError:
+        return False
 
 
 # ---- doing it ---------------------------------------------------------------------------------------------------------

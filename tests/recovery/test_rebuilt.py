@@ -1,0 +1,44 @@
+"""A journal that is lost after a recovery, before the next snapshot copy: what was moved is found where it lies."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from driver.rebuild import rebuild
+from driver.snapshot_copies import SnapshotCopies, encoded
+from forebay.clock import SystemClock
+from forebay.values import numbered
+from tests.recovery.test_recovering import applied, planned, served
+from tests.support.logged import Logged
+from tests.support.tracked import STREAM
+from wal.retention import Limits
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["from the local copy", "from Kafka"])
+def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild(local: bool, tmp_path: Path) -> None:
+    logged = Logged(tmp_path)
+    logged.receiver("r1")
+    damaged = logged.take_in("r1", {0: 5}, local=local)
+    whole = logged.take_in("r1", {0: 5})
+    logged.receiver("r1")
+    logged.keep()
+    uids = itertools.count(1000)
+    copies = SnapshotCopies(
+        lambda _: None, logged.wal, STREAM, numbered(1, 1), SystemClock(), 0.0, Limits(0), lambda: next(uids)
+    )
+    copies.write(*encoded(logged.state()))
+    logged.damage(damaged)
+    assert not applied(logged).open
+    served(logged, damaged)
+    shutil.rmtree(tmp_path / "journal")
+    logged.local_file(damaged).unlink(missing_ok=True)
+    logged.kafka.gone |= {(0, n) for n in range(10)}
+    plan = rebuild(logged.journal, logged.wal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+    assert plan.missing == ()
+    for block in (damaged, whole):
+        served(logged, block)
+    assert not planned(logged).open
