@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy.recovery import Surroundings, apply_plan, look
@@ -266,3 +268,27 @@ def test_losses_are_the_only_thing_that_a_second_call_lists_again(logged: Logged
 
 def loss_id(loss: Loss) -> str:
     return loss.block_id
+
+
+def test_what_kafka_gave_is_encrypted_with_the_current_key_and_is_the_accepted_block_all_the_same(
+    logged: Logged, tmp_path: Path
+) -> None:
+    """The journal knows the block as it was before: without a key, or with an older one."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text(f"new {base64.b64encode(bytes(32)).decode()}\n")
+    logged.settings = msgspec.structs.replace(
+        logged.settings, wal=msgspec.structs.replace(logged.settings.wal, key_file=str(keys))
+    )
+    assert [r.source for r in applied(logged).recoveries] == ["Kafka"]
+    named = logged.state().blocks[block.id]
+    frame = read_frame(logged.wal, named.handle)
+    assert block_of_frame(frame, named.handle.path).meta.key_id == "new"
+    assert b"value 0 of 0" not in bytes(frame.payload)
+    plan = planned(logged)
+    assert not plan.open and plan.counts == {"whole": 1}
