@@ -31,6 +31,7 @@ BENCHMARKS = {
     "dataframe": "benchmarks.batch_dataframe",
     "reports": "benchmarks.block_reports",
     "journal": "benchmarks.journal_opening",
+    "opening": "benchmarks.journal_requests",
     "cleanup": "benchmarks.cleanup_round",
     "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",

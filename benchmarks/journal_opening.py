@@ -30,6 +30,7 @@ from wal.storage import open_storage
 
 BLOCKS = 100_000
 STREAM = "bench"
+EPOCH = TOKEN = numbered(1, 1)
 _HEADER = struct.Struct("<8sHBBIQQIIQ")  # docs/FORMAT.md: up to the payload's length
 _EVENTS, _SNAPSHOT = 3, 4
 
@@ -46,14 +47,8 @@ def write(folder: Path, blocks: int) -> None:
     """A journal of one stream in which ``blocks`` blocks wait."""
     uids = itertools.count(1)
     opened, state = journal.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
-    epoch, token = numbered(1, 1), numbered(1, 1)
-    starts = tuple(ev.LifeStart("records", number, 0) for number in range(PARTITIONS))
-    first: list[ev.Event] = [
-        ev.StreamCreated(starts, 0, "earliest"),
-        ev.ReceiverRegistered("r1", "bench", "1", epoch),
-        *(ev.ClaimGiven("records", number, "r1", epoch, token + number) for number in range(PARTITIONS)),
-    ]
-    for event in itertools.chain(first, (ev.BlockAdded(_block(number, epoch, token)) for number in range(blocks))):
+    added = (ev.BlockAdded(waiting_block(number)) for number in range(blocks))
+    for event in itertools.chain(first_events(), added):
         apply(state, event)
         opened.append([event])
         if opened.snapshot_due():
@@ -64,7 +59,18 @@ def write(folder: Path, blocks: int) -> None:
     opened.close()
 
 
-def _block(number: int, epoch: int, token: int) -> Block:
+def first_events() -> list[ev.Event]:
+    """One receiver that owns all partitions."""
+    starts = tuple(ev.LifeStart("records", number, 0) for number in range(PARTITIONS))
+    return [
+        ev.StreamCreated(starts, 0, "earliest"),
+        ev.ReceiverRegistered("r1", "bench", "1", EPOCH),
+        *(ev.ClaimGiven("records", number, "r1", EPOCH, TOKEN + number) for number in range(PARTITIONS)),
+    ]
+
+
+def waiting_block(number: int) -> Block:
+    epoch, token = EPOCH, TOKEN
     first = number * 1_000
     ranges = tuple(
         OffsetRange(

@@ -22,6 +22,7 @@ LINES = {
     "dataframe": ["records/s"],
     "reports": ["64 at once / one at a time", "the same, each sync 2 ms slower"],
     "journal": ["time to open"],
+    "opening": ["requests, old / young"],
     "cleanup": ["100,000 blocks / 1,000 blocks"],
     "verify": ["against a read with checksum"],
     "latency": ["median", "99th percentile"],
@@ -53,7 +54,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
     if name in NEEDS_KAFKA:
         require_kafka()
-    if name == "object-wal":
+    if name in ("object-wal", "opening"):
         require_s3()
     found = list(importlib.import_module(BENCHMARKS[name]).measure(tiny))
     assert [measured.what for measured in found] == LINES[name]
