@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from forebay.arrow_sizes import decompressed_sizes
 from forebay.errors import CorruptionError
 from forebay.values import BlockMeta, OffsetRange, TopicPartition
 
@@ -95,6 +96,12 @@ class RangeRows:
     tp: TopicPartition
     batches: Sequence[pa.RecordBatch]
 
+
+#: buffers of the columns before the headers; what a record takes in them beside its key and value, and a range at most
+_COLUMN_BUFFERS = 16
+_RECORD_BYTES_MAX, _RANGE_BYTES_MAX = 64, 1 << 16
+#: the bound where the metadata tell no bytes, and of headers
+_MOST_BYTES = 2 << 30
 
 # ---- payload ---------------------------------------------------------------------------------------------------------
 
@@ -234,6 +241,9 @@ def decode_block(
 
     schema = BLOCK_SCHEMA(meta.headers)
     try:
+        oversized = _oversized(payload, meta)
+        if oversized:
+            raise damaged(oversized)
         with pa.ipc.open_stream(payload) as reader:
             if reader.schema != schema:
                 raise damaged(f"its columns are {reader.schema.names}, expected {schema.names} as the format has them")
@@ -260,6 +270,19 @@ def decode_block(
     if next(remaining, None) is not None:
         raise damaged("it holds more records than its ranges")
     return decoded
+
+
+def _oversized(payload: Any, meta: BlockMeta) -> str:
+    """In words, if the payload would decompress to more than the block's records take (INV-6)."""
+    counted = sum(range_.bytes for range_ in meta.ranges)
+    limit = counted + meta.records * _RECORD_BYTES_MAX + len(meta.ranges) * _RANGE_BYTES_MAX if counted else _MOST_BYTES
+    columns = headers = 0
+    for sizes in decompressed_sizes(payload):
+        columns += sum(size for size in sizes[:_COLUMN_BUFFERS] if size > 0)
+        headers += sum(size for size in sizes[_COLUMN_BUFFERS:] if size > 0)  # not counted in a range's bytes
+    if columns > limit or headers > _MOST_BYTES:
+        return f"its columns decompress to {columns + headers} bytes, its ranges allow {limit}"
+    return ""
 
 
 def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, damaged: Any) -> int:

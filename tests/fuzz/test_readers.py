@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from forebay.arrow_sizes import decompressed_sizes
 from forebay.errors import CorruptionError
-from forebay.records import decode_block
-from tests.support.rows import block, filler
+from forebay.records import Compression, decode_block
+from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
 from wal.frame import FrameKind, decode_frame, encode_frame
 from wal.scan import segment_header
@@ -63,6 +65,37 @@ def test_metadata_nested_without_end_are_damage() -> None:
         0,
     )
     assert segment_header(header) is None
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_payload_that_would_decompress_to_more_than_its_records_take_is_refused_unread(
+    compression: Compression, headers: bool
+) -> None:
+    """A bomb of zeros, and a length that lies; the honest block beside them is read."""
+    honest, payload = block({("a", 0): filler(500), ("b", 1): filler(3)}, compression=compression, headers=headers)
+    counted = tuple(msgspec.structs.replace(r, bytes=n) for r, n in zip(honest.ranges, (500 * 24, 100), strict=True))
+    honest = msgspec.structs.replace(honest, ranges=counted)
+    assert [sum(b.num_rows for b in batches) for _, batches in decode_block(payload, honest)] == [500, 3]
+
+    meta, bomb = block({("a", 0): [Row(b"k", bytes(50_000_000), 0)]}, compression=compression, headers=headers)
+    assert bomb.size < 1_000_000
+    small = msgspec.structs.replace(meta, ranges=(msgspec.structs.replace(meta.ranges[0], bytes=100),))
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptionError, match=r"decompress to 50000[0-9]{3} bytes, its ranges allow 65700"):
+        decode_block(bomb, small)
+    assert pa.total_allocated_bytes() == before
+    true = msgspec.structs.replace(meta, ranges=(msgspec.structs.replace(meta.ranges[0], bytes=50_000_001),))
+    assert decode_block(bomb, true)[0][1][0].num_rows == 1
+
+    data = payload.to_pybytes()
+    (sizes, *_) = [sizes for sizes in decompressed_sizes(payload) if len(sizes) > 5]
+    written = sizes[5].to_bytes(8, "little")  # the values' bytes
+    lying = data.replace(written, (1 << 40).to_bytes(8, "little"))
+    assert lying != data
+    for described in (honest, block({("a", 0): filler(500), ("b", 1): filler(3)}, headers=headers)[0]):
+        with pytest.raises(CorruptionError, match="decompress to 1099"):
+            decode_block(lying, described)
 
 
 @pytest.mark.parametrize("at", [0, -40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import datetime, timezone
 
 import msgspec
@@ -13,9 +14,11 @@ from forebay.records import (
     BLOCK_SCHEMA,
     DATAFRAME_SCHEMA,
     SOURCE_SCHEMA,
+    Compression,
     RangeRows,
     as_source,
     decode_block,
+    digest,
     encode_block,
     extent,
     to_dataframe,
@@ -188,3 +191,32 @@ def test_decoded_rows_can_be_encoded_once_more_and_are_the_same(headers: bool) -
 
 def test_the_extent_of_no_records_is_nothing() -> None:
     assert extent([]) == (0, -1)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("headers", [False, True])
+def test_no_honest_block_seems_too_large(compression: Compression, headers: bool) -> None:
+    """Slices of larger batches, empty keys and values, nulls, large records: what a range's bytes allow is always enough."""
+    draw = random.Random(7)
+    for size in (0, 1, 7, 300, 40_000):
+        rows = [
+            Row(
+                draw.choice((None, b"", b"k" * draw.randrange(9))),
+                draw.choice((None, bytes(size), b"x")),
+                n,
+                headers=[("h", b"")],
+            )
+            for n in range(draw.choice((1, 50, 5000 if size < 10 else 60)))
+        ]
+        meta, _ = block({("a", 0): rows}, headers=headers)
+        whole = source_batch(rows, headers)
+        begin = draw.randrange(len(rows))
+        part = whole.slice(begin)
+        bytes_, _ = extent([part])
+        held = msgspec.structs.replace(
+            meta.ranges[0], from_offset=begin, records=part.num_rows, digest=digest([part]), bytes=bytes_
+        )
+        meta = msgspec.structs.replace(meta, ranges=(held,), records=part.num_rows)
+        steps = [part.slice(at, 7) for at in range(0, part.num_rows, 7)]
+        payload = encode_block([RangeRows(TopicPartition("a", 0), steps)], headers, compression)
+        assert decode_block(payload, meta, verify_digests=True)[0][0] == held
