@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -277,6 +278,7 @@ def test_a_forked_child_makes_a_client_of_its_own(access: KafkaAccess, tp: Topic
     child = os.fork()
     if not child:
         code = 1
+        signal.alarm(60)
         try:
             (found,) = read_ranges(access, [wanted], False)
             code = 0 if joined(list(found.batches)) == joined([rows]) and len(ranges._idle) == 2 else 2
