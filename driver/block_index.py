@@ -93,16 +93,31 @@ class BlockIndex:
 
     def move(self, block: Block, state: State) -> None:
         """The bytes of ``block`` lay at its handle until now, and lie where ``state`` names them."""
-        path = block.handle.path
-        again = wanted_again(state)
-        others = [state.blocks[block_id] for block_id in self.drop(path) if block_id != block.id]
-        for other in (*others, state.blocks[block.id]):
-            self.add(other)
-            if other.id in state.released:
-                self.release(other, state.released[other.id])
-                if other.id in again:
-                    self.hold(other)
-        if not state.blocks[block.id].local:
+        path, moved, released_ms = block.handle.path, state.blocks[block.id], state.released.get(block.id)
+        wanted = released_ms is not None and bool(state.replaying) and block.id in wanted_again(state)
+        share = self.segments[path]
+        if not share.held:
+            self._not_free(share, path)
+        del share.blocks[block.id]
+        share.held -= released_ms is None or wanted
+        others = share.blocks
+        if block.handle.offset + block.handle.length == share.bytes:
+            handles = (state.blocks[other].handle for other in others)
+            left = max((handle.offset + handle.length for handle in handles), default=0)
+            self.bytes -= share.bytes - left
+            share.bytes = left
+        if released_ms == share.released_ms and not any(state.released.get(o) == released_ms for o in others):
+            share.released_ms = max((state.released.get(other, 0) for other in others), default=0)
+        if not others:
+            del self.segments[path]
+        elif not share.held:
+            insort(self.free, (share.released_ms, path))
+        self.add(moved)
+        if released_ms is not None:
+            self.release(moved, released_ms)
+            if wanted:
+                self.hold(moved)
+        if not moved.local:
             self.clean((block,))
 
     def drop(self, path: str) -> tuple[str, ...]:

@@ -62,6 +62,11 @@ def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_alon
     token = t.state.partitions["t/0"].token
     for until in (30, 40):
         t.take_in(epoch, token, until, path=path(epoch, 3), local=True)
+    t.now_ms = 9_000
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    t.take_in(epoch, token, 50, path=path(epoch, 3), local=True)
     for number, (name, block) in enumerate(list(t.state.blocks.items())):
         elsewhere = Handle(f"{STREAM}/blocks/{REPAIR_WRITER}/{1:016x}/00000001.seg", number * 1000, 1000, 7)
         apply(t.state, BlockMoved(name, elsewhere, block.local and number % 2 == 0))
