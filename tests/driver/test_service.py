@@ -17,6 +17,7 @@ from driver.lease import LeaseHeld
 from driver.lineage import LineageFound
 from driver.local_engine import LocalEngine
 from driver.service import Driver
+from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import (
@@ -34,6 +35,7 @@ from forebay.kafka.broker import MockBroker
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition
 from tests.support.played import PlayedReceiver
+from wal import layout
 from wal.storage import LocalStorage, open_storage
 
 Configure = Callable[..., Settings]
@@ -400,3 +402,40 @@ def test_a_job_while_another_runs_is_refused(settings: Configure) -> None:
         intake.foreach_batch(Collecting(1))
         with pytest.raises(UsageError):
             intake.foreach_batch(Collecting(1))
+
+
+def test_a_driver_whose_wal_belongs_to_a_rebuilt_journal_is_fenced_though_its_own_journal_does_not_show_it(
+    settings: Configure, tmp_path: Path
+) -> None:
+    """INV-4, INV-8: rebuilt where this driver does not look; it must not clean up what the other one needs."""
+    s = settings()
+    context = IngestContext(None, s).foreach_batch(Collecting(1))
+    ready(context, s)
+    open_storage(s.wal.url).put_new(layout.lineage_marker("s", 2), b"{}")
+    with pytest.raises(FencedError, match="rebuilt"):
+        context.await_termination(30)
+
+
+def test_nobody_claims_before_a_snapshot_copy_lies_beside_the_wal(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was accepted before there is one could not be found again if the journal were lost."""
+    copying, go_on = threading.Event(), threading.Event()
+    write = SnapshotCopies.write
+
+    def slow(copies: SnapshotCopies, following: int, state: bytes) -> str:
+        copying.set()
+        assert go_on.wait(30)
+        return write(copies, following, state)
+
+    monkeypatch.setattr(SnapshotCopies, "write", slow)
+    s = settings()
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        assert copying.wait(30)
+        client = Client(intake.url)
+        with pytest.raises(UnreachableError):
+            client.post("/v1/partitions/look", m.LookRequest(receiver_id="r1", epoch=1, partitions=()), m.LookAnswer)
+        go_on.set()
+        ready(intake, s)
+        assert open_storage(s.wal.url).list("s/snapshots")
