@@ -37,7 +37,7 @@ from wal.blocks import encode_meta
 from wal.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
 from wal.recovery import Decision, Found
 from wal.scan import scan_segment
-from wal.storage import LocalStorage, Storage, open_storage
+from wal.storage import LeavesTemporaries, Storage, open_storage
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from deploy import copies
 
 #: a temporary file younger than this may be one that is being written; it is renamed or removed within seconds
-TEMPORARY_AGE_SECONDS = 60.0
+TEMPORARY_AGE_SECONDS = 600.0
 
 
 class Mended(msgspec.Struct, frozen=True):
@@ -225,8 +225,8 @@ def _is_better(segment: Segment, data: bytes, examined: Examination) -> bool:
 
 
 def _temporaries(storage: Storage, stream: str, remove: bool) -> tuple[str, ...]:
-    if not isinstance(storage, LocalStorage):
-        return ()  # no other store leaves any
+    if not isinstance(storage, LeavesTemporaries):
+        return ()
     found = storage.left_over(stream, SystemClock().wall_ms() / 1000 - TEMPORARY_AGE_SECONDS)
     for path in found if remove else ():
         storage.remove_left_over(path)

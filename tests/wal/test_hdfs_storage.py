@@ -27,7 +27,7 @@ pytestmark = pytest.mark.hdfs
 
 #: for tests of what fails
 IMPATIENT = {"request_timeout": "1s", "retry_timeout": "2s"}
-LATER_MS = 1 << 52
+LATER_SECONDS = 1 << 42
 _ROOT = str(Path(__file__).parents[2])
 _numbers = itertools.count(1)
 
@@ -151,10 +151,14 @@ def test_a_killed_writer_leaves_no_half_object_and_nobody_waits_for_its_lease(
     (left,) = hidden(storage)
     storage.put_new("s/name", b"whole")
     assert storage.read("s/name") == b"whole"
-    assert storage.remove_temporaries(before_ms=1) == []
-    assert storage.remove_temporaries(LATER_MS) == [left]
+    assert storage.left_over("", before_seconds=1) == []
+    assert storage.left_over("", LATER_SECONDS) == [left]
+    storage.remove_left_over(left)
+    storage.remove_left_over(left)
     assert hidden(storage) == []
     assert storage.list("") == ["s/name"]
+    with pytest.raises(ValueError, match="no temporary file"):
+        storage.remove_left_over("s/name")
 
 
 def test_a_log_on_hdfs_is_read_back_frame_by_frame(storage: HdfsStorage) -> None:
@@ -254,7 +258,8 @@ def test_a_rename_whose_answer_was_lost_is_resolved_by_reading_back(
     monkeypatch.undo()
     with pytest.raises(FileExistsError):
         storage.put_new("a", b"ours")  # a clean answer is believed, whatever the bytes are
-    storage.remove_temporaries(LATER_MS)
+    for path in storage.left_over("", LATER_SECONDS):
+        storage.remove_left_over(path)
 
 
 def test_a_name_taken_by_another_is_not_ours_after_a_lost_answer(

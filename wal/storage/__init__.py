@@ -11,7 +11,16 @@ from urllib.parse import urlsplit
 from forebay.errors import UsageError
 from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
-from wal.storage.protocol import AppendFile, Paths, Storage, check_path, is_path, not_appendable, store_error
+from wal.storage.protocol import (
+    AppendFile,
+    LeavesTemporaries,
+    Paths,
+    Storage,
+    check_path,
+    is_path,
+    not_appendable,
+    store_error,
+)
 
 #: of each scheme, what is passed to its client: the sections ``[storage.<scheme>]``
 StorageOptions = Mapping[str, Mapping[str, Any]]
@@ -61,6 +70,7 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: 
 __all__ = [
     "NO_OPTIONS",
     "AppendFile",
+    "LeavesTemporaries",
     "LocalStorage",
     "MemoryStorage",
     "Paths",

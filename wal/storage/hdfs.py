@@ -31,7 +31,7 @@ from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.units import parse_duration
-from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
+from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -177,13 +177,16 @@ class HdfsStorage:
         """None: the client can't tell what is free of the cluster, nor the quotas above the root."""
         return None
 
-    def remove_temporaries(self, before_ms: int) -> Paths:
-        """Deletes what writers that were killed left behind, if the NameNode says that it is older than ``before_ms``
-        (milliseconds since 1970). Returns the paths. A writer at work needs a minute at most."""
-        removed = [found.path for found in self._walk("") if found.hidden and found.modified_ms < before_ms]
-        for path in removed:
-            self._delete(f"{self._root.rstrip('/')}/{path}")
-        return sorted(removed)
+    def left_over(self, prefix: str, before_seconds: float) -> Paths:
+        """By the NameNode's clock (see :class:`~wal.storage.protocol.LeavesTemporaries`)."""
+        before_ms = before_seconds * 1000
+        return sorted(found.path for found in self._walk(prefix) if found.hidden and found.modified_ms < before_ms)
+
+    def remove_left_over(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        if not TEMPORARY.fullmatch(name):
+            raise ValueError(f"{path!r} is no temporary file")
+        self._delete(f"{self._full(folder) if folder else self._root.rstrip('/')}/{name}")
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
@@ -204,10 +207,11 @@ class HdfsStorage:
             folder = folders.pop()
             with suppress(FileNotFoundError):  # deleted meanwhile
                 for entry in self._entries(folder):
-                    hidden = entry.path.rpartition("/")[2].startswith(".")
+                    name = entry.path.rpartition("/")[2]
+                    hidden = name.startswith(".")
                     if entry.isdir and not hidden:
                         folders.append(entry.path)
-                    elif not entry.isdir and entry.path != folder and (not hidden or entry.path.endswith(".tmp")):
+                    elif not entry.isdir and entry.path != folder and (not hidden or TEMPORARY.fullmatch(name)):
                         files.append(_Found(entry.path[len(root) + 1 :], entry.modification_time, hidden))
         return files
 
@@ -256,7 +260,7 @@ class HdfsStorage:
         return temporary
 
     def _discard(self, temporary: str) -> None:
-        with suppress(StoreError, OSError):  # else it is left behind: hidden, and removed by remove_temporaries
+        with suppress(StoreError, OSError):  # else it is left behind: hidden, and `wal repair` removes it
             self._ask(lambda client: client.delete(temporary, False))
 
     def _ask(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], data_bytes: int = 0) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from forebay.errors import StoreError
-from wal.storage.protocol import AppendFile, Paths, check_path, store_error
+from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
 #: as :meth:`LocalStorage._write_temporary` names them
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
 class LocalStorage:
@@ -145,8 +143,8 @@ class LocalStorage:
         """Temporary files below the folder ``prefix`` that were last written before that time (since 1970): a kill left them.
         Relative paths, which no other method takes."""
         found = []
-        for folder, _, names in os.walk(self._full(prefix)):
-            for name in filter(_TEMPORARY.fullmatch, names):
+        for folder, _, names in os.walk(self._full(prefix) if prefix else self.root):
+            for name in filter(TEMPORARY.fullmatch, names):
                 with suppress(FileNotFoundError):  # its writer is at work after all
                     full = os.path.join(folder, name)
                     if os.stat(full).st_mtime < before_seconds:
@@ -156,8 +154,9 @@ class LocalStorage:
     def remove_left_over(self, path: str) -> None:
         """Removes what :meth:`left_over` found; no error if it is gone."""
         folder, name = os.path.split(path)
-        check_path(folder)
-        if not _TEMPORARY.fullmatch(name):
+        if folder:
+            check_path(folder)
+        if not TEMPORARY.fullmatch(name):
             raise ValueError(f"{path!r} is no temporary file")
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.root, path))

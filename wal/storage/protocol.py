@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from forebay.errors import OutOfSpaceError, StoreError
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Paths = list[str]  # where a method named ``list`` hides the type
+
+#: names of temporary files that a kill may leave behind: no path has such a part
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 
@@ -89,6 +92,18 @@ def check_path(path: str) -> str:
     if not is_path(path):
         raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
     return path
+
+
+@runtime_checkable
+class LeavesTemporaries(Protocol):
+    """A storage whose killed writers may leave hidden temporary files behind, which no reader ever looks at."""
+
+    def left_over(self, prefix: str, before_seconds: float) -> Paths:
+        """Temporary files below the folder ``prefix`` that were last written before that time (since 1970). Relative
+        paths, which no other method takes."""
+
+    def remove_left_over(self, path: str) -> None:
+        """Removes what :meth:`left_over` found; no error if it is gone. Raises ValueError for any other file."""
 
 
 def is_path(path: str) -> bool:
