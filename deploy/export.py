@@ -228,6 +228,7 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
         blocks_directory=settings.agent.blocks,
         agent_urls=surroundings.agents,
         headers=settings.kafka.headers or any(block.meta.headers for block in blocks),
+        key_file=settings.wal.key_file,
         kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
         topic_ids=topic_ids(state, blocks),
     )

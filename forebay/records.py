@@ -292,9 +292,8 @@ def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, d
     topic: Column = batch.column(2)
     partition, offset = batch.column(3), batch.column(4)
     try:
-        batch.validate(
-            full=True
-        )  # whoever reads the columns trusts their offsets, and reads other memory by wrong ones
+        # whoever reads the columns trusts their offsets, and reads other memory by wrong ones
+        batch.validate(full=True)
         topics = topic.dictionary.to_pylist()
         index: Any = pc.min_max(topic.indices).as_py()
         numbers: Any = pc.min_max(partition).as_py()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
+import pickle
 import threading
 import time
 from dataclasses import replace
@@ -11,11 +13,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
 from driver.batch import Batch, BatchWork
+from driver.local_engine import read_plan
 from driver.spark_engine import SparkEngine, _running_tasks, dataframe_schema
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import UnreadableBlockError
@@ -23,6 +27,7 @@ from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path
+from wal.encryption import KeyRing
 from wal.reading import BlockReference
 
 pytestmark = [
@@ -249,3 +254,26 @@ def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None
     assert engine.parallelism == 2
     assert spark.range(3).count() == 3
     assert os.environ["PYSPARK_PYTHON"]
+
+
+def test_tasks_open_encrypted_blocks_with_keys_that_never_travel(spark: Any, stored: Stored) -> None:
+    """Each worker reads the file itself; what Spark ships and shows holds the path alone."""
+    key = b"k" * 32
+    keys = stored.root / "keys"
+    keys.write_text(f"k {base64.b64encode(key).decode()}\n")
+    keys.chmod(0o600)
+    settings = stored.settings()
+    settings = msgspec.structs.replace(settings, wal=msgspec.structs.replace(settings.wal, key_file=str(keys)))
+    reference = stored.add(*KeyRing({"k": key}).seal(*block({("a", 0): filler(50)})))
+    work = BatchWork(1 << 40 | 1, 1, 0, False, ((reference,),))
+    plan = pickle.dumps(read_plan(settings, work, {}))
+    assert key not in plan and base64.b64encode(key) not in plan
+    engine = SparkEngine(settings, dict, spark)
+    engine.start()
+    seen: list[int] = []
+    engine.run(work, lambda batch: seen.append(batch.df.count()))
+    keys.write_text(f"other {base64.b64encode(bytes(32)).decode()}\n")
+    assert seen == [50]
+    fresh = stored.add(*KeyRing({"new": key}).seal(*block({("a", 0): filler(50)}, sequence=2)))
+    with pytest.raises(UnreadableBlockError, match="encrypted with key 'new'"):
+        engine.run(BatchWork(1 << 40 | 2, 2, 0, False, ((fresh,),)), lambda batch: batch.df.count())

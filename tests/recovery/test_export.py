@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -26,6 +27,7 @@ from tests.support.logged import Logged
 from tests.support.rows import ODD_ROWS, filler, source_batch
 from tests.support.rows import block as make_block
 from tests.support.tracked import STREAM
+from wal.encryption import load_keys
 
 
 class Exporting:
@@ -100,6 +102,23 @@ def test_a_batch_is_exported_also_when_only_the_history_knows_it(exporting: Expo
     assert code == 0 and offsets(done["files"][0]) == [5, 6, 7, 8, 9]
     code, _, err = exporting("--batch", "77", "--output", str(tmp_path / "third"))
     assert code == 2 and "--batch 77: the stream has no such batch" in err
+
+
+def test_encrypted_blocks_are_exported_with_their_keys_alone(exporting: Exporting, tmp_path: Path) -> None:
+    logged = exporting.logged
+    keys = tmp_path / "keys"
+    keys.write_text(f"k {base64.b64encode(b'k' * 32).decode()}\n")
+    keys.chmod(0o600)
+    logged.receiver("r1")
+    logged.keys = load_keys(str(keys))
+    logged.take_in("r1", {0: 5})
+    logged.keep()
+    code, done, err = exporting("--range", "t/0[0, 5)", "--output", str(tmp_path / "without"))
+    assert code == 1 and not done["files"] and "encrypted with key 'k'" in err
+    configuration = tmp_path / "forebay.toml"
+    configuration.write_text(configuration.read_text().replace("[wal]", f'[wal]\nkey_file = "{keys}"'))
+    code, done, err = exporting("--range", "t/0[0, 5)", "--output", str(tmp_path / "with"))
+    assert (code, err) == (0, "") and offsets(done["files"][0]) == [0, 1, 2, 3, 4]
 
 
 def test_times_choose_by_the_records_timestamps(exporting: Exporting, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.blocks import encode_meta, write_local
+from wal.encryption import KeyRing
 from wal.frame import FrameKind
 from wal.layout import block_segment
 from wal.storage import open_storage
@@ -82,6 +83,7 @@ class Logged:
         self.accepted: dict[str, Block] = {}
         self.orphans: dict[str, Block] = {}
         self.payloads: dict[str, bytes] = {}
+        self.keys: KeyRing | None = None  # set: what is stored from then on is encrypted
         self._uids = itertools.count(5)
         self._writers: dict[str, tuple[int, LogWriter]] = {}
         self._kept = 0
@@ -138,6 +140,8 @@ class Logged:
             block_id(name, epoch, number), STREAM, name, epoch, number, tuple(ranges), sum(counts.values()), 1, "h1"
         )
         payload = encode_block(rows, False)
+        if self.keys is not None:
+            meta, payload = self.keys.seal(meta, payload)
         pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         writer.sync()
         assert pending.handle is not None
