@@ -107,4 +107,4 @@ def test_a_column_whose_offsets_lie_outside_of_it_is_damage_and_never_read(at: i
     begin = data.index(offsets)
     data[begin + 8 : begin + 12] = (0x7FFFFF00 + at).to_bytes(4, "little")
     with pytest.raises(CorruptionError):
-        decode_block(bytes(data), meta, verify_digests=True)
+        decode_block(bytes(data), meta)
