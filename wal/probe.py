@@ -19,8 +19,8 @@ def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     """
     if storage.appendable:
         return
-    folder = f"{stream}/probes/{new_uid():016x}"
-    twice, race = f"{folder}/twice", f"{folder}/race"
+    name = f"{stream}/probes/{new_uid():016x}"
+    twice, race = f"{name}-twice", f"{name}-race"
     try:
         won = [_creates(storage, twice, b"%016x" % new_uid()) for _ in range(2)]
         winners = _race(storage, race, [b"%016x" % new_uid() for _ in range(RACERS)])
