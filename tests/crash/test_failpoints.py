@@ -176,7 +176,7 @@ def kinds() -> set[str]:
 #: in the order in which they come
 FLOWING = (
     "StreamCreated", "ReceiverRegistered", "ClaimGiven", "BlockAdded", "BatchAllocated", "BatchCompleted", "CleanupIntended",
-    "CleanupDone", "BatchesArchived",
+    "CleanupDone", "BatchesArchived", "SnapshotCopied",
 )  # fmt: skip
 #: kind → the test that kills around it, or why none can
 ELSEWHERE = {
