@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from driver.state import State
     from forebay.settings import Settings
     from wal.storage import Storage
+
+#: how long Kafka may take to answer a rebuild
+KAFKA_SECONDS = 5.0
 
 
 # ---- inspect ----------------------------------------------------------------------------------------------------------
@@ -283,6 +288,15 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
         invocation.say(f"{words}: bring back the WAL's files, or accept the loss when its batch stops")
 
 
+def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
+    from forebay.kafka.admin import KafkaAdmin
+
+    with KafkaAdmin(
+        settings.kafka.options, timeout_seconds=KAFKA_SECONDS, client_id="forebay-journal-rebuild"
+    ) as admin:
+        return admin.topic_ids(topics)
+
+
 def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     from driver import lineage, rebuild
     from driver.lease import wait_until_stale
@@ -304,12 +318,13 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     owner = f"forebay journal rebuild by {getpass.getuser()} on {socket.gethostname()}"
     wall_ms = int(time.time() * 1000)
     if not yes:
-        evidence = rebuild.look(journal_storage, wal_storage, settings.stream)
+        evidence = rebuild.look(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
         return rebuild.rebuilt(evidence, marked + 1, wall_ms, owner)
     return rebuild.rebuild(
         journal_storage,
         wal_storage,
         settings.stream,
+        partial(_topic_ids, settings),
         f"{owner} ({secrets.token_hex(4)})",
         wall_ms,
         time.time,

@@ -6,6 +6,7 @@ two leaves the batch in both; readers take a batch id once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -125,10 +126,34 @@ class HistoryWriter:
         self._writer.close()
 
 
+def segment_paths(storage: Storage, stream: str) -> list[str]:
+    """The segments in order: of each epoch that a listing shows those listed, those before and between them, and those after
+    them, as far as they are there. Names are dense, so CorruptionError where one between two others is not."""
+    listed: dict[int, set[int]] = defaultdict(set)
+    for path in storage.list(f"{stream}/history"):
+        if (place := layout.parse_history(path)) is not None:
+            listed[place.epoch].add(place.sequence)
+    paths: list[str] = []
+    for epoch, sequences in sorted(listed.items()):
+        found: list[str] = []
+        sequence = 1
+        while True:
+            path = layout.history_segment(stream, epoch, sequence)
+            if sequence in sequences or storage.exists(path):
+                found.append(path)
+            elif sequence > max(sequences):
+                break
+            elif found:
+                raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch are there")
+            sequence += 1
+        paths += found
+    return paths
+
+
 def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
-    """Every finished batch, in the order written; one may come twice (same id, same content)."""
-    places = ((layout.parse_history(path), path) for path in storage.list(f"{stream}/history"))
-    for _, path in sorted((place, path) for place, path in places if place is not None):
+    """Every finished batch, in the order written; one may come twice (same id, same content). Raises CorruptionError,
+    also where a segment is missing between others; NewerVersionError, StoreError."""
+    for path in segment_paths(storage, stream):
         for found in scan_segment(storage, path):
             if isinstance(found, TornTail):
                 break

@@ -5,7 +5,8 @@ there is, :func:`steps` does it, in an order of which every prefix, cut off, lea
 
 Why the walk takes what the lost journal accepted: a claim is given at the durable position, so where a block was accepted no
 frame with a higher token begins; and no range is written twice under one token except as the same block. What was never
-accepted is taken too where nothing else goes on at the position: its records are those of these offsets.
+accepted is taken too where nothing else goes on at the position: its records are those of these offsets, if they are of the
+life's topic. Where that can't be told (:meth:`Walk._is_sure`), only what was accepted is taken.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ from driver.state import (
     State,
 )
 from forebay import failpoints
-from forebay.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, StoreError
-from forebay.values import Block, Gap, Handle, OffsetRange, lineage_of, numbered
+from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, RefusedError, StoreError
+from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, lineage_of, numbered
 from wal import layout
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind
 from wal.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
+
+#: topics → their ids in Kafka now, "" for one that is not there; raises ForebayError where nobody answers
+TopicIds = Callable[[Iterable[str]], Mapping[str, str]]
 
 FOUND_IN_WAL = "found in the WAL by a rebuild"
 #: bytes of blocks that are written between two syncs
@@ -108,23 +112,34 @@ class _Frames:
 
 
 class Walk:
-    """Takes ``found`` in, on from ``partitions``, which it changes. ``finished``: what a surviving history proves."""
+    """Takes ``found`` in, on from ``partitions``, which it changes. ``finished``: what a surviving history proves.
+
+    ``named``: blocks of its batches. ``topic_ids``: of topics in Kafka after ``found`` was, none if it could not be asked.
+    ``unsure``: blocks that are not taken since they may hold records of another topic of that name.
+    """
 
     def __init__(
         self,
         partitions: dict[str, Partition],
         found: Iterable[FoundBlock],
         finished: Iterable[FinishedRange],
+        named: Collection[str],
+        topic_ids: Mapping[str, str],
         time_ms: int,
     ) -> None:
         self.partitions = partitions
         self.taken: list[FoundBlock] = []
+        self.unsure: dict[str, Block] = {}
+        self._named = named
+        self._topic_ids = topic_ids
         self._found = {one.block.id: one for one in found}
         self._time_ms = time_ms
         self._taken_ids: set[str] = set()
         self._frames: dict[tuple[str, int], _Frames] = defaultdict(_Frames)
         self._ready: list[tuple[int, str]] = []
         self._finished: dict[tuple[str, int], list[FinishedRange]] = defaultdict(list)
+        #: (receiver, epoch, topic, topic's id) → the last block that says that it was checked
+        self._checked: dict[tuple[str, int, str, str], int] = {}
         for r in finished:
             self._finished[f"{r.topic}/{r.partition}", r.life].append(r)
         for one in self._found.values():
@@ -132,6 +147,9 @@ class Walk:
                 self._frames[str(held.tp), held.life].add(held, one.block.id)
                 if str(held.tp) not in partitions:
                     partitions[str(held.tp)] = self._unknown(held)
+                if one.block.meta.checked is True:
+                    key = self._writer_and_topic(one.block.meta, held)
+                    self._checked[key] = max(self._checked.get(key, 0), one.block.meta.sequence)
 
     def run(self) -> None:
         for key in self.partitions:
@@ -182,11 +200,62 @@ class Walk:
     def _fits(self, one: FoundBlock) -> bool:
         if not one.whole and not self._continued(one):
             return False
-        return all(
+        if not all(
             held.life == self.partitions[str(held.tp)].life.life
             and self._best(self.partitions[str(held.tp)]) == one.block.id
             for held in one.block.meta.ranges
+        ):
+            return False
+        if not self._is_sure(one.block.meta):
+            self.unsure[one.block.id] = one.block
+            return False
+        return True
+
+    def _is_sure(self, meta: BlockMeta) -> bool:
+        """Whether its records are of its lives' topics, or it was accepted, which is the same.
+
+        An id that is the life's, read after the block was found, was the same when the block was polled: ids never come back.
+        So was one that the same receiver read after a later poll. A life without an id (of a broker that can't tell, or begun
+        since the copy) is believed.
+        """
+        return (
+            meta.checked is True
+            or all(self._is_of_topic(meta, held) for held in meta.ranges)
+            or self._was_accepted(meta)
         )
+
+    def _is_of_topic(self, meta: BlockMeta, held: OffsetRange) -> bool:
+        topic_id = self.partitions[str(held.tp)].topic_id(held.life)
+        return (
+            not topic_id
+            or self._topic_ids.get(held.topic) == topic_id
+            or self._checked.get(self._writer_and_topic(meta, held), 0) > meta.sequence
+        )
+
+    def _writer_and_topic(self, meta: BlockMeta, held: OffsetRange) -> tuple[str, int, str, str]:
+        topic_id = self.partitions[str(held.tp)].topic_id(held.life)
+        return meta.receiver_id, meta.epoch, held.topic, topic_id
+
+    def _was_accepted(self, meta: BlockMeta) -> bool:
+        """Whether the history names it, a later claim was answered with where it ends, a gap begins there, or what goes on
+        there under the same token was accepted. (That something does, alone, says nothing: a receiver writes ahead of its
+        reports.)"""
+        waiting, seen = [meta], {meta.id}
+        while waiting:
+            meta = waiting.pop()
+            if meta.id in self._named:
+                return True
+            for held in meta.ranges:
+                frames = self._frames[str(held.tp), held.life]
+                if any(gap.from_offset == held.until_offset for gap, _, _ in frames.over_gaps):
+                    return True
+                for token, name in frames.by_start.get(held.until_offset, ()):
+                    if token > held.token:
+                        return True
+                    if token == held.token and name not in seen:
+                        seen.add(name)
+                        waiting.append(self._found[name].block.meta)
+        return False
 
     def _continued(self, one: FoundBlock) -> bool:
         """Whether a frame goes on behind it: then it was written before that, and is damaged rather than cut off."""
@@ -250,6 +319,11 @@ class Walk:
         )
 
     def _reason(self, one: FoundBlock) -> str:
+        if one.block.id in self.unsure:
+            return (
+                "nobody can tell whether its topic had been created again when it was read, and nothing shows that it was "
+                "accepted: what Kafka holds of it is read again"
+            )
         if not one.whole:
             return "its payload is not whole, and nothing goes on behind it"
         for held in one.block.meta.ranges:
@@ -273,7 +347,8 @@ class Walk:
 class Evidence:
     """What there is. ``copy``: the state that it begins from, at ``copy_path``. ``found``: blocks of the WAL that the copy
     does not know or settle. ``archived``: finished batches that survived. ``gone``: segments of the copy's blocks that are
-    not there. ``notes``: what could not be read, in words."""
+    not there. ``notes``: what could not be read, in words. ``topic_ids``: topic → id, of those that Kafka told after the look at
+    the WAL; asked only where something hangs on it."""
 
     copy: State
     copy_path: str
@@ -281,6 +356,7 @@ class Evidence:
     archived: tuple[FinishedBatch, ...]
     gone: frozenset[str]
     notes: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +384,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
     archived = [batch for batch in evidence.archived if not copy.is_void(batch.batch_id, batch.number)]
     in_history = {batch.batch_id for batch in archived}
     archive = tuple(batch for batch in history.finished(copy, limit=1 << 40) if batch.batch_id not in in_history)
+    named = {block_id for batch in archived for task in batch.tasks for block_id in task}
     known_number = copy.completed_number
     numbers = {batch.number for batch in archived}
     while known_number + 1 in numbers:  # a driver that did not know of the loss may have archived some beyond
@@ -316,7 +393,8 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
     finished = [*archived, *archive]
 
     partitions = {key: _unclaimed(partition) for key, partition in copy.partitions.items()}
-    walk = Walk(partitions, evidence.found, (r for batch in archived for r in batch.ranges), time_ms)
+    finished_ranges = (r for batch in archived for r in batch.ranges)
+    walk = Walk(partitions, evidence.found, finished_ranges, named, evidence.topic_ids, time_ms)
     walk.run()
     for partition in partitions.values():
         partition.lives = [life for life in partition.lives if life.life]  # of one that the copy did not know
@@ -343,7 +421,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         cause=cause,
         copy=evidence.copy_path,
         known_number=known_number,
-        repeated=tuple(_repeated(copy, blocks, waiting, known_number)),
+        repeated=tuple(_repeated(copy, blocks, waiting, known_number, walk.unsure.values())),
         attested=tuple(_attested(partitions, copy, finished, [blocks[block_id] for block_id in waiting])),
     )
     cleanups = _cleanups(copy, evidence.gone, numbered(new_lineage, 0))
@@ -415,19 +493,19 @@ def _completed(partition: Partition, waiting: Iterable[Block]) -> int:
 
 
 def _repeated(
-    copy: State, blocks: Mapping[str, Block], waiting: Collection[str], known_number: int
+    copy: State, blocks: Mapping[str, Block], waiting: Collection[str], known_number: int, unsure: Iterable[Block]
 ) -> Iterator[RepeatedBatch]:
     """Batches that may have run, and whose blocks wait again; last, under id 0, those begun after the copy, whose ids
-    nobody knows."""
+    nobody knows: of ``unsure`` too, since what of them was accepted may have run, and is read again."""
     named: set[str] = set()
     for batch in sorted(copy.batches.values(), key=lambda batch: batch.number):
         again = [block_id for block_id in batch.block_ids if block_id in waiting]
         if again and batch.number > known_number:
             named.update(again)
             yield RepeatedBatch(batch.batch_id, batch.number, _labels(blocks[block_id] for block_id in again))
-    later = [block_id for block_id in waiting if block_id not in named]
+    later = [blocks[block_id] for block_id in waiting if block_id not in named] + list(unsure)
     if later:
-        yield RepeatedBatch(0, 0, _labels(blocks[block_id] for block_id in later))
+        yield RepeatedBatch(0, 0, _labels(later))
 
 
 def _labels(blocks: Iterable[Block]) -> tuple[str, ...]:
@@ -524,9 +602,10 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     )
 
 
-def look(journal_storage: Storage, wal: Storage, stream: str) -> Evidence:
+def look(journal_storage: Storage, wal: Storage, stream: str, topic_ids: TopicIds) -> Evidence:
     """Reads the newest usable copy, the headers of all block segments, the payloads of what came after the copy, and what
-    survived of the history. Changes nothing. Raises RefusedError if there is no copy; NewerVersionError; StoreError."""
+    survived of the history; last it asks for ``topic_ids``. Changes nothing. Raises RefusedError if there is no copy;
+    NewerVersionError; StoreError."""
     copy, copy_path, notes = newest_copy(wal, stream)
     archived: list[FinishedBatch] = []
     try:
@@ -547,7 +626,27 @@ def look(journal_storage: Storage, wal: Storage, stream: str) -> Evidence:
     present = set(paths)
     named = {block.handle.path for block in copy.blocks.values()}
     gone = frozenset(path for path in named if path not in present and not wal.exists(path))
-    return Evidence(copy, copy_path, tuple(found.values()), tuple(archived), gone, tuple(notes))
+    ids: Mapping[str, str] = {}
+    if unchecked := _unchecked_topics(copy, found.values()):
+        try:
+            ids = topic_ids(unchecked)  # after the pass: an id that is the same now was the same when they were polled
+        except ForebayError as error:
+            notes.append(
+                f"Kafka could not be asked for the topics' ids: {error}. Of blocks that were written without them only those "
+                "are taken in of which something shows that they were accepted"
+            )
+    return Evidence(copy, copy_path, tuple(found.values()), tuple(archived), gone, tuple(notes), ids)
+
+
+def _unchecked_topics(copy: State, found: Iterable[FoundBlock]) -> set[str]:
+    """Topics of blocks that don't say that they were checked, in lives whose topic's id is known."""
+    return {
+        held.topic
+        for one in found
+        if one.block.meta.checked is not True
+        for held in one.block.meta.ranges
+        if (partition := copy.partition(held.tp)) is not None and partition.topic_id(held.life)
+    }
 
 
 def _segments(wal: Storage, stream: str) -> list[str]:
@@ -664,6 +763,7 @@ def steps(
     journal_storage: Storage,
     wal: Storage,
     stream: str,
+    topic_ids: TopicIds,
     owner: str,
     wall_ms: int,
     now: Callable[[], float],
@@ -696,7 +796,7 @@ def steps(
         _put_claim(journal_storage, stream, older, wal.read(layout.lineage_marker(stream, older)))
     yield "claimed"
     failpoints.hit("rebuild.after-claim")
-    plan = compose(look(journal_storage, wal, stream), new_lineage, wall_ms, owner)
+    plan = compose(look(journal_storage, wal, stream, topic_ids), new_lineage, wall_ms, owner)
     yield "read"
     limits = SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf"))
     state = _write_again(wal, stream, epoch, plan, limits, now, new_uid)
@@ -725,6 +825,7 @@ def rebuild(
     journal_storage: Storage,
     wal: Storage,
     stream: str,
+    topic_ids: TopicIds,
     owner: str,
     wall_ms: int,
     now: Callable[[], float],
@@ -732,7 +833,7 @@ def rebuild(
     segment_bytes: int = 64_000_000,
 ) -> Plan:
     """:func:`steps`, all of them."""
-    doing = steps(journal_storage, wal, stream, owner, wall_ms, now, new_uid, segment_bytes)
+    doing = steps(journal_storage, wal, stream, topic_ids, owner, wall_ms, now, new_uid, segment_bytes)
     while True:
         try:
             next(doing)

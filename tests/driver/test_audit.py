@@ -157,6 +157,28 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
         audit.audit(storage, STREAM)
 
 
+@pytest.mark.parametrize("hidden", [1, 2, 4], ids=["first", "between", "last"])
+def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
+    hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: and one between others that is not there is not passed over."""
+    storage = MemoryStorage(f"audit-{next(numbers)}")
+    t = worked()
+    done = archived(t)[0]
+    writer = HistoryWriter(storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+    batches = [msgspec.structs.replace(done, number=number) for number in range(1, 5)]
+    for batch in batches:
+        writer.append((batch,))
+    paths = storage.list(f"{STREAM}/history")
+    assert len(paths) == 4
+    monkeypatch.setattr(storage, "list", lambda _: [path for path in paths if path != paths[hidden - 1]])
+    assert list(history.read(storage, STREAM)) == batches
+    monkeypatch.undo()
+    storage.delete(paths[1])
+    with pytest.raises(CorruptionError, match="missing"):
+        list(history.read(storage, STREAM))
+
+
 def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
     """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
     t = Tracked(partitions=1, on_gap="stop")

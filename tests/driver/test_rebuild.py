@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from driver.state import State, apply
 from driver.tracker import Copied, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
-from forebay.errors import FencedError, NewerVersionError, RefusedError
+from forebay.errors import FencedError, NewerVersionError, RefusedError, UnreachableError
 from forebay.values import Block, Gap, Handle, OffsetRange, lineage_of, numbered
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -41,6 +42,7 @@ class Lost:
     wal: Any = None
     t: Tracked = field(default_factory=lambda: Tracked(on_gap="record"))
     writers: dict[int, LogWriter] = field(default_factory=dict)
+    in_kafka: str | None = "id-1"  # the id of its topics; None: nobody answers
 
     def __post_init__(self) -> None:
         name = f"rebuild-{next(numbers)}"
@@ -74,9 +76,16 @@ class Lost:
         led.sync()
         led.close()
 
-    def write(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1") -> Block:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        if self.in_kafka is None:
+            raise UnreachableError("no broker answered")
+        return dict.fromkeys(topics, self.in_kafka)
+
+    def write(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1", checked: bool = False) -> Block:
         """A block in the WAL, reported to nobody."""
         made = self.t.block(epoch, list(ranges), receiver=receiver)
+        if checked:
+            made = msgspec.structs.replace(made, meta=msgspec.structs.replace(made.meta, checked=True))
         if epoch not in self.writers:
             self.writers[epoch] = LogWriter(
                 self.wal,
@@ -98,7 +107,9 @@ class Lost:
         return block
 
     def rebuild(self) -> Plan:
-        return rebuild.rebuild(self.journal, self.wal, STREAM, "test", 9, lambda: 1.0, lambda: next(numbers))
+        return rebuild.rebuild(
+            self.journal, self.wal, STREAM, self.topic_ids, "test", 9, lambda: 1.0, lambda: next(numbers)
+        )
 
     def lead(self) -> State:
         return journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=self.wal)[1]
@@ -294,7 +305,7 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
     whole = lost.wal.read(newest)
     for bad, words in ((whole[:300], "not finished"), (whole[:300] + b"x" + whole[301:], "can't be used")):
         lost.wal.replace(newest, bad)
-        evidence = rebuild.look(lost.journal, lost.wal, STREAM)
+        evidence = rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
         assert evidence.copy_path == older
         assert words in evidence.notes[0]
         state = rebuild.rebuilt(evidence, 2, 9, "test").state
@@ -332,7 +343,7 @@ def test_a_frame_of_a_newer_release_stops_the_rebuild() -> None:
     header[60:64] = checksum(bytes(header[:60])).to_bytes(4, "little")
     lost.wal.replace(block.handle.path, bytes(whole))
     with pytest.raises(NewerVersionError):
-        rebuild.look(lost.journal, lost.wal, STREAM)
+        rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
 
 
 def test_numbers_of_the_new_lineage_are_beyond_all_that_the_old_one_gave() -> None:
@@ -392,7 +403,7 @@ def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> No
     """INV-4: its lineage is an older one."""
     lost = Lost()
     lost.copy()
-    slow = rebuild.steps(lost.journal, lost.wal, STREAM, "slow", 9, lambda: 1.0, lambda: next(numbers))
+    slow = rebuild.steps(lost.journal, lost.wal, STREAM, lost.topic_ids, "slow", 9, lambda: 1.0, lambda: next(numbers))
     assert [next(slow), next(slow), next(slow)] == ["marked", "claimed", "read"]
     lost.rebuild()
     state = lost.lead()
@@ -409,7 +420,9 @@ def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() ->
     lost.copy()
     for path in lost.journal.list(""):
         lost.journal.delete(path)
-    killed = rebuild.steps(lost.journal, lost.wal, STREAM, "killed", 9, lambda: 1.0, lambda: next(numbers))
+    killed = rebuild.steps(
+        lost.journal, lost.wal, STREAM, lost.topic_ids, "killed", 9, lambda: 1.0, lambda: next(numbers)
+    )
     assert next(killed) == "marked"
     killed.close()
     led.check()
@@ -436,6 +449,112 @@ def test_batches_that_a_driver_archived_after_the_loss_count_only_if_none_is_mis
     assert len(plan.state.waiting) == 3
     (named,) = plan.rebuild.repeated
     assert named.ranges == ("t/0[0, 30)",)
+    assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
+
+
+# ---- of which topic is it? --------------------------------------------------------------------------------------------
+
+
+def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:
+    """Life 1 at 5, of a topic whose id Kafka now calls ``in_kafka``; an epoch and its token."""
+    lost = Lost(in_kafka=in_kafka)
+    epoch = lost.t.register()
+    token = lost.t.claim(epoch).view.token
+    lost.take_in(epoch, offsets(0, 5, token))
+    lost.copy()
+    return lost, epoch, token
+
+
+def position(plan: Plan, partition: int = 0) -> int:
+    return plan.state.partitions[f"t/{partition}"].position
+
+
+def test_what_may_be_of_a_topic_created_again_is_not_taken_and_its_repeat_is_named() -> None:
+    """INV-3: the new topic's records were polled before anybody knew; life 2 begins at 0 and reads them."""
+    for in_kafka in ("id-2", "", None):
+        lost, epoch, token = created_again(in_kafka)
+        block = lost.write(epoch, offsets(5, 20, token))
+        plan = lost.rebuild()
+        assert position(plan) == 5, in_kafka
+        assert block.id not in plan.state.blocks
+        (not_taken,) = plan.not_taken
+        assert not_taken.block_id == block.id
+        assert "created again" in not_taken.reason
+        assert plan.rebuild.repeated[-1].ranges == ("t/0[0, 20)",)
+        assert [note for note in plan.notes if "no broker answered" in note] == list(plan.notes)
+        assert bool(plan.notes) is (in_kafka is None)
+        assert audit.report(plan.state, ()).clean
+
+
+def test_records_of_the_new_topic_come_in_by_its_life_alone() -> None:
+    """INV-3."""
+    lost, epoch, token = created_again()
+    lost.write(epoch, offsets(5, 20, token))
+    apply(lost.t.state, ev.LifeBegun(ev.LifeStart("t", 0, 0, "id-2"), 1, "recreated"))
+    lost.take_in(epoch, offsets(0, 20, lost.t.claim(epoch).view.token, life=2))
+    state = lost.rebuild().state
+    old, new = state.partitions["t/0"].lives
+    assert (old.end, new.start, state.partitions["t/0"].position) == (5, 0, 20)
+    assert len(state.waiting) == 2
+
+
+def test_a_topic_that_is_still_the_same_or_a_block_that_was_checked_is_taken() -> None:
+    """INV-1."""
+    for in_kafka, checked in (("id-1", False), ("id-2", True), (None, True)):
+        lost, epoch, token = created_again(in_kafka)
+        lost.write(epoch, offsets(5, 20, token), checked=checked)
+        plan = lost.rebuild()
+        assert (position(plan), plan.not_taken, plan.notes) == (20, (), ()), in_kafka
+
+
+def test_where_no_id_is_known_kafka_is_not_asked_and_the_block_is_taken() -> None:
+    lost = Lost(in_kafka=None)
+    for partition in lost.t.state.partitions.values():
+        partition.life.topic_id = ""
+    lost.copy()
+    epoch = lost.t.register()
+    lost.take_in(epoch, offsets(0, 20, lost.t.claim(epoch).view.token))
+    plan = lost.rebuild()
+    assert (position(plan), plan.notes) == (20, ())
+
+
+def test_a_block_that_a_later_claim_or_gap_begins_behind_was_accepted() -> None:
+    """INV-1: and with it the blocks of its token before it."""
+    for over_gap in (False, True):
+        lost, epoch, token = created_again()
+        for at in (5, 10, 15):
+            lost.take_in(epoch, offsets(at, at + 5, token))
+        if over_gap:
+            apply(lost.t.state, ev.GapRecorded(topic="t", partition=0, gap=Gap(20, 22, "retention"), time_ms=1))
+        view = lost.t.claim(epoch).view
+        held = offsets(view.position, 30, view.token)
+        lost.take_in(epoch, msgspec.structs.replace(held, preceding_gap=view.preceding_gap))
+        plan = lost.rebuild()
+        assert position(plan) == 20
+        assert [one.ranges for one in plan.not_taken] == [(held.label,)]
+
+
+def test_what_goes_on_under_the_same_token_shows_nothing_unless_it_was_checked() -> None:
+    """INV-3: a receiver writes ahead of its reports, so both may hold the new topic's records."""
+    for checked, reached in ((False, 5), (True, 30)):
+        lost, epoch, token = created_again()
+        other = lost.t.claim(epoch, 1).view.token
+        lost.write(epoch, offsets(5, 20, token), offsets(0, 7, other, 1))
+        lost.write(epoch, offsets(20, 30, token), checked=checked)
+        assert position(lost.rebuild()) == reached
+
+
+def test_a_block_that_a_surviving_history_names_was_accepted() -> None:
+    """INV-1, INV-3."""
+    lost, epoch, token = created_again()
+    block = lost.take_in(epoch, offsets(5, 20, token))
+    lost.t.complete(lost.t.batch())
+    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer.append(history.finished(lost.t.state))
+    writer.close()
+    plan = lost.rebuild()
+    assert position(plan) == 20
+    assert block.id in plan.state.released
     assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
 
 

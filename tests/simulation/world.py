@@ -435,6 +435,7 @@ class World:
             self.journal,
             self.wal,
             STREAM,
+            lambda topics: {topic: self.kafka.topic_id(topic) for topic in topics},
             "rebuild",
             self.wall_ms,
             lambda: self.now,
