@@ -159,10 +159,17 @@ class Invariants:
         if state.lineage <= before.lineage:
             raise InvariantViolation("INV-4", f"lineage {state.lineage} was opened after {before.lineage} was lost")
         self.lost = False
+        unsure = self._unsure(before, state)
+        for block_id in unsure:
+            self._accepted.pop(block_id, None)
         for key, old in before.partitions.items():
             new = state.partitions.get(key)
             gap = old.preceding_gap
             least = old.position if gap is None else gap.from_offset
+            for block_id in unsure:
+                for held in before.blocks[block_id].meta.ranges:
+                    if (str(held.tp), held.life) == (key, old.life.life):
+                        least = min(least, held.from_offset)
             if new is None or (new.life.life, new.position) < (old.life.life, least):
                 at = "is not there" if new is None else f"stands at {new.position}"
                 raise InvariantViolation("INV-1", f"{key} was at {old.position}, and {at} after the rebuild")
@@ -183,6 +190,24 @@ class Invariants:
                         and r.from_offset < held.until_offset
                     ):
                         raise InvariantViolation("INV-3", f"{held.label} waits again, batch {finished.batch_id} counts")
+
+    def _unsure(self, before: State, state: State) -> set[str]:
+        """Blocks that a rebuild left out, since nobody can tell of which topic they are, and those of their tokens after them."""
+        topic_id = self._world.kafka.topic_id
+        left_out = {block_id: block.meta for block_id, block in before.blocks.items() if block_id not in state.blocks}
+        unsure = {
+            block_id
+            for block_id, meta in left_out.items()
+            if meta.checked is not True
+            and any(topic_id(r.topic) != before.partitions[str(r.tp)].topic_id(r.life) for r in meta.ranges)
+        }
+        begins = {(r.tp, r.life, r.token): r.from_offset for block_id in unsure for r in left_out[block_id].ranges}
+        behind = {
+            block_id
+            for block_id, meta in left_out.items()
+            if any(r.from_offset > begins.get((r.tp, r.life, r.token), 1 << 63) for r in meta.ranges)
+        }
+        return unsure | behind
 
     def _check_state(self, state: State) -> None:
         covering = self._copies_call_released() if state.cleaning_segments else None
