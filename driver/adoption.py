@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from driver.events import ClaimGiven, Event, TroubleFound
+from driver.events import ClaimGiven, Event, GapRecorded, TroubleFound
 from driver.loop import DriverLoop
-from driver.state import State
-from driver.tracker import ADOPTER, AdoptionHindered, Ask, NothingToAdopt, Request, Search, Searches
+from driver.state import ADOPTER, State
+from driver.tracker import AdoptionHindered, Ask, NothingToAdopt, Request, Search, Searches
 from forebay import failpoints
 from forebay import messages as m
 from forebay.errors import (
@@ -447,8 +447,9 @@ class AdoptionThread:
         self._adopter.close()
 
     def note(self, events: Sequence[Event]) -> None:
-        """Hears of durable events, in the deciding thread: trouble, and new tokens of partitions that may be in trouble."""
-        if any(isinstance(event, TroubleFound | ClaimGiven) for event in events):
+        """Hears of durable events, in the deciding thread: trouble, new tokens of partitions that may be in trouble, and gaps
+        before what the WAL holds."""
+        if any(isinstance(event, TroubleFound | ClaimGiven | GapRecorded) for event in events):
             self._wanted.set()
 
     def _run(self) -> None:

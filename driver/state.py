@@ -12,12 +12,14 @@ from driver import events as ev
 from driver.block_index import BlockIndex
 from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
-from forebay.values import Block, Gap, TopicPartition, lineage_of, numbered
+from forebay.values import RESERVED_PREFIX, Block, Gap, TopicPartition, lineage_of, numbered
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
+#: as which the driver takes in what it finds in the WAL (``driver.adoption``)
+ADOPTER = f"{RESERVED_PREFIX}adoption"
 
 
 class BrokenInvariant(ForebayError):
@@ -52,7 +54,8 @@ class Writer(msgspec.Struct, frozen=True):
 
 class OpenTrouble(msgspec.Struct, frozen=True):
     """What Kafka says, as it was told. ``tried``: the newest token when adoption found nothing at the position, 0: not yet;
-    ``adoptable_from``: where it could go on, -1: nowhere."""
+    ``adoptable_from``: where it could go on, -1: nowhere. ``kept``: the WAL went on with the life that is to end; from the new
+    position nobody could see any more that it is, so nobody but the adopter may claim before that is decided."""
 
     kind: str
     position: int
@@ -62,6 +65,7 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     leader_epoch: int
     tried: int = 0
     adoptable_from: int = -1
+    kept: bool = False
 
     @property
     def begins_life(self) -> bool:
@@ -72,6 +76,12 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     def accepted_until(self) -> int:
         """Where intake goes on once it is accepted."""
         return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
+
+    def moved(self, position: int) -> OpenTrouble | None:
+        """What is left of it after the WAL went on to ``position``: a life that is to end still is."""
+        if not self.new_life:
+            return None
+        return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
 
 class Partition(msgspec.Struct):
@@ -425,7 +435,9 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
-        partition.trouble = None  # intake went on by itself: there is nothing left to decide
+        if partition.trouble is not None:  # where a receiver goes on by itself nothing is left to decide
+            adopted = block.meta.receiver_id == ADOPTER
+            partition.trouble = partition.trouble.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
     receiver = state.receivers[block.meta.receiver_id]
@@ -474,7 +486,7 @@ def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
     partition.gaps.append(RecordedGap(life=partition.life.life, gap=event.gap, time_ms=event.time_ms))
     partition.position = event.gap.until_offset
     _complete_gaps(partition)
-    partition.trouble = None
+    partition.trouble = partition.trouble.moved(partition.position) if partition.trouble is not None else None
     partition.writers = []
     _end_claim(partition)
 

@@ -17,10 +17,10 @@ from driver import events as ev
 from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
-from driver.state import Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
+from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import RESERVED_PREFIX, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
+from forebay.values import Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
 from wal.layout import parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -33,9 +33,6 @@ REPLAYED_SHOWN = 10
 CAUSE_LENGTH_MAX = 300
 #: local copies that one clean-up names at most
 COPIES_AT_ONCE = 10_000
-
-#: as which the driver takes in what it finds in the WAL (``driver.adoption``)
-ADOPTER = f"{RESERVED_PREFIX}adoption"
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -368,8 +365,9 @@ class Tracker:
             granted = partition is not None and partition.token == ask.known_token
             if partition is not None and granted:
                 if request.receiver_id == ADOPTER:
-                    self._adopting[tp] = partition.owner
-                elif partition.owner == ADOPTER:  # it ends by itself, soon: a claim now would only have it begin again
+                    self._adopting[tp] = partition.owner or self._adopting.get(tp, "")
+                elif partition.owner == ADOPTER or (partition.trouble is not None and partition.trouble.kept):
+                    # the adopter ends by itself, soon: a claim now would only have it begin again
                     granted = False
             if partition is not None and granted:
                 for writer in partition.writers:
@@ -397,7 +395,7 @@ class Tracker:
                 decided += self._applied(
                     ev.ClaimReleased(topic=release.topic, partition=release.partition, token=release.token)
                 )
-                if request.receiver_id == ADOPTER:
+                if request.receiver_id == ADOPTER and (partition.trouble is None or not partition.trouble.kept):
                     self._reclaim(self._adopting.pop(partition.tp, ""), partition.tp)
             elif partition is not None and partition.owner != request.receiver_id:
                 given = (request.receiver_id, request.epoch, release.token)
@@ -454,7 +452,10 @@ class Tracker:
         partition = self.state.partition(tp)
         if partition is None:
             raise UsageError(f"partition {tp} has no life in this stream yet")
-        if partition.token != request.token or partition.position != request.position or not partition.owner:
+        outdated = partition.token != request.token or partition.position != request.position or not partition.owner
+        if outdated and partition.trouble is not None and partition.trouble.kept:
+            return Decision(m.TroubleAnswer(proceed=False, message=self.describe_trouble(partition)))
+        if outdated:
             answer = m.TroubleAnswer(proceed=True, message="the journal has moved on since: claim again")
             return Decision(answer)
         found = _trouble_found(request, partition)
@@ -481,9 +482,13 @@ class Tracker:
         self, partition: Partition, trouble: OpenTrouble, now_ms: int, cause: str
     ) -> tuple[ev.Event, ...]:
         """The gap or the new life; whoever held the partition is told to claim it again."""
-        owner = partition.owner
+        owner = partition.owner or self._adopting.get(partition.tp, "")
         decided = self._applied(*self._accepted(partition, trouble, now_ms, cause))
-        self._reclaim(owner, partition.tp)
+        if partition.trouble is None:
+            self._adopting.pop(partition.tp, None)
+            self._reclaim(owner, partition.tp)
+        else:  # a gap before what the WAL holds of a life that is to end
+            self._adopting[partition.tp] = owner
         return decided
 
     def _reclaim(self, receiver_id: str, tp: TopicPartition) -> None:
@@ -605,10 +610,13 @@ class Tracker:
         tp, until = partition.tp, trouble.accepted_until
         words = {
             "truncated": f"Kafka's log was cut back below offset {trouble.position}",
+            "out-of-range": f"Kafka's log ended below offset {trouble.position}",
             "recreated": f"the topic was deleted and created again; what it held from offset {trouble.position} on is gone",
             "corrupt": f"the record batch at offset {trouble.position} fails its checksum",
         }.get(trouble.kind if trouble.kind == "corrupt" or trouble.begins_life else "")
         words = words or f"Kafka no longer holds offsets {trouble.position} to {until}"
+        if trouble.kept:
+            words += f" (the WAL went on up to there; nobody reads before a new life begins at {trouble.accept_until})"
         if self._recorded(trouble):
             way_out = "this is recorded"
         else:
@@ -618,7 +626,7 @@ class Tracker:
         return f"{tp}: {words}; {way_out} when the WAL has been searched for them{self._why_not_searched(partition)}"
 
     def _why_not_searched(self, partition: Partition) -> str:
-        unsettled = self._unsettled(partition)
+        unsettled = [writer for writer in self._unsettled(partition) if writer.receiver_id != ADOPTER]
         if unsettled:
             names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
             return (

@@ -12,12 +12,12 @@ import pytest
 
 from driver import events as ev
 from driver.adoption import Adopter, Orphan, covering, eligible, next_from, until
-from driver.state import State, apply
-from driver.tracker import ADOPTER, Search, Searches, Tracker
+from driver.state import ADOPTER, State, apply
+from driver.tracker import Search, Searches, Tracker
 from forebay import messages as m
 from forebay.errors import FencedError, OutOfSpaceError, RefusedError, UnreachableError
 from forebay.records import RangeRows, decode_block, digest, encode_block
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 from wal import layout
@@ -324,6 +324,95 @@ def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(65, 70)]
     t.in_trouble(**told)
     t.round()
+    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+
+
+def cut_back(on_gap: str, *held: tuple[int, int]) -> Stream:
+    """Taken in to 65 by r2, the log was cut back to 60, which only the watermarks told; ``held``: orphans."""
+    t = Stream(on_gap=on_gap)
+    epoch, token = t.dead_writer()
+    for begin, end in held:
+        t.orphan(epoch, (0, begin, end, token))
+    first = t.register("r3", "i3")
+    t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
+    t.beat(first, "r3")
+    t.in_trouble(low=0, high=60)
+    t.beat(first, "r3")
+    return t
+
+
+def orders(t: Stream, receiver: str = "r2") -> list[str]:
+    return [c.kind for c in t.beat(t.state.receivers[receiver].epoch, receiver)]
+
+
+def test_adoption_does_not_hide_that_the_life_must_end() -> None:
+    """INV-5: the log has grown past the adopted offsets meanwhile, so a receiver that claims there finds nothing amiss, and
+    the new records between the cut and there would never be read."""
+    t = cut_back("record", (65, 70))
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(65, 70)]
+    assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
+    assert orders(t) == []
+    t.round()
+    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+    assert (t.partition.trouble, orders(t)) == (None, ["reclaim"])
+    assert t.claim(t.state.receivers["r2"].epoch, receiver="r2").view.position == 60
+
+
+def test_of_a_life_that_is_to_end_a_gap_before_an_orphan_hides_it_as_little() -> None:
+    t = cut_back("record", (68, 70))
+    t.round()
+    assert ([(g.gap.from_offset, g.gap.until_offset) for g in t.partition.gaps], t.partition.position) == (
+        [(65, 68)],
+        68,
+    )
+    assert (t.partition.trouble.position, t.partition.trouble.accepted_until) == (68, 60)
+    assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(68, 70)]
+    t.round()
+    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+    assert orders(t) == ["reclaim"]
+
+
+def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> None:
+    """Receivers that ask are told why they wait; so is the person."""
+    t = cut_back("stop", (65, 70))
+    told = t.partition.token
+    t.round()
+    again = m.Trouble(
+        receiver_id="r2", epoch=t.state.receivers["r2"].epoch, topic=TOPIC, partition=0, token=told,
+        kind="out-of-range", position=65, low=0, high=60,
+    )  # fmt: skip
+    answer = t.say(again)
+    assert not answer.proceed
+    assert "accept-gap t/0 70 60`" in answer.message and "a new life begins at 60" in answer.message
+    assert "forebay-adoption" not in answer.message
+    with pytest.raises(RefusedError, match="before the WAL has been searched"):
+        t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
+    t.round()
+    assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
+    t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
+    assert (t.partition.life.life, t.partition.position, orders(t)) == (2, 60, ["reclaim"])
+
+
+@pytest.mark.parametrize("step", ["report", "release", "none"])
+def test_a_driver_that_starts_over_after_adoption_still_ends_the_life(step: str) -> None:
+    """INV-7: from the events alone, wherever the older driver was killed."""
+    t = cut_back("record", (65, 70))
+    t.round(until_step=step)
+    state = State(stream=STREAM, lineage=1)
+    for event in t.events:
+        apply(state, event)
+    t.state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+    t.tracker = Tracker(t.state, numbered(1, 2), "record", 4, 0, 0)
+    adopter = t.new_adopter("d2")
+    for _ in range(3):
+        if t.partition.life.life == 1:
+            epoch = t.register("r2", "i2")
+            assert not t.claim(epoch, receiver="r2").granted
+        t.beat(t.state.receivers["r2"].epoch, "r2")
+        t.round(adopter)
     assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.tracker import ADOPTER
+from driver.state import ADOPTER
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.messages import TrackedPartition

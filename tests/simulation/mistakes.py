@@ -19,9 +19,9 @@ from driver.block_index import BlockIndex
 from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter
 from driver.journal import Journal
+from driver.state import ADOPTER, Writer
 from driver.state import Partition as PartitionState
-from driver.state import Writer
-from driver.tracker import ADOPTER, CleanSegment, Decision, Search, Tracker
+from driver.tracker import CleanSegment, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
 from forebay.errors import StoreError

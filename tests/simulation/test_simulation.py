@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.tracker import ADOPTER
+from driver.state import ADOPTER
 from tests.simulation import __main__ as command
 from tests.simulation import traces
 from tests.simulation.mistakes import MISTAKES
