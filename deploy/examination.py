@@ -168,7 +168,8 @@ def examine(
     paths = block_segments(storage, stream)
     accepted = _accepted(state, paths)
     view = journal_view(state)
-    places = {path: parse_block(path) for path in accepted}
+    named = (*paths, *accepted)  # those under clean-up are not accepted, and may still be there
+    places = {path: parse_block(path) for path in named}
     newest: dict[tuple[str, int], int] = {}
     for path in paths:
         if (place := places[path]) is not None:

@@ -212,13 +212,16 @@ def loss_of(state: State, block: Block, reasons: Sequence[str]) -> Loss:
 
 
 def history_view(state: State, batches: Iterable[FinishedBatch]) -> HistoryView:
-    """Whether the history holds every batch that the journal's state has dropped."""
-    numbers = {batch.number for batch in batches}
-    lacking = [number for number in range(1, state.archived_number + 1) if number not in numbers]
+    """Whether the history holds every batch that the journal's state has dropped, but for what a rebuild has said: that batches
+    do not count, or that their history was lost before it (the audit shows these offsets as attested)."""
+    found = {batch.number for batch in batches if not state.is_void(batch.batch_id, batch.number)}
+    told = [range(1 if r.attested else r.known_number + 1, r.batch_count + 1) for r in state.rebuilds]
+    accounted = found.union(*told)
+    lacking = [number for number in range(1, state.archived_number + 1) if number not in accounted]
     if not lacking:
-        return HistoryView(len(numbers))
+        return HistoryView(len(found))
     return HistoryView(
-        len(numbers), f"the history lacks {len(lacking)} finished batches, from number {lacking[0]} to {lacking[-1]}"
+        len(found), f"the history lacks {len(lacking)} finished batches, from number {lacking[0]} to {lacking[-1]}"
     )
 
 

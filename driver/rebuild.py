@@ -423,6 +423,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         known_number=known_number,
         repeated=tuple(_repeated(copy, blocks, waiting, known_number, walk.unsure.values())),
         attested=tuple(_attested(partitions, copy, finished, [blocks[block_id] for block_id in waiting])),
+        batch_count=number,
     )
     cleanups = _cleanups(copy, evidence.gone, numbered(new_lineage, 0))
     state = msgspec.structs.replace(

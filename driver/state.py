@@ -200,7 +200,8 @@ class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
 
 class Rebuild(msgspec.Struct, frozen=True):
     """How ``lineage`` began: from the snapshot copy at ``copy``; ``cause``: who did it. Batches of older lineages with a
-    number above ``known_number`` do not count: what they held waited again."""
+    number above ``known_number`` do not count: what they held waited again. Batches of its own have numbers above
+    ``batch_count``."""
 
     lineage: int
     time_ms: int
@@ -209,6 +210,7 @@ class Rebuild(msgspec.Struct, frozen=True):
     known_number: int
     repeated: tuple[RepeatedBatch, ...]
     attested: tuple[AttestedRange, ...]
+    batch_count: int = 0
 
 
 class State(msgspec.Struct, dict=True):

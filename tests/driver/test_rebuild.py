@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.recovery_plan import HistoryView, history_view
 from driver import audit, history, journal, lineage, rebuild
 from driver import events as ev
 from driver.lineage import LineageFound
@@ -254,6 +255,8 @@ def test_a_batch_that_a_surviving_history_calls_finished_is_not_repeated() -> No
         assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
         # a driver that slept archives its batches after the rebuild: they don't count any more
         assert audit.report(plan.state, done).clean
+        assert not history_view(plan.state, history.read(lost.journal, STREAM)).finding
+        assert bool(history_view(plan.state, ()).finding) == survives  # it was there when the rebuild read it
 
 
 def test_what_only_the_copy_calls_finished_is_attested_and_no_more() -> None:
@@ -275,6 +278,9 @@ def test_what_only_the_copy_calls_finished_is_attested_and_no_more() -> None:
     assert report.rebuilds[0].attested == 10
     assert block.id not in plan.state.blocks
     assert not plan.missing
+    assert history_view(plan.state, ()) == HistoryView(0)
+    later = msgspec.structs.replace(plan.state, archived_number=2)  # of the new lineage
+    assert history_view(later, ()).finding == "the history lacks 1 finished batches, from number 2 to 2"
     cut = msgspec.structs.replace(plan.state.partitions["t/0"], position=30)
     plan.state.partitions["t/0"] = cut
     assert [f.kind for f in audit.report(plan.state, ()).findings] == ["missing"]

@@ -11,7 +11,9 @@ import pytest
 from deploy.recovery import Surroundings, apply_plan, look
 from deploy.recovery_plan import KafkaView, Loss, Plan, sentences
 from deploy.verification import verified
+from driver.events import CleanupIntended
 from driver.lease import LeaseHeld, LeaseKeeper
+from driver.state import apply
 from forebay.clock import SystemClock
 from forebay.errors import UsageError
 from forebay.records import decode_block
@@ -66,6 +68,28 @@ def test_a_clean_stream_needs_nothing(logged: Logged) -> None:
     logged.keep()
     assert not planned(logged).open
     before = logged.segments()
+    assert not applied(logged).open
+    assert logged.segments() == before
+
+
+def test_a_segment_that_a_killed_clean_up_has_not_deleted_yet_is_no_finding(logged: Logged) -> None:
+    """INV-8: the intent stands in the journal, the segment is still there, as newest of its writer and not."""
+    logged.receiver("r1")
+    first = logged.take_in("r1", {0: 5})
+    logged.finish_batch()
+    logged.roll("r1")
+    logged.take_in("r1", {0: 3})
+    logged.receiver("r2")
+    second = logged.take_in("r2", {1: 3})
+    logged.finish_batch()
+    number = logged.tracked.state.cleanup_count + 1
+    intent = CleanupIntended(number=number, segments=(first.handle.path, second.handle.path))
+    apply(logged.tracked.state, intent)
+    logged.tracked.events.append(intent)
+    logged.keep()
+    before = logged.segments()
+    assert verified(logged.wal, STREAM, logged.journal).findings == ()
+    assert not planned(logged).open
     assert not applied(logged).open
     assert logged.segments() == before
 

@@ -1,0 +1,160 @@
+"""Adoption, recovery and the rebuild of the journal, one after the other, with WAL and journal on a real S3 server (and, in the
+long run, on a real HDFS): one stream of real processes is brought through all three."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from driver.state import REPAIR_WRITER
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import Block
+from tests.integration.test_adoption import adopted, drop, leave_an_orphan
+from tests.integration.test_reading_tiers import allocate_behind_a_held_job
+from tests.integration.test_rebuild import finish
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow, Truth
+from tests.support.stores import STORES, Store
+from wal.layout import block_folder
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=[pytest.mark.hdfs, pytest.mark.long])])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with STORES[request.param](tmp_path / "store") as store:
+        store.begin()
+        yield store
+
+
+def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
+    tmp_path: Path, store: Store, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-1, INV-2, INV-3, INV-5: every record is in exactly one batch but for those that the rebuild names."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with Cluster(
+        tmp_path / "cluster",
+        kafka_broker.options,
+        [topic],
+        receivers=1,
+        start=False,
+        kafka={"session.timeout.ms": "1500"},
+        receiver={"block_interval": "1s"},  # what is orphaned is in one block
+        wal={"url": f"{store.url}/wal", "segment_size": "1B"},  # an object for each block
+        driver={"journal": f"{store.url}/journal"},
+        storage=store.options,
+    ) as cluster:
+        truth = adopt_what_kafka_dropped(cluster, topic, kafka_broker)
+        with Flow(kafka_broker.options, topic, rate=300) as flow:
+            flow.truth.extend(truth)
+            recover_what_was_damaged(cluster, flow)
+        with Flow(kafka_broker.options, topic, rate=300) as more:
+            more.truth.extend(flow.truth)
+            rebuild_the_journal(cluster, more)
+        cluster.drain()
+        again = cluster.command("recover", "--apply")
+        assert again.returncode == 0, again.stdout + again.stderr
+
+
+def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) -> Truth:
+    """The receiver is killed between sync and report, and everything is down while retention passes its records."""
+    truth = leave_an_orphan(cluster, topic, broker, action="kill")
+    cluster.await_end("r1")
+    cluster.kill9("driver")
+    drop(broker, topic, truth.ends())
+    cluster.restart("driver")
+    cluster.write_settings(receiver={"block_interval": "50ms"})
+    cluster.start("r1")
+    cluster.await_completed(truth.ends())
+    assert adopted(cluster)
+    report = cluster.check(truth)
+    assert not any(life.gaps for life in report.lives)
+    return truth
+
+
+def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
+    """Of what a stopped stream still needs, one object has a byte turned and one is gone: a local copy and Kafka have them.
+    The batches then read what was written anew, since nothing else has it."""
+    before = cluster.status()
+    assert before is not None
+    cluster.await_records(before.records_completed + 100)
+    allocate_behind_a_held_job(cluster)
+    cluster.wait(lambda: len(needed(cluster)) >= 2, "two blocks that batches need")
+    flow.stop()
+    for name in ("driver", "agent", "r1"):
+        cluster.kill9(name)
+    wal = cluster.wal_storage
+    damaged, gone = needed(cluster)[:2]
+    assert damaged.handle.path != gone.handle.path
+    copies = cluster.folder / "blocks" / "stream"
+    data = bytearray(wal.read(damaged.handle.path))
+    data[damaged.handle.offset + damaged.handle.length - 3] ^= 1
+    wal.replace(damaged.handle.path, data)
+    wal.delete(gone.handle.path)
+    (copies / f"{gone.id}.block").unlink()
+
+    verify = cluster.command("wal", "verify", "--json")
+    assert verify.returncode == 1, verify.stderr
+    found = {place["path"]: (place["block_id"], place["decision"]) for place in json.loads(verify.stdout)["findings"]}
+    assert found == {
+        damaged.handle.path: (damaged.id, "damaged-quarantine"),
+        gone.handle.path: (gone.id, "missing"),
+    }
+    plan = cluster.command("recover", "--json")
+    assert plan.returncode == 1, plan.stderr
+    assert wal.read(damaged.handle.path) == data
+    applied = cluster.command("recover", "--apply", "--json")
+    for said, done in ((plan, False), (applied, True)):
+        sources = {r["block_id"]: (r["source"], r["exact"], r["done"]) for r in json.loads(said.stdout)["recoveries"]}
+        assert sources == {damaged.id: ("local copy", True, done), gone.id: ("Kafka", False, done)}
+    assert all("may still" in line for line in applied.stderr.splitlines()), applied.stderr
+    blocks = cluster.state().blocks
+    assert all(block_folder("stream", REPAIR_WRITER) in blocks[block.id].handle.path for block in (damaged, gone))
+    assert bytes(data) in [wal.read(path) for path in wal.list("stream/aside")]
+    assert not wal.exists(damaged.handle.path)
+
+    for path in copies.glob("*.block"):
+        path.unlink()
+    (cluster.folder / "hold").unlink()
+    cluster.write_settings(kafka={"read_blocks": False})
+    for name in ("driver", "agent", "r1"):
+        cluster.restart(name)
+    cluster.await_completed(flow.truth.ends())
+    cluster.check(flow.truth)
+
+
+def needed(cluster: Cluster) -> list[Block]:
+    """The blocks of unfinished batches, in the order in which these run."""
+    state = cluster.state()
+    return [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
+
+
+def rebuild_the_journal(cluster: Cluster, flow: Flow) -> None:
+    """Every object below the journal's prefix is deleted under a stream at work, its history too."""
+    done = cluster.status()
+    assert done is not None
+    cluster.await_records(done.records_completed + 200)
+    for name in ("r1", "driver", "agent"):
+        cluster.kill9(name)
+    before = {(p.topic, p.partition): p.position for p in cluster.state().partitions.values()}
+    journal = cluster.journal_storage
+    for path in journal.list(""):
+        journal.delete(path)
+    assert not journal.list("")
+
+    refused = cluster.command("driver")
+    assert refused.returncode == 1, refused.stderr
+    assert "journal was lost" in refused.stderr
+    assert "forebay journal rebuild" in refused.stderr
+    assert not journal.list("")
+    dry = cluster.command("journal", "rebuild", "--json")
+    assert dry.returncode == 0, dry.stderr
+    assert not journal.list("")
+    made = cluster.command("journal", "rebuild", "--yes", "--json")
+    assert made.returncode == 0, made.stderr
+    assert {**json.loads(dry.stdout), "done": True} == json.loads(made.stdout)
+    finish(cluster, flow, before)
