@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import tenacity
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -45,6 +46,8 @@ _UNREACHABLE = {
     KafkaError._WAIT_COORD,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
+#: between two looks whether a new topic has reached the brokers
+_SETTLE_SECONDS = 0.05
 _UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 
@@ -263,6 +266,24 @@ class KafkaAdmin:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise UsageError(f"topic {topic} exists already") from None
             raise self._explained(error, f"creating topic {topic}") from None
+        # the controller answers when it has decided; brokers learn of the topic a moment later
+        told = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._timeout),
+            wait=tenacity.wait_fixed(_SETTLE_SECONDS),
+            retry=tenacity.retry_if_result(lambda led: not led),
+        )
+        try:
+            told(self._is_led, topic, partitions)
+        except tenacity.RetryError:
+            raise UnreachableError(
+                f"topic {topic} was created, and {self._address} does not show it with leaders after {self._timeout:g} s"
+            ) from None
+
+    def _is_led(self, topic: str, partitions: int) -> bool:
+        shown = self._metadata().topics.get(topic)
+        if shown is None or shown.error is not None or len(shown.partitions) != partitions:
+            return False
+        return all(partition.leader >= 0 for partition in shown.partitions.values())
 
     def delete_topic(self, topic: str) -> None:
         futures = self._admin.delete_topics([topic], request_timeout=self._timeout, operation_timeout=self._timeout)
