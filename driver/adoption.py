@@ -37,7 +37,7 @@ from wal import layout
 from wal.blocks import block_of_frame, decode_meta, encode_meta
 from wal.encryption import KeyRing, plain_payload
 from wal.frame import Frame, FrameKind
-from wal.scan import Newer, read_frame, scan_segment
+from wal.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
@@ -143,6 +143,7 @@ class Adopter:
         self._hindered: dict[TopicPartition, str] = {}  # told
         self._damaged: set[Handle] = set()  # told
         self._refused: set[Handle] = set()  # told
+        self._passed_over: set[tuple[str, int]] = set()  # told
 
     def round(self) -> Round:
         """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits."""
@@ -235,16 +236,23 @@ class Adopter:
         if self._stopping():
             raise UnreachableError("the driver is stopping")
         orphans = []
+        damage: list[CorruptionError] = []
+        readable = wanted_there = False
         try:
             for item in scan_segment(self._wal, path, payloads=False):
+                if isinstance(item, Damage):
+                    damage.append(CorruptionError(path, item.offset, item.reason))
                 if isinstance(item, Newer):
                     raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
                 if not isinstance(item, Frame) or item.header.kind != FrameKind.BLOCK:
                     continue
                 try:
                     meta = decode_meta(item.metadata, path, item.offset)
-                except CorruptionError:
+                except CorruptionError as error:
+                    damage.append(error)
                     continue
+                readable = True
+                wanted_there = wanted_there or any(held.tp in wanted for held in meta.ranges)
                 handle = Handle(path, item.offset, item.length, item.header.payload_checksum)
                 orphans += [
                     Orphan(handle, meta, held)
@@ -255,7 +263,16 @@ class Adopter:
                 ]
         except FileNotFoundError:
             return []  # cleaned up meanwhile: all of it had come in
+        if wanted_there or not readable or any(error.offset == 0 for error in damage):
+            self._pass_over(damage)
         return orphans
+
+    def _pass_over(self, damage: Iterable[CorruptionError]) -> None:
+        for error in damage:
+            place = (error.path, error.offset)
+            if place not in self._passed_over:
+                self._passed_over.add(place)
+                log.warning("%s; the search for what Kafka lost passes over it", error)
 
     # ---- adopting ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 from wal import layout
 from wal.blocks import block_of_frame, encode_meta
 from wal.encryption import KeyRing
-from wal.frame import FrameKind
+from wal.frame import HEADER_LENGTH, FrameKind
 from wal.scan import read_frame
 from wal.storage import MemoryStorage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -121,9 +121,16 @@ class Stream(Tracked):
         return dict.fromkeys(topics, self.topic_id)
 
     def orphan(
-        self, epoch: int, *ranges: tuple[int, int, int, int], life: int = 1, checked: bool = False, receiver: str = "r1"
+        self,
+        epoch: int,
+        *ranges: tuple[int, int, int, int],
+        life: int = 1,
+        checked: bool = False,
+        receiver: str = "r1",
+        frames: int = 1,
     ) -> Block:
-        """Durable in the WAL, not reported. ``ranges``: partition, from, until, token."""
+        """Durable in a segment of its own, not reported. ``ranges``: partition, from, until, token. ``frames``: so many times,
+        as after a failed sync; the first one is returned."""
         number = self.sequence[receiver] = self.sequence.get(receiver, 0) + 1
         rows = [
             RangeRows(TopicPartition(TOPIC, p), [source_batch(filler(end - start, start))])
@@ -148,7 +155,7 @@ class Stream(Tracked):
         payload = encode_block(rows, headers=False, compression="none")
         if self.sealed_by is not None:
             meta, payload = self.sealed_by.seal(meta, payload)
-        pending = log.append(FrameKind.BLOCK, encode_meta(meta), payload)
+        pending, *_ = [log.append(FrameKind.BLOCK, encode_meta(meta), payload) for _ in range(frames)]
         log.sync()
         assert pending.handle is not None
         return Block(meta, pending.handle, local=False)
@@ -447,6 +454,41 @@ def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> No
     t.in_trouble(low=40)
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 15)]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "frames", "partition", "told"),
+    [
+        ("segment header", 1, 0, True),
+        ("segment header", 1, 1, True),
+        ("block", 1, 0, True),
+        ("block", 1, 1, True),  # nothing says any more whose it was
+        ("block", 2, 0, True),
+        ("block", 2, 1, False),
+    ],
+)
+def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
+    damaged: str, frames: int, partition: int, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5: else nothing names what a gap's records may have lain in."""
+    t = Stream(on_gap="record")
+    epoch, token = t.dead_writer()
+    orphan = t.orphan(epoch, (partition, 0, 40, token), frames=frames).handle
+    offset = 0 if damaged == "segment header" else orphan.offset
+    whole = bytearray(t.wal.read(orphan.path))
+    whole[offset + HEADER_LENGTH + 2] ^= 0xFF
+    t.wal.replace(orphan.path, bytes(whole))
+    t.in_trouble(low=40)
+    t.kafka_answers = False
+    t.round()  # searches, and decides nothing
+    t.kafka_answers = True
+    t.round()
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "passes over" in r.getMessage()]
+    assert len(warnings) == told
+    assert all(words.startswith(f"{orphan.path} is damaged at byte {offset}: ") for words in warnings)
+    readable = partition == 0 and (damaged == "segment header" or frames == 2)
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)] * readable
+    assert bool(t.partition.gaps) != readable
 
 
 def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
