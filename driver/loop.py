@@ -37,6 +37,11 @@ ROOM_SECONDS = 0.5
 GROUP_LIMIT = 1_000
 
 
+def is_down_to_reserve(free_bytes: int | None, reserve_bytes: int) -> bool:
+    """``free_bytes``: None where the store has no such limit."""
+    return free_bytes is not None and free_bytes < reserve_bytes
+
+
 class DriverLoop:
     """``perform`` gets each action, from the deciding thread, once its events are durable; it must not block.
     ``failed`` gets what ended the loop; ``durable`` hears of events when they are. ``flush_seconds`` lie at least between the
@@ -191,7 +196,7 @@ class DriverLoop:
             return
         self._look_at_space_after = now + SPACE_SECONDS
         free = self._journal.free_bytes()
-        reached = free is not None and free < self._reserve_bytes
+        reached = is_down_to_reserve(free, self._reserve_bytes)
         if reached and not self.reserve_reached:
             log.error("%s: %d bytes are free, %d are reserved", RESERVE_REACHED, free, self._reserve_bytes)
         elif self.reserve_reached and not reached:

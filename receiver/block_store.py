@@ -45,6 +45,11 @@ CHECK_SECONDS_MAX = 0.2
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 
 
+def has_room(free_bytes: int | None, needed_bytes: int, reserve_bytes: int) -> bool:
+    """Whether ``needed_bytes`` more leave the reserve free. ``free_bytes``: None where the store has no such limit."""
+    return free_bytes is None or free_bytes - needed_bytes >= reserve_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Writing:
     """A block on its way: ``local`` tells whether the host keeps a copy."""
@@ -267,7 +272,7 @@ class BlockStore:
                 free = self._storage.free_bytes()
             except StoreError:
                 return True  # writing will tell, and is tried again
-            if free is None or free - needed_bytes >= self._reserve_bytes:
+            if has_room(free, needed_bytes, self._reserve_bytes):
                 return True
             self._tell(
                 OutOfSpace(

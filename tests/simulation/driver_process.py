@@ -16,6 +16,7 @@ from driver import history, journal
 from driver.cleaner import Cleaner, due_paths
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart
+from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.state import State
 from driver.tracker import (
@@ -32,7 +33,7 @@ from driver.tracker import (
     Request,
     Tracker,
 )
-from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UsageError
+from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
 from forebay.kafka.admin import Committed
 from forebay.records import decode_block
 from forebay.values import Block
@@ -309,6 +310,9 @@ class DriverProcess:
     def _decide(self) -> list[Decided]:
         decided = []
         for waiting in self._group:
+            if self._is_turned_away(waiting.request):
+                decided.append(Decided(waiting, Decision(), UnreachableError(RESERVE_REACHED)))
+                continue
             try:
                 decision = self.world.invariants.decide(self, waiting.request)
             except (FencedError, RefusedError, UsageError) as refusal:
@@ -316,6 +320,14 @@ class DriverProcess:
             else:
                 decided.append(Decided(waiting, decision))
         return decided
+
+    def _is_turned_away(self, request: Request) -> bool:
+        """``DriverLoop``'s gate; it looks at every request here, not now and then."""
+        return self._is_down_to_reserve() and isinstance(request, GROWING)
+
+    def _is_down_to_reserve(self) -> bool:
+        reserve_bytes = self.world.options.journal_reserve_bytes
+        return bool(reserve_bytes) and is_down_to_reserve(self.journal.free_bytes(), reserve_bytes)
 
     def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
         """``DriverLoop._commit``: nothing leaves before all of it is durable and no newer epoch is there."""
@@ -402,6 +414,8 @@ class DriverProcess:
                     answer = yield steps.send(answer)
                 except StopIteration:
                     break
+                except UnreachableError:
+                    return  # AdoptionThread._run
 
     def _timer(self) -> Task:
         while True:

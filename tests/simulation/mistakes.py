@@ -168,6 +168,16 @@ class RefusingUncheckedDriver(DriverProcess):
         pass
 
 
+class TurningAwayDriver(DriverProcess):
+    """Below the reserve it turns away completions and clean-up too, which come again as everything does."""
+
+    def _decide(self) -> list[Decided]:
+        if self._is_down_to_reserve():
+            self.queue.extend(waiting for waiting in self._group if waiting.task)
+            self._group = [waiting for waiting in self._group if not waiting.task]
+        return super()._decide()
+
+
 class HastyTracker(Tracker):
     """Believes that a scan saw all there is in a segment, though its writer could still append when it was scanned."""
 
@@ -306,6 +316,7 @@ MISTAKES = (
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
+    _mistake("reserve-that-turns-completions-away", "progress", driver=TurningAwayDriver),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
     _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),

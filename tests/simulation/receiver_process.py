@@ -19,6 +19,7 @@ from forebay.values import Block, TopicPartition, lineage_of
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft
+from receiver.block_store import has_room
 from receiver.driver_line import ROUTES
 from receiver.encoded_block import BlockWriting, EncodedBlock, encode
 from receiver.source import CommitPoint
@@ -210,13 +211,22 @@ class ReceiverProcess:
 
     def append(self) -> None:
         assert self._writer is not None
-        draft = self._drafts.popleft()
+        draft = self._drafts[0]
         block = encode(draft, self._writing, self.world.wall_ms)
+        if not self._has_room(block.payload.size):
+            self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
+            return
+        self._drafts.popleft()
         if draft.sequence in self._checked:
             block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
         self._appended.append((block, pending))
         self.world.invariants.block_written(block.meta)
+
+    def _has_room(self, needed_bytes: int) -> bool:
+        """``BlockStore``'s wait for room above the reserve, each look a step."""
+        reserve_bytes = self.world.options.wal_reserve_bytes
+        return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
 
     def sync(self) -> None:
         assert self._writer is not None

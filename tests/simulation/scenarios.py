@@ -113,7 +113,7 @@ class Script:
 
 
 #: the deciding thread of the first driver
-LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release")
+LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release", "d1 snapshot-again", "d1 drop")
 RECEIVER = ("r1.1",)
 #: a search of the WAL for what Kafka lost
 ADOPT = "d1 adopt"
@@ -341,6 +341,20 @@ def history_forgets_what_came_while_it_waited() -> Script:
     return script
 
 
+def reserve_that_turns_completions_away() -> Script:
+    """Blocks wait when the journal's disk fills up, and nobody makes it larger. They are completed and archived all the
+    same; then a snapshot lets go of what was written of them, and there is room for what was turned away."""
+    script = Script(
+        snapshot_events=4, max_queued_batches=4, faults=("disk",), journal_reserve_bytes=16_000, stays_full=True
+    )
+    script.begin("r1")
+    for until in range(4, 52, 4):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.do("journal full 15999", "produce t/0 4")
+    return script
+
+
 def gap_while_an_old_writer_can_still_sync() -> Script:
     """A receiver is paused with a block that is not in the WAL yet; another one takes its partition over. Retention passes
     what the block holds. When the first one wakes it makes it durable."""
@@ -460,6 +474,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "clean-up-on-what-no-copy-covers": clean_up_on_what_no_copy_covers,
     "rebuild-that-trusts-the-highest-token-alone": rebuild_that_trusts_the_highest_token_alone,
     "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
+    "reserve-that-turns-completions-away": reserve_that_turns_completions_away,
     "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
     "whole-block-adopted": whole_block_adopted,
     "adopted-from-a-topic-created-again": adopted_from_a_topic_created_again,

@@ -65,6 +65,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drivers_at_once: int = 2
     journal_objects: bool = False  # kept as whole objects
     wal_objects: bool = False
+    journal_reserve_bytes: int = 0  # 0: none
+    wal_reserve_bytes: int = 0
+    stays_full: bool = False  # a full disk is not made larger when the faults end: what is completed must free it
     faults: tuple[str, ...] = FAULTS
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
@@ -88,6 +91,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             quiet=random.choice((5, 20, 60)),
             journal_objects=random.random() < 0.4,
             wal_objects=random.random() < 0.5,
+            journal_reserve_bytes=random.choice((0, 0, 0, 400)),
+            wal_reserve_bytes=random.choice((0, 0, 0, 400)),
         )
 
 
@@ -186,7 +191,8 @@ class World:
         """Ends all faults and lets everybody do what they can, in turn. Raises InvariantViolation if not all is taken in
         and completed within ``CALM_ROUNDS``."""
         self.calm = True
-        self.journal.capacity_bytes = self.wal.capacity_bytes = None
+        if not self.options.stays_full:
+            self.journal.capacity_bytes = self.wal.capacity_bytes = None
         for _ in range(CALM_ROUNDS):
             for tp in self.invariants.unnoticed():  # that a topic was created again is noticed by its records
                 self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
@@ -256,7 +262,8 @@ class World:
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
-                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600)))
+                    reserve_bytes = getattr(self.options, f"{name}_reserve_bytes")
+                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600 + reserve_bytes)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
 
