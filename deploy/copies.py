@@ -14,7 +14,7 @@ import msgspec
 import urllib3
 
 from deploy.examination import Copy
-from forebay.errors import CorruptionError, ForebayError, MissingKeyError, UnreachableError
+from forebay.errors import ForebayError, MissingKeyError, UnreachableError
 from forebay.records import Compression, RangeRows, digest, encode_block
 from forebay.values import Block, BlockMeta, Handle
 from wal.blocks import StoredBlock, block_of_frame
@@ -92,7 +92,7 @@ class WalCopies:
             try:
                 stored = block_of_frame(read_frame(self._storage, handle), handle.path)
                 check_same(BlockReference.of(block), stored, handle.path)
-            except (CorruptionError, FileNotFoundError) as error:
+            except (ForebayError, OSError) as error:  # another frame of it may be whole
                 reasons.append(str(error))
             else:
                 return _exact(self.name, stored)

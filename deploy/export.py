@@ -229,7 +229,7 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
         agent_urls=surroundings.agents,
         headers=settings.kafka.headers or any(block.meta.headers for block in blocks),
         key_file=settings.wal.key_file,
-        kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
+        kafka=KafkaAccess.of(settings),
         topic_ids=topic_ids(state, blocks),
     )
 

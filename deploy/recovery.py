@@ -545,10 +545,11 @@ def agent_option(text: str) -> tuple[str, str]:
 
 
 def _range_reader(settings: Settings) -> ReadRanges | None:
-    if not settings.kafka.read_blocks:
-        return None
     from forebay.kafka.access import KafkaAccess
+
+    access = KafkaAccess.of(settings)
+    if access is None:
+        return None
     from forebay.kafka.ranges import read_ranges
 
-    access = KafkaAccess(settings.kafka.options, settings.group)
     return lambda wanted, headers: read_ranges(access, wanted, headers)

@@ -25,7 +25,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         lost=work.lost,
         headers=work.headers,
         key_file=settings.wal.key_file,
-        kafka=KafkaAccess(settings.kafka.options, settings.group) if settings.kafka.read_blocks else None,
+        kafka=KafkaAccess.of(settings),
         topic_ids=work.topic_ids,
     )
 

@@ -43,6 +43,8 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     group: str | None = None  # default: forebay.<stream>
     headers: bool = False  # take record headers in
     read_blocks: bool = True  # a batch may read from Kafka again what no copy of a block has any more
+    read_timeout: Duration = Duration(20.0)  # so long it may give nothing then, or leave a question unanswered
+    read_prefetch: Size = Size(8_000_000)  # bound on what a task's client holds of fetched messages meanwhile
     discovery_interval: Duration = Duration(30.0)  # how often the driver looks for new partitions and topics
     options: dict[str, str] = {}  # everything else, to librdkafka unchanged
 
@@ -163,6 +165,7 @@ _STARTING_OFFSETS = (
 
 #: section.key → the least value allowed; units as in the settings
 _MINIMA: dict[str, float] = {
+    "kafka.read_prefetch": 1 << 20,  # librdkafka fetches no less
     "wal.segment_size": 1,
     "receiver.count": 1,
     "receiver.block_size": 1,
@@ -176,6 +179,7 @@ _MINIMA: dict[str, float] = {
 #: section.key of the durations that can't be 0
 _POSITIVE = (
     "kafka.discovery_interval",
+    "kafka.read_timeout",
     "wal.segment_age",
     "receiver.block_interval",
     "receiver.store_timeout",
@@ -509,7 +513,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     _check_kafka(settings.kafka, refuse)
     for key, least in _MINIMA.items():
         if (value := _get(settings, key)) < least:
-            raise refuse.value(key, value, f"must be at least {least:g}")
+            raise refuse.value(key, value, f"must be at least {least:.0f}")
     for key in _POSITIVE:
         if _get(settings, key) <= 0:
             raise refuse(key, f"{key} must be longer than 0ms")

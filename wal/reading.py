@@ -309,7 +309,7 @@ class _Download:
         unit, _, rest = response.headers.get("content-range", "").partition(" ")
         span, _, total = rest.partition("/")
         start = span.partition("-")[0]
-        if response.status != 206 or unit != "bytes" or not total.isdigit() or start != str(self._received):
+        if response.status != 206 or unit != "bytes" or not total.isdecimal() or start != str(self._received):
             raise self._damaged(f"the agent answered with HTTP {response.status}, not with the bytes asked for")
         length = int(total)
         if length > self._length_max or (self._body is not None and length != self._body.size):

@@ -23,21 +23,18 @@ from forebay.errors import RangeNotHeldError, SettingsError, UnknownTopicError, 
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.consumer import TROUBLES, record_batch
-from forebay.kafka.options import consumer_options
+from forebay.kafka.options import PREFETCH_SHARE, consumer_options
 from forebay.records import RangeRows, digest, value_lengths
 from forebay.values import OffsetRange, TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
 
-#: bound on what librdkafka holds of fetched messages, beside the ranges that are read
-PREFETCH_BYTES = 8_000_000
+#: messages of one poll
 MESSAGES_MAX = 1_000
 #: idle readers that a process keeps; each holds connections and threads
 IDLE_READERS_MAX = 2
 #: a poll returns at the latest after this, so that a deadline is noticed
 _POLL_SECONDS = 0.02
-#: a question to a broker waits so long at most
-_QUESTION_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +129,20 @@ class RangeReader:
         self._access = access
         self._clock = clock or SystemClock()
         self._last_error = ""
+        memory_bytes = int(access.prefetch_bytes / PREFETCH_SHARE)
         options = consumer_options(
-            access.options, group=access.group, memory_bytes=2 * PREFETCH_BYTES, client_id="forebay-task"
+            access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
         try:
             self._consumer = Consumer({**options, "error_cb": self._on_error}, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
-        question_seconds = min(access.timeout_seconds, _QUESTION_SECONDS_MAX)
-        self._admin = KafkaAdmin(access.options, timeout_seconds=question_seconds, client_id="forebay-task-admin")
+        self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
+
+    @property
+    def _address(self) -> str:
+        return self._access.options.get("bootstrap.servers", "")
 
     def close(self) -> None:
         self._consumer.close()
@@ -153,7 +154,10 @@ class RangeReader:
         self._check_topics(held)
         readings = {item.range.tp: _reading(item.range, self._watermarks(held)) for item in held} if held else {}
         if readings:
-            self._fetch(readings, headers)
+            try:
+                self._fetch(readings, headers)
+            except KafkaException as error:
+                raise UnreachableError(f"Kafka at {self._address}: {error.args[0].str()}") from None
         for reading in readings.values():
             _check(reading)
         return [
@@ -194,7 +198,7 @@ class RangeReader:
             elif self._clock.monotonic() > deadline:
                 ranges = ", ".join(reading.range.label for reading in waiting.values())
                 raise UnreachableError(
-                    f"Kafka at {self._access.options.get('bootstrap.servers', '')} gave nothing of {ranges} for "
+                    f"Kafka at {self._address} gave nothing of {ranges} for "
                     f"{self._access.timeout_seconds:g} s {self._last_error and f'({self._last_error})'}".rstrip()
                 )
             over = [_wire(tp) for tp, reading in waiting.items() if reading.done]

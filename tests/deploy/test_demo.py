@@ -26,10 +26,11 @@ def test_every_example_of_a_configuration_can_be_loaded(path: Path) -> None:
 
 def test_the_example_with_every_key_names_every_default() -> None:
     """What the example shows as a default is the default."""
-    from forebay.settings import ReceiverSettings, WalSettings
+    from forebay.settings import KafkaSettings, ReceiverSettings, WalSettings
 
     shown = load(ROOT / "deploy/examples/one-machine.toml", {})
     assert shown.wal == WalSettings(url=shown.wal.url)
+    assert shown.kafka == KafkaSettings(topics=shown.kafka.topics, options=shown.kafka.options)
     assert shown.receiver == ReceiverSettings(count=2)
 
 

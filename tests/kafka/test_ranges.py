@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from forebay.clock import ManualClock
 from forebay.errors import RangeNotHeldError, SettingsError, UnreachableError
@@ -261,6 +261,25 @@ def test_a_poll_that_returns_early_is_not_the_end_and_a_silence_in_the_middle_ha
     with pytest.raises(UnreachableError, match=r"gave nothing of .*\[0, 40\)"):
         reader.read([wanted], False)
     real.close()
+
+
+def test_what_the_client_refuses_under_way_counts_as_out_of_reach(
+    access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads goes on with the next block, or names this one: no error of the client's own gets out."""
+    produce(access.options, tp, 3)
+    wanted, _ = taken_in(access.options, tp)
+    reader = RangeReader(access)
+
+    class Refusing:
+        def assign(self, partitions: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
+    real, reader._consumer = reader._consumer, Refusing()  # type: ignore[assignment]
+    with pytest.raises(UnreachableError, match=access.options["bootstrap.servers"]):
+        reader.read([wanted], False)
+    reader._consumer = real
+    reader.close()
 
 
 def test_options_that_this_host_cant_use_are_named_without_their_secrets(access: KafkaAccess) -> None:

@@ -6,15 +6,19 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batch import Batch
-from driver.local_engine import LocalEngine
+from driver.batch import Batch, BatchWork
+from driver.local_engine import LocalEngine, read_plan
 from forebay.errors import UnreadableBlockError
+from forebay.kafka import ranges
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
+from forebay.settings import KafkaSettings
+from forebay.units import Duration, Size
 from tests.support.again import Taken
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
@@ -106,6 +110,36 @@ def test_reading_from_kafka_joins_and_creates_nothing(
         assert admin.topics() == before
         groups = {found.group_id for found in admin._admin.list_consumer_groups().result().valid}
         assert group not in groups
+
+
+def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: how long its client waits for a broker, and how much it holds of what it fetched."""
+    kept = stored.settings()
+    kafka = KafkaSettings(
+        topics=("a",),
+        options={"bootstrap.servers": "127.0.0.1:9"},
+        read_timeout=Duration(0.3),
+        read_prefetch=Size(2 << 20),
+    )
+    meta, payload = block({("a", 0): filler(3)})
+    reference = stored.add(meta, payload, local=False)
+    work = BatchWork(1 << 40 | 1, 1, 0, False, ((reference,),))
+    access = read_plan(msgspec.structs.replace(kept, kafka=kafka), work, {}).kafka
+    assert access == KafkaAccess({"bootstrap.servers": "127.0.0.1:9"}, kept.group, 0.3, 2 << 20)
+    made: list[dict[str, object]] = []
+
+    class Noted(ranges.Consumer):  # type: ignore[misc]
+        def __init__(self, options: dict[str, object], **rest: object) -> None:
+            made.append(options)
+            super().__init__(options, **rest)
+
+    monkeypatch.setattr(ranges, "Consumer", Noted)
+    for path in (stored.root / "wal").rglob("*.seg"):
+        path.unlink()
+    with pytest.raises(UnreadableBlockError, match=r"kafka: Kafka at 127\.0\.0\.1:9 did not answer"):
+        read_block(reference, stored.plan(*TIERS, kafka=access, topic_ids={life_key(meta.ranges[0]): "id"}))
+    (options,) = made
+    assert options["queued.max.messages.kbytes"] == "2048"
 
 
 def test_a_plan_shows_no_secrets_and_neither_does_what_fails(stored: Stored) -> None:

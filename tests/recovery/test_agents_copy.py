@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,14 @@ import msgspec
 import pytest
 
 from deploy.main import main
+from deploy.recovery import Surroundings, apply_plan
+from deploy.recovery_plan import KafkaView
+from driver.state import State
 from executor_agent.main import Agent
 from forebay.values import Block
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import served
+from tests.support.fault_proxy import FaultProxy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 
@@ -53,12 +60,15 @@ class Recover:
     def __init__(self, logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
         self._config = str(logged.root / "forebay.toml")
         self._capsys = capsys
+        self.error = ""
 
     def __call__(self, url: str, *options: str) -> tuple[int, Any]:
         """Exit code and plan."""
         command = ["--config", self._config, "--json", "recover", "--no-kafka", "--agent", f"h1={url}", *options]
         code = main(command)
-        return code, json.loads(self._capsys.readouterr().out)
+        said = self._capsys.readouterr()
+        self.error = said.err
+        return code, json.loads(said.out)
 
 
 @pytest.fixture
@@ -126,3 +136,120 @@ def test_an_agent_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged, 
     assert plan["copies"]["agents"] == []
     assert any(words.startswith("h1: ") and url in words for words in plan["copies"]["silent"])
     served(logged, other)
+
+
+# ---- an agent's process that is killed between its answer that it is there and the last byte of its copies -------------
+
+
+@pytest.fixture
+def process(logged: Logged) -> Iterator[subprocess.Popen[str]]:
+    """``forebay agent`` of ``h1``; ``port_of`` tells where it listens."""
+    folder = logged.root / "h1"
+    folder.mkdir()
+    configuration = CONFIGURATION.format(stream=STREAM, folder=logged.root).replace("127.0.0.1:2", "127.0.0.1:0")
+    (folder / "forebay.toml").write_text(configuration)
+    command = [sys.executable, "-m", "deploy.main", "--config", str(folder / "forebay.toml"), "agent"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if match := re.search(r" serves .* at http://127\.0\.0\.1:([0-9]+)$", line):
+            return int(match[1])
+    raise AssertionError("the agent ended")
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+class Beside(Surroundings):
+    """Kafka can be asked; ``found`` is called when the agents have said that they are there."""
+
+    def __init__(self, logged: Logged, url: str, found: Callable[[], None] = lambda: None) -> None:
+        super().__init__(logged.settings, kafka=True, agents=[("h1", url)])
+        self._found = found
+
+    def find_agents(self) -> None:
+        super().find_agents()
+        self._found()
+
+    def kafka(self, state: State) -> KafkaView:
+        return KafkaView("")
+
+
+def three_blocks(logged: Logged) -> list[Block]:
+    """Damaged in the WAL. Of the agent's copies nothing else is left but, of the last, what Kafka holds."""
+    logged.receiver("r1")
+    blocks = [logged.take_in("r1", {0: 5, 1: 3}, local=True) for _ in range(3)]
+    logged.receiver("r1")
+    logged.keep()
+    for block in blocks:
+        logged.damage(block)
+    logged.kafka.gone |= {(0, 0), (0, 5)}
+    # the command's own host is h2, and has no copies
+    own = msgspec.structs.replace(logged.settings.agent, host="h2", blocks=f"{logged.root}/blocks-of-h2")
+    logged.settings = msgspec.structs.replace(logged.settings, agent=own)
+    return blocks
+
+
+@pytest.mark.parametrize("when", ["found", "half of a block sent", "one block sent"])
+def test_an_agent_that_is_killed_under_way_costs_what_nothing_else_keeps_and_no_more(
+    logged: Logged, process: subprocess.Popen[str], when: str
+) -> None:
+    """INV-5: the next source is asked, what it has is written anew, the rest is named with the agent's last words."""
+    first, second, third = three_blocks(logged)
+    before = logged.state()
+    with FaultProxy(port_of(process)) as proxy:
+        if when == "half of a block sent":
+            proxy.arm("half-answer", part_of_path=f"/{first.id}", answered=lambda: kill(process))
+        elif when == "one block sent":
+            proxy.arm("latency", part_of_path=f"/{first.id}", answered=lambda: kill(process))
+        surroundings = Beside(logged, proxy.url, (lambda: kill(process)) if when == "found" else (lambda: None))
+        plan = apply_plan(logged.settings, logged.journal, logged.wal, surroundings, logged.kafka.read_ranges)
+    saved = [first.id] if when == "one block sent" else []
+    assert [(r.block_id, r.source) for r in plan.recoveries] == [
+        *((block_id, "agent") for block_id in saved), (third.id, "Kafka")
+    ]  # fmt: skip
+    assert [loss.block_id for loss in plan.losses] == [b.id for b in (first, second) if b.id not in saved]
+    for loss in plan.losses:
+        asked = [words.partition(": ")[0] for words in loss.reasons]
+        assert asked == ["agent", "Kafka"], loss.reasons
+    assert plan.open and plan.copies.agents == ("h1",)
+    served(logged, third)
+    for block in (first, second):
+        if block.id in saved:
+            served(logged, block)
+        else:
+            assert logged.state().blocks[block.id] == before.blocks[block.id]
+
+
+def test_the_command_ends_with_1_and_one_sentence_for_each_block_that_the_killed_agent_took_with_it(
+    logged: Logged, process: subprocess.Popen[str], recover: Recover
+) -> None:
+    """Called again when the agent is back, it has them."""
+    blocks = three_blocks(logged)
+    with FaultProxy(port_of(process)) as proxy:
+        proxy.arm("half-answer", part_of_path="/v1/blocks/", answered=lambda: kill(process))
+        code, plan = recover(proxy.url, "--apply")
+        assert code == 1 and plan["recoveries"] == []
+        assert [loss["block_id"] for loss in plan["losses"]] == [block.id for block in blocks]
+        error = recover.error
+        assert "Traceback" not in error
+        for block in blocks:
+            (said,) = [line for line in error.splitlines() if block.id in line and " is lost " in line]
+            assert "(agent: " in said
+    its_own = msgspec.structs.replace(
+        logged.settings.agent, url="http://127.0.0.1:0", host="h1", blocks=f"{logged.root}/blocks"
+    )
+    with Agent(msgspec.structs.replace(logged.settings, agent=its_own)) as back:
+        code, plan = recover(back.url, "--apply")
+    assert code == 0 and [r["source"] for r in plan["recoveries"]] == ["agent"] * 3
+    for block in blocks:
+        served(logged, block)

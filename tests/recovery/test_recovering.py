@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deploy.copies import WalCopies
+from deploy.examination import Copy
 from deploy.recovery import Surroundings, apply_plan, look
 from deploy.recovery_plan import KafkaView, Loss, Plan, sentences
 from deploy.verification import verified
@@ -15,7 +17,7 @@ from driver.events import CleanupIntended
 from driver.lease import LeaseHeld, LeaseKeeper
 from driver.state import apply
 from forebay.clock import SystemClock
-from forebay.errors import UsageError
+from forebay.errors import ForebayError, StoreError, UsageError
 from forebay.records import decode_block
 from forebay.values import Block
 from tests.support.logged import Logged
@@ -274,6 +276,28 @@ def test_without_a_journal_nothing_is_done(logged: Logged) -> None:
     with pytest.raises(UsageError, match="holds no journal"):
         applied(logged)
     assert logged.journal.list("") == []
+
+
+def test_a_frame_that_the_store_does_not_give_is_passed_over_for_another_one_of_the_block(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    copies = [
+        Copy(block.id, msgspec.structs.replace(block.handle, path=path)) for path in ("s/away", block.handle.path)
+    ]
+    read = logged.wal.read
+
+    def away(path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if path == "s/away":
+            raise StoreError("the store does not answer")
+        return read(path, offset, length)
+
+    monkeypatch.setattr(logged.wal, "read", away)
+    found = WalCopies(logged.wal, copies).read(block)
+    assert found is not None and bytes(found.payload) == logged.payloads[block.id]
+    with pytest.raises(ForebayError, match="does not answer"):
+        WalCopies(logged.wal, copies[:1]).read(block)
 
 
 def test_losses_are_the_only_thing_that_a_second_call_lists_again(logged: Logged) -> None:

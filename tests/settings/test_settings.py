@@ -229,6 +229,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"receiver__memory": "0.5B"}, ['receiver.memory = "0.5B"', "whole number of bytes"]),
     ({"receiver__memory": "99999999999TB"}, ["receiver.memory", "larger than any store"]),
     ({"receiver__memory": "1MB"}, ["receiver.memory", "at least receiver.block_size"]),
+    ({"kafka__read_timeout": "0ms"}, ["kafka.read_timeout", "longer than 0ms"]),
+    ({"kafka__read_prefetch": "1MB"}, ["kafka.read_prefetch = 1000000", "at least 1048576"]),
     ({"agent__quota": "0B"}, ["agent.quota = 0", "at least 1"]),
     ({"wal": {}}, ["the key wal.url is missing"]),
     ({"wal__compression": "gzip"}, ['wal.compression = "gzip"', '"none", "lz4", "zstd"']),

@@ -11,6 +11,7 @@ import socketserver
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
@@ -32,7 +33,8 @@ _PIECE_BYTES = 4096
 
 @dataclass(slots=True)
 class Fault:
-    """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met."""
+    """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met.
+    ``answered``: called when the server has answered and the client has heard nothing of it yet."""
 
     kind: Kind
     verb: str | None = None
@@ -42,6 +44,7 @@ class Fault:
     status: int = 503
     bytes_per_second: int = 100_000
     part_of_path: str = ""
+    answered: Callable[[], object] = lambda: None
     met: int = 0
 
     def takes(self, verb: str, path: str) -> bool:
@@ -178,6 +181,8 @@ class FaultProxy:
         except OSError:
             _reset(client)  # the server is away
             return False
+        if fault is not None:
+            fault.answered()
         if kind == "reset-after":
             _reset(client)
             return False
