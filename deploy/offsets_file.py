@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 #: larger files are no export of ours
 FILE_BYTES_MAX = 256_000_000
+#: partitions that one refusal names; how many more there are it counts
+UNHELD_SHOWN = 5
 
 Use = Literal["completed", "position"]
 
@@ -131,7 +133,8 @@ def read_file(path: Path) -> ExportedOffsets:
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """An offset to commit for a group in Kafka."""
+    """An offset to commit for a group in Kafka; ``group`` "": where a new stream would begin. ``metadata`` "" but for the
+    stream's own groups, at whose offsets nobody begins to read."""
 
     group: str
     topic: str
@@ -187,6 +190,31 @@ def commits(
                 epoch = known.leader_epoch if offset == known.position else -1
                 wanted.append(Commit(name, p.topic, p.partition, offset, epoch, metadata))
     return wanted
+
+
+def unheld(
+    wanted: Iterable[Commit], counts: Mapping[str, int], watermarks: Mapping[TopicPartition, tuple[int, int]]
+) -> list[str]:
+    """In words each offset that Kafka does not hold, in order. ``counts``: topic → its number of partitions;
+    ``watermarks``: (first offset held, next offset to be written) of those that exist.
+
+    The stream's own groups may lie below the first: what they say was taken in stays in the WAL longer than in Kafka.
+    """
+    words = []
+    for commit in wanted:
+        whose = f"offset {commit.offset}" + (f" for group {commit.group}" if commit.group else "")
+        count = counts.get(commit.topic)
+        if count is None:
+            words.append(f"{commit.tp}: {whose}, and Kafka has no topic {commit.topic}")
+        elif commit.partition >= count:
+            words.append(f"{commit.tp}: {whose}, and Kafka's topic {commit.topic} has {count} partitions, from 0 on")
+        else:
+            low, high = watermarks[commit.tp]
+            if commit.offset > high:
+                words.append(f"{commit.tp}: {whose} lies beyond the end of what Kafka holds, {low} to {high}")
+            elif commit.offset < low and not commit.metadata:
+                words.append(f"{commit.tp}: {whose} lies before the beginning of what Kafka holds, {low} to {high}")
+    return words
 
 
 def starting_offsets(offsets: ExportedOffsets, use: Use) -> str:
@@ -261,15 +289,19 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
 @click.option("--group", metavar="GROUP", help="Set this group alone [default: the stream's two groups].")
 @click.option("--use", type=click.Choice(["completed", "position"]), default="completed", show_default=True,
               help="Which offsets another group, or a new stream, begins at.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Also offsets that Kafka does not hold, or can't be asked for.")
 @changing_options
 @shared_options
 @pass_invocation
-def import_offsets(invocation: Invocation, path: Path | None, group: str | None, use: Use, yes: bool) -> int:
+def import_offsets(
+    invocation: Invocation, path: Path | None, group: str | None, use: Use, force: bool, yes: bool
+) -> int:
     """Set what consumer groups have committed in Kafka, from FILE or else from the journal; never the journal itself.
 
     The stream's own groups get the positions and the completed positions, and nothing beyond what the journal holds. With
     --group another consumer goes on where this stream is. For a stream that is not created yet, the lines of forebay.toml are
-    printed with which it begins at these offsets. A group that is set must have no members.
+    printed with which it begins at these offsets. A group that is set must have no members, and an offset that Kafka does not
+    hold is refused; of the stream's own groups only one beyond its end.
     """
     settings = invocation.settings()
     state = _journal(settings)
@@ -283,6 +315,11 @@ def import_offsets(invocation: Invocation, path: Path | None, group: str | None,
         raise UsageError(f"there is no journal of stream {settings.stream!r}: name a FILE of `forebay offsets export`")
     if state is None and group is None and not yes:
         lines = starting_offsets(offsets, use)
+        beginnings = [Commit("", p.topic, p.partition, p.offset(use), -1, "") for p in offsets.partitions]
+        try:
+            _check_with_kafka(invocation, settings, offsets, beginnings, force)
+        except UnreachableError as error:
+            invocation.say(f"forebay: not compared with what Kafka holds: {error}")
         invocation.write({"done": False, "starting_offsets": lines})
         if not invocation.json:
             click.echo(lines, nl=False)
@@ -291,11 +328,16 @@ def import_offsets(invocation: Invocation, path: Path | None, group: str | None,
         )
         return FINE
     wanted = commits(offsets, state, settings, group, use)
-    from forebay.kafka.admin import Committed, KafkaAdmin
+    try:
+        _check_with_kafka(invocation, settings, offsets, wanted, force)
+    except UnreachableError as error:
+        if not force:
+            raise
+        invocation.say(f"forebay: not compared with what Kafka holds: {error}")
+    if yes:
+        from forebay.kafka.admin import Committed, KafkaAdmin
 
-    with KafkaAdmin(settings.kafka.options) as admin:
-        _refuse_other_records(offsets, admin.topic_ids({p.topic for p in offsets.partitions}))
-        if yes:
+        with KafkaAdmin(settings.kafka.options) as admin:
             for name in dict.fromkeys(commit.group for commit in wanted):
                 points = {c.tp: Committed(c.offset, c.leader_epoch, c.metadata) for c in wanted if c.group == name}
                 failed = admin.publish(name, points)
@@ -309,6 +351,27 @@ def import_offsets(invocation: Invocation, path: Path | None, group: str | None,
         "changed: say --yes to do it"
     )  # fmt: skip
     return FINE
+
+
+def _check_with_kafka(
+    invocation: Invocation, settings: Settings, offsets: ExportedOffsets, wanted: Sequence[Commit], force: bool
+) -> None:
+    """Raises RefusedError for offsets that mean other records by now and, without ``force``, for those that Kafka does not
+    hold; UnreachableError."""
+    from forebay.kafka.admin import KafkaAdmin
+
+    with KafkaAdmin(settings.kafka.options) as admin:
+        _refuse_other_records(offsets, admin.topic_ids({p.topic for p in offsets.partitions}))
+        counts = admin.topics()
+        there = dict.fromkeys(c.tp for c in wanted if c.partition < counts.get(c.topic, 0))
+        words = unheld(wanted, counts, admin.watermarks(there))
+    if words and not force:
+        more = f"; and {len(words) - UNHELD_SHOWN} more" if len(words) > UNHELD_SHOWN else ""
+        raise RefusedError(
+            f"{'; '.join(words[:UNHELD_SHOWN])}{more}. Nothing was changed; --force passes over this", "conflict"
+        )
+    for sentence in words:
+        invocation.say(f"forebay: passed over: {sentence}")
 
 
 def _refuse_other_records(offsets: ExportedOffsets, topic_ids: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import pytest
 
 from deploy import offsets_file
 from deploy.main import main
-from deploy.offsets_file import commits, exported, read_file, starting_offsets
+from deploy.offsets_file import Commit, commits, exported, read_file, starting_offsets, unheld
 from driver import events as ev
 from driver import journal
 from driver.state import State, apply
 from forebay.errors import RefusedError, UsageError
+from forebay.kafka import admin
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
 from forebay.settings import Settings, load
+from forebay.values import TopicPartition
+from tests.support.again import produce
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
 
@@ -40,6 +46,17 @@ def settings(project: Any) -> Settings:
 @pytest.fixture
 def state() -> State:
     return worked().state
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a Kafka that is not there."""
+
+    class Gone(admin.KafkaAdmin):
+        def __init__(self, options: Any) -> None:
+            super().__init__(options, timeout_seconds=0.2)
+
+    monkeypatch.setattr(admin, "KafkaAdmin", Gone)
 
 
 def test_the_file_holds_positions_lives_and_what_is_committed_and_is_read_as_it_was_written(
@@ -130,7 +147,7 @@ def test_another_group_goes_on_after_what_is_completed_or_after_what_was_taken_i
 
 
 def test_a_new_stream_can_begin_at_a_files_offsets(
-    project: Any, state: State, settings: Settings, capsys: pytest.CaptureFixture[str]
+    project: Any, state: State, settings: Settings, capsys: pytest.CaptureFixture[str], short_patience: None
 ) -> None:
     """The lines are valid settings; without a journal nothing of the stream's own is committed."""
     path = project.folder / "offsets.json"
@@ -144,8 +161,144 @@ def test_a_new_stream_can_begin_at_a_files_offsets(
     assert "let it begin at these offsets by kafka.starting_offsets" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("offset", "metadata", "said"),
+    [
+        (9, "", "before the beginning of what Kafka holds, 10 to 20"),
+        (9, "forebay:1:1", ""),  # the WAL still has what the stream's own groups passed
+        (10, "", ""),
+        (20, "", ""),
+        (21, "", "beyond the end of what Kafka holds, 10 to 20"),
+        (21, "forebay:1:1", "beyond the end of what Kafka holds, 10 to 20"),
+    ],
+)
+def test_an_offset_is_held_from_the_first_one_to_the_one_that_is_written_next(
+    offset: int, metadata: str, said: str
+) -> None:
+    commit = Commit("g", "t", 0, offset, -1, metadata)
+    words = unheld([commit], {"t": 1}, {commit.tp: (10, 20)})
+    assert words == ([f"t/0: offset {offset} for group g lies {said}"] if said else [])
+
+
+def test_partitions_and_topics_that_kafka_lacks_are_named() -> None:
+    wanted = [Commit("", "t", 2, 5, -1, ""), Commit("g", "u", 0, 5, -1, "forebay:1:1")]
+    assert unheld(wanted, {"t": 2}, {}) == [
+        "t/2: offset 5, and Kafka's topic t has 2 partitions, from 0 on",
+        "u/0: offset 5 for group g, and Kafka has no topic u",
+    ]
+
+
+# ---- against a broker ------------------------------------------------------------------------------------------------
+
+
+class Importing:
+    """A stream over a real topic of two partitions, with 20 records each: t/0 taken in up to 20 and completed up to 10."""
+
+    def __init__(self, project: Any, broker: KafkaBroker, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.topic, self.group = topic, f"{topic}-others"
+        self._broker, self._project, self._capsys = broker, project, capsys
+        broker.create_topic(topic, 2)
+        for partition in (0, 1):
+            produce(broker.options, TopicPartition(topic, partition), 20)
+        project.replace('"127.0.0.1:1"', f'"{broker.address}"')
+        with KafkaAdmin(broker.options) as admin:
+            topic_id = admin.topic_ids([topic])[topic]
+        part = {"topic": topic, "leader_epoch": 0, "life": 1, "topic_id": topic_id, "committed": None, "lives": []}
+        self.document: dict[str, Any] = {
+            "format": 1, "stream": "flights", "lineage": 1, "events": 1, "exported_ms": 1, "group": "g",
+            "completed_group": "g.completed", "partitions": [
+                {**part, "partition": 0, "position": 20, "completed": 10},
+                {**part, "partition": 1, "position": 0, "completed": 0},
+            ],
+        }  # fmt: skip
+
+    def __call__(self, *options: str) -> tuple[int, str]:
+        """Exit code, and what it said."""
+        path = self._project.folder / "offsets.json"
+        path.write_text(json.dumps(self.document))
+        code = main(["--config", str(self._project.config), "offsets", "import", str(path), *options])
+        return code, self._capsys.readouterr().err
+
+    def delete_before(self, offset: int) -> None:
+        with KafkaAdmin(self._broker.options) as admin:
+            admin.delete_records({TopicPartition(self.topic, 0): offset})
+
+    def committed(self) -> dict[int, int]:
+        partitions = [TopicPartition(self.topic, number) for number in (0, 1)]
+        with KafkaAdmin(self._broker.options) as admin:
+            return {tp.partition: found.offset for tp, found in admin.committed(self.group, partitions).items()}
+
+
+@pytest.fixture
+def importing(
+    project: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], capsys: pytest.CaptureFixture[str]
+) -> Importing:
+    return Importing(project, kafka_broker, topic_name(), capsys)
+
+
+@pytest.mark.kafka
+def test_an_import_is_refused_where_kafka_does_not_hold_an_offset_and_changes_nothing(importing: Importing) -> None:
+    """Nobody finds out later: another consumer would begin elsewhere by its own ``auto.offset.reset``."""
+    to = ("--group", importing.group, "--yes")
+    importing.delete_before(11)
+    code, said = importing(*to)
+    assert code == 1
+    assert (
+        f"{importing.topic}/0: offset 10 for group {importing.group} lies before the beginning of what Kafka holds, 11 to 20. "
+        "Nothing was changed; --force passes over this"
+    ) in said
+    importing.document["partitions"][1] |= {"position": 21, "completed": 21}
+    code, said = importing("--group", importing.group)
+    assert code == 1 and "11 to 20; " in said, "a dry run says it too"
+    assert (
+        f"{importing.topic}/1: offset 21 for group {importing.group} lies beyond the end of what Kafka holds, 0 to 20"
+        in said
+    )
+    importing.document["partitions"][1] |= {"partition": 7, "position": 3, "completed": 3}
+    code, said = importing(*to)
+    assert code == 1 and f"{importing.topic}/7: offset 3" in said and "has 2 partitions" in said
+    assert importing.committed() == {}
+
+
+@pytest.mark.kafka
+def test_an_import_goes_through_where_kafka_holds_all_or_by_force(importing: Importing) -> None:
+    assert importing("--group", importing.group, "--yes")[0] == 0
+    assert importing.committed() == {0: 10, 1: 0}
+    importing.delete_before(15)
+    importing.document["partitions"][1] |= {"position": 30, "completed": 30}
+    code, said = importing("--group", importing.group, "--yes", "--force")
+    assert code == 0 and said.count("passed over: ") == 2
+    assert importing.committed() == {0: 10, 1: 30}
+
+
+@pytest.mark.kafka
+def test_where_a_new_stream_would_begin_is_compared_too(importing: Importing) -> None:
+    """The driver would refuse these lines at its first start."""
+    assert importing()[0] == 0
+    importing.delete_before(11)
+    code, said = importing()
+    assert (
+        code == 1 and f"{importing.topic}/0: offset 10 lies before the beginning of what Kafka holds, 11 to 20" in said
+    )
+    assert importing("--force")[0] == 0
+
+
+def test_kafka_that_can_not_be_asked_is_said(
+    project: Any, state: State, settings: Settings, capsys: pytest.CaptureFixture[str], short_patience: None
+) -> None:
+    path = project.folder / "offsets.json"
+    path.write_bytes(msgspec.json.encode(exported(state, settings, {}, 5)))
+    command = ["--config", str(project.config), "offsets", "import", str(path)]
+    assert main(command) == 0
+    assert "not compared with what Kafka holds: Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
+    assert main([*command, "--group", "others"]) == 3
+    assert "Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
+    assert main([*command, "--group", "others", "--force"]) == 0
+    assert "not compared with what Kafka holds" in capsys.readouterr().err
+
+
 def test_an_export_without_kafka_says_what_it_leaves_out(
-    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Any, capsys: pytest.CaptureFixture[str], short_patience: None
 ) -> None:
     t = worked()
     led, state = journal.lead(
@@ -155,13 +308,6 @@ def test_an_export_without_kafka_says_what_it_leaves_out(
         apply(state, event)
     led.append(t.events)
     led.sync()
-    from forebay.kafka import admin
-
-    class Gone(admin.KafkaAdmin):
-        def __init__(self, options: Any) -> None:
-            super().__init__(options, timeout_seconds=0.2)
-
-    monkeypatch.setattr(admin, "KafkaAdmin", Gone)
     path = project.folder / "offsets.json"
     assert main(["--config", str(project.config), "offsets", "export", "--file", str(path)]) == 0
     assert "committed offsets are left out" in capsys.readouterr().err
