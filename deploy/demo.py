@@ -27,10 +27,10 @@ import msgspec
 
 from deploy.examples.flights import jobs
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
-from deploy.tether import tethered
 from forebay.errors import ForebayError, UnreachableError
 from forebay.messages import StatusAnswer
 from forebay.settings import Settings, load
+from forebay.tether import tethered
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import Enum
 
 from forebay.errors import FencedError, UsageError
@@ -33,24 +32,6 @@ VERDICTS: dict[How, tuple[Verdict, str]] = {
     How.FAILED: (Verdict.RESTART, "what failed may pass: the journal and the WAL hold all that counts"),
     How.KILLED: (Verdict.RESTART, "nothing was wrong with it"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """Delays between restarts of one child: each ``factor`` times the last, until it has run for ``stable_seconds``."""
-
-    first_delay_seconds: float = 0.5
-    factor: float = 2.0
-    max_delay_seconds: float = 30.0
-    stable_seconds: float = 60.0
-
-    def delay_seconds(self, failures: int) -> float:
-        """Before the restart that follows the ``failures``-th quick end in a row (from 1)."""
-        # a bounded exponent: a child that dies for days must not overflow a float
-        return min(self.max_delay_seconds, self.first_delay_seconds * self.factor ** min(failures - 1, 64))
-
-    def failures_after(self, failures: int, ran_seconds: float) -> int:
-        return 1 if ran_seconds >= self.stable_seconds else failures + 1
 
 
 def how_it_ended(return_code: int) -> How:

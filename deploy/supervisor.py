@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from deploy.supervision import VERDICTS, RestartPolicy, Verdict, described, how_it_ended
-from deploy.tether import tethered
+from deploy.supervision import VERDICTS, Verdict, described, how_it_ended
 from forebay.clock import Clock, SystemClock
+from forebay.restarts import RestartPolicy
+from forebay.tether import tethered
 
 
 @dataclass(frozen=True, slots=True)

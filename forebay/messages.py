@@ -179,7 +179,10 @@ class PartitionStatus(Message, frozen=True, kw_only=True):
 class Command(Message, frozen=True, kw_only=True):
     """An order that rides on the answer to a heartbeat, repeated until its ``version`` is acknowledged; idempotent.
 
-    kind: ``stop`` | ``drain`` (receivers), ``reclaim`` (``partitions``: claim these again), ``delete`` (agents: ``blocks``).
+    kind: ``stop`` | ``drain`` (receivers), ``reclaim`` (``partitions``: claim these again), ``delete`` (agents: ``blocks``),
+    ``start-receiver`` | ``stop-receiver`` (it drains) | ``kill-receiver`` (agents: ``receiver_id``). The last three are not
+    acknowledged: they are repeated until the agent's heartbeat says that it is so. A start is done once for its version,
+    the others only to a start that is not newer than they are.
     ``driver_epoch`` below the highest one seen: refused by whoever gets it (INV-4).
     """
 
@@ -188,6 +191,7 @@ class Command(Message, frozen=True, kw_only=True):
     kind: str
     partitions: tuple[TopicPartition, ...] = ()
     blocks: tuple[str, ...] = ()
+    receiver_id: str = ""
 
 
 class Holding(Message, frozen=True, kw_only=True):
@@ -196,6 +200,14 @@ class Holding(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     token: int
+
+
+class ErrorNote(Message, frozen=True, kw_only=True):
+    """Something that went wrong and did not end the process: how often, and how long ago the last time was."""
+
+    words: str
+    count: int
+    seconds_ago: float
 
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
@@ -218,6 +230,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
         -1
     )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
     holding: tuple[Holding, ...] = ()
+    errors: tuple[ErrorNote, ...] = ()  # the last few that did not end it, the latest last
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -226,6 +239,20 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
 
 
 # ---- agents ----------------------------------------------------------------------------------------------------------
+
+
+class ReceiverProcess(Message, frozen=True, kw_only=True):
+    """A managed receiver at its agent. ``driver_epoch`` and ``version``: of the command that started it."""
+
+    receiver_id: str
+    driver_epoch: int
+    version: int
+    running: bool
+    pid: int = 0  # 0 unless it runs
+    exit_code: int | None = (
+        None  # negative: the signal that ended it; None while it runs, or if it could not be started
+    )
+    last_words: str = ""  # of one that ended: the last line that it wrote
 
 
 class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
@@ -240,6 +267,9 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     free_bytes: int
     #: ids of blocks that have lain there for a while, so that those which nobody will ever report can be told to go
     old_blocks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # key=value
+    capacity: int = 0  # managed receivers that the host may run now
+    receivers: tuple[ReceiverProcess, ...] = ()  # those that run, and how the last start of each other one ended
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -276,6 +306,21 @@ class TrackedReceiver(Message, frozen=True, kw_only=True):
     buffered_bytes: int
     records: int
     counters: dict[str, int] = {}
+    errors: tuple[ErrorNote, ...] = ()
+
+
+class ManagedReceiver(Message, frozen=True, kw_only=True):
+    """A receiver that the driver keeps by an agent."""
+
+    receiver_id: str
+    state: str  # scheduled | active | draining | stopped | failed
+    host: str  # where it runs or is to be started; "" while it has no place
+    pid: int = 0
+    restarts: int = 0  # since this driver began to lead
+    exit_code: int | None = None  # of its last end; negative: the signal
+    detail: str = ""  # what it waits for, why it ended
+    moves_to: str = ""  # the host where it starts when it has drained here
+    trouble: str = ""  # what a person must do
 
 
 class TrackedAgent(Message, frozen=True, kw_only=True):
@@ -285,6 +330,8 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     blocks: int
     used_bytes: int
     free_bytes: int
+    labels: tuple[str, ...] = ()
+    capacity: int = 0  # managed receivers that it may run
 
 
 class TrackedBatch(Message, frozen=True, kw_only=True):
@@ -332,6 +379,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     agents: tuple[TrackedAgent, ...] = ()
     batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, those next in a replay, and the last few completed
     replay: TrackedReplay | None = None
+    managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; none where receivers are static
 
 
 class AcceptGapRequest(Message, frozen=True, kw_only=True):

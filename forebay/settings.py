@@ -21,7 +21,7 @@ import msgspec
 
 from forebay.errors import SettingsError
 from forebay.units import Duration, Size, parse_duration, parse_size
-from forebay.values import check_name
+from forebay.values import RESERVED_PREFIX, check_name, is_reserved, managed_id
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -65,8 +65,13 @@ class WalSettings(Section, frozen=True, kw_only=True):
 
 
 class ReceiverSettings(Section, frozen=True, kw_only=True):
-    count: int = 1  # receivers that `forebay up` runs
+    #: static: systemd or `forebay up` runs receivers; managed: agents run them, where the driver places them
+    mode: Literal["static", "managed"] = "static"
+    count: int = 1  # receivers that `forebay up` runs; managed: receivers of the stream, over all hosts
     host: str | None = None  # default: this machine's name
+    preferred_hosts: tuple[str, ...] = ()  # hosts, or labels key=value of theirs, the best first; managed only
+    hosts_wait: Duration = Duration(30.0)  # how long a driver waits at start for a host of its own for each receiver
+    moves_max: int = 1  # receivers that are on the move at a time, for the sake of preference and evenness
     block_interval: Duration = Duration(0.2)
     block_size: Size = Size(16_000_000)
     memory: Size = Size(64_000_000)  # bound on records held: open block, being stored, waiting for the driver's answer
@@ -90,7 +95,9 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     max_queued_batches: int = 4
     tasks_per_batch: int = 0  # 0: as many as Spark's default parallelism
     lease_duration: Duration = Duration(10.0)
-    receiver_timeout: Duration = Duration(30.0)  # silence after which a receiver is shown as lost
+    #: silence after which a receiver, or a host, counts as lost; a managed receiver is then started anew
+    receiver_timeout: Duration = Duration(30.0)
+    placing_interval: Duration = Duration(1.0)  # between two looks at where managed receivers shall run
     journal_segment_size: Size = Size(64_000_000)
     journal_reserve: Size = Size(64_000_000)  # with less left, nothing new is taken in; 0B: none
     #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
@@ -104,6 +111,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     quota: Size = Size(10_000_000_000)
     host: str | None = None  # default: this machine's name
     heartbeat_interval: Duration = Duration(1.0)
+    labels: tuple[str, ...] = ()  # key=value, for receiver.preferred_hosts
+    capacity: int = 4  # managed receivers that this host may run; 0: none
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):
@@ -163,11 +172,17 @@ _STARTING_OFFSETS = (
     'allowed are "earliest", "latest", "committed", {timestamp = MS} and {"topic/partition" = OFFSET, …}'
 )
 
+_LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}=[A-Za-z0-9_.-]{0,64}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+#: receivers that one driver keeps at most
+MANAGED_COUNT_MAX = 1000
+
 #: section.key → the least value allowed; units as in the settings
 _MINIMA: dict[str, float] = {
     "kafka.read_prefetch": 1 << 20,  # librdkafka fetches no less
     "wal.segment_size": 1,
     "receiver.count": 1,
+    "receiver.moves_max": 0,
     "receiver.block_size": 1,
     "receiver.poll_records": 1,
     "driver.job_max_failures": 1,
@@ -175,6 +190,7 @@ _MINIMA: dict[str, float] = {
     "driver.tasks_per_batch": 0,
     "driver.journal_segment_size": 1,
     "agent.quota": 1,
+    "agent.capacity": 0,
 }
 #: section.key of the durations that can't be 0
 _POSITIVE = (
@@ -190,6 +206,7 @@ _POSITIVE = (
     "driver.batch_interval",
     "driver.lease_duration",
     "driver.receiver_timeout",
+    "driver.placing_interval",
     "agent.heartbeat_interval",
 )
 
@@ -511,6 +528,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             except ValueError as error:
                 raise refuse(key, str(error)) from None
     _check_kafka(settings.kafka, refuse)
+    _check_placing(settings, refuse)
     for key, least in _MINIMA.items():
         if (value := _get(settings, key)) < least:
             raise refuse.value(key, value, f"must be at least {least:.0f}")
@@ -545,6 +563,28 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     if settings.security.token_file is not None:
         # refused rather than ignored: whoever names a token believes the services to be guarded by it
         raise refuse("security.token_file", "security.token_file: this release does not check tokens; leave it out")
+
+
+def _check_placing(settings: Settings, refuse: _Refusals) -> None:
+    for label in settings.agent.labels:
+        if not _LABEL.fullmatch(label):
+            raise refuse.value("agent.labels", label, 'write key=value, as in "rack=a"')
+    for preferred in settings.receiver.preferred_hosts:
+        if not _LABEL.fullmatch(preferred) and not _HOST.fullmatch(preferred):
+            words = 'write a host\'s name, or a label of hosts as key=value, as in "rack=a"'
+            raise refuse.value("receiver.preferred_hosts", preferred, words)
+    if settings.receiver.mode == "managed":
+        if settings.receiver.count > MANAGED_COUNT_MAX:
+            words = f"the driver keeps at most {MANAGED_COUNT_MAX}"
+            raise refuse.value("receiver.count", settings.receiver.count, words)
+        if is_reserved(settings.stream):
+            raise refuse.value(
+                "stream", settings.stream, f"managed receivers' ids begin with it: not {RESERVED_PREFIX!r}"
+            )
+        try:
+            check_name("receiver id", managed_id(settings.stream, settings.receiver.count - 1))
+        except ValueError as error:
+            raise refuse("stream", f"stream: its name is a part of managed receivers' ids: {error}") from None
 
 
 def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:

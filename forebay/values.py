@@ -29,6 +29,17 @@ def is_reserved(receiver_id: str) -> bool:
     return receiver_id.startswith(RESERVED_PREFIX)
 
 
+def managed_id(stream: str, ordinal: int) -> str:
+    """The id of the driver's own receiver ``ordinal`` of ``stream``, from 0."""
+    return f"{stream}-r{ordinal}"
+
+
+def managed_ordinal(stream: str, receiver_id: str) -> int | None:
+    """The ordinal in an id that :func:`managed_id` makes for ``stream``; None for any other id."""
+    found = re.fullmatch(r"(.+)-r(0|[1-9][0-9]{0,4})", receiver_id)
+    return int(found[2]) if found is not None and found[1] == stream else None
+
+
 def numbered(lineage: int, count: int) -> int:
     """The ``count``-th number of ``lineage``. Raises ValueError outside 1 ≤ lineage < 8192, 0 ≤ count < 2**40."""
     if not 1 <= lineage < 8192 or not 0 <= count < 1 << LINEAGE_SHIFT:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.supervision import VERDICTS, How, RestartPolicy, Verdict, described, how_it_ended
+from deploy.supervision import VERDICTS, How, Verdict, described, how_it_ended
+from forebay.restarts import RestartPolicy
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.supervision import RestartPolicy
 from deploy.supervisor import ChildSpec, LogLines, Supervisor
+from forebay.restarts import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
 WAIT_SECONDS = 30.0

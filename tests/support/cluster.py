@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from deploy.main import main as command_line
-from deploy.tether import tethered
 from driver import history, journal
 from driver.audit import AuditReport, audit
 from driver.state import State
@@ -33,6 +32,7 @@ from forebay.errors import ForebayError
 from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
 from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
+from forebay.tether import tethered
 from forebay.values import TopicPartition
 from tests.support import witness
 from tests.support.flow import Truth

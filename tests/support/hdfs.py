@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from deploy.tether import tethered
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.jars import Libraries, find_java
+from forebay.tether import tethered
 
 HADOOP_VERSION = "3.5.0"
 

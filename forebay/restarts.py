@@ -1,0 +1,23 @@
+"""How long to wait before a process that ended is started again: one policy, for `forebay up` and for managed receivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Delays between restarts of one child: each ``factor`` times the last, until it has run for ``stable_seconds``."""
+
+    first_delay_seconds: float = 0.5
+    factor: float = 2.0
+    max_delay_seconds: float = 30.0
+    stable_seconds: float = 60.0
+
+    def delay_seconds(self, failures: int) -> float:
+        """Before the restart that follows the ``failures``-th quick end in a row (from 1)."""
+        # a bounded exponent: a child that dies for days must not overflow a float
+        return min(self.max_delay_seconds, self.first_delay_seconds * self.factor ** min(failures - 1, 64))
+
+    def failures_after(self, failures: int, ran_seconds: float) -> int:
+        return 1 if ran_seconds >= self.stable_seconds else failures + 1
