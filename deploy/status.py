@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
-from forebay.messages import StatusAnswer, TrackedReplay
+from forebay.messages import StatusAnswer, TrackedBatch, TrackedReplay
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
@@ -154,11 +154,15 @@ def tables(answer: StatusAnswer) -> list[Group]:
             "Batches",
             ("number", "id", "state", "replay", "blocks", "records", "attempts", "detail"),
             [
-                (b.number, b.batch_id, b.state, b.replay or "-", b.blocks, b.records, b.attempts, b.detail)
+                (b.number, b.batch_id, b.state, b.replay or "-", b.blocks, b.records, b.attempts, _detail(b))
                 for b in answer.batches
             ],
         ),
     ]
+
+
+def _detail(batch: TrackedBatch) -> str:
+    return batch.detail or "; ".join(batch.written)
 
 
 def _replay(replay: TrackedReplay | None) -> str:

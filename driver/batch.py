@@ -15,12 +15,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What one run of a batch wrote to one output: so many rows, or none because of ``skipped``, in words."""
+
+    output: str
+    rows: int
+    skipped: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.output}: skipped, {self.skipped}" if self.skipped else f"{self.output}: {self.rows} rows"
+
+
+@dataclass(frozen=True, slots=True)
 class BatchWork:
     """One batch as the journal holds it. A rerun has the same blocks in the same tasks and order (INV-3).
 
     ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
     nobody tries to read them. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay
-    that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``.
+    that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: batches that may be in work at
+    once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run.
     """
 
     batch_id: int
@@ -32,6 +45,10 @@ class BatchWork:
     headers: bool = False
     replay: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    concurrent_jobs: int = 1
+    stream: str = ""
+    epoch: int = 0
+    written: list[Written] = field(default_factory=list, compare=False)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -126,7 +143,38 @@ class Batch:
     def key(self) -> str:
         """Names one run of the batch for a sink: ``<lineage>-<replay>-<id>``. Reruns after a failure or a crash have the same
         key, each replay another."""
-        return f"{lineage_of(self.id)}-{self.replay}-{self.id}"
+        return f"{self.lineage}-{self.replay}-{self.id}"
+
+    @property
+    def lineage(self) -> int:
+        """The journal's lineage in which this run of the batch began. A batch keeps the one of its id when a rebuilt journal
+        reruns it; a replay has the one of the journal that began it, since no replay outlives its journal, and the next
+        journal may count replays anew."""
+        return lineage_of(self.epoch) if self.replay and self.epoch else lineage_of(self.id)
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self._work.stream
+
+    @property
+    def number(self) -> int:
+        """The batch's place in the sequence of its lineage, from 1."""
+        return self._work.number
+
+    @property
+    def epoch(self) -> int:
+        """The journal epoch of the driver that runs the batch: of two drivers the newer one has the higher."""
+        return self._work.epoch
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether other batches may be in work meanwhile (``driver.concurrent_jobs``): then later ones may end before it."""
+        return self._work.concurrent_jobs > 1
+
+    def note(self, written: Written) -> None:
+        """Shows ``written`` with this batch in ``forebay status``. Output helpers call it."""
+        self._work.written.append(written)
 
     @property
     def df(self) -> Any:

@@ -20,7 +20,7 @@ from driver.state import Batch, State
 from driver.tracker import Allocate, Ask, Complete
 from forebay import failpoints
 from forebay.clock import Clock
-from forebay.errors import JobError, UnreadableBlockError
+from forebay.errors import FencedError, JobError, UnreadableBlockError
 from forebay.messages import TrackedBatch
 from wal.reading import BlockReference, life_key
 
@@ -45,6 +45,7 @@ class Scheduler:
         max_failures: int,
         retry_delay_seconds: float,
         headers: bool,
+        epoch: int = 0,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -55,6 +56,7 @@ class Scheduler:
         self._max_failures = max_failures
         self._retry_delay = retry_delay_seconds
         self._headers = headers
+        self._epoch = epoch
         self._stopping = threading.Event()
         self._allocated = threading.Event()
         self._loss_accepted = threading.Event()
@@ -151,6 +153,8 @@ class Scheduler:
                 for block_id in block_ids
                 for r in state.blocks[block_id].meta.ranges
             },
+            stream=state.stream,
+            epoch=self._epoch,
         )
 
     def _run_batch(self, work: BatchWork) -> None:
@@ -172,6 +176,8 @@ class Scheduler:
                 if self._stopping.is_set():
                     return
                 self._loss_accepted.clear()
+            except FencedError:
+                raise  # an output has seen a newer driver (INV-4)
             except Exception as error:
                 words = f"{type(error).__name__}: {error}"
                 self.running[work.batch_id] = ("failing", attempts, words)
@@ -203,5 +209,6 @@ class Scheduler:
                 records=sum(r.records for reference in references for r in reference.ranges),
                 attempts=attempts,
                 replay=work.replay,
+                written=tuple(map(str, work.written)),
             )
         )

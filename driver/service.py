@@ -213,6 +213,7 @@ class Driver:
             settings.driver.job_max_failures,
             settings.driver.job_retry_delay,
             settings.kafka.headers,
+            opened.epoch,
         )
         self._loop, self._scheduler = loop, scheduler
         loop.start()

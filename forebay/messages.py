@@ -344,6 +344,7 @@ class TrackedBatch(Message, frozen=True, kw_only=True):
     attempts: int
     detail: str = ""
     replay: int = 0  # the number of the replay in which it runs again; 0: in none
+    written: tuple[str, ...] = ()  # what its job's output helpers wrote and skipped, in words
 
 
 class TrackedReplay(Message, frozen=True, kw_only=True):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
+import pytest
 
-from driver.batch import Batch, BatchWork
+from driver.batch import Batch, BatchWork, Written
 from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.tracker import BeginReplay, Complete
 from forebay.clock import SystemClock
+from forebay.errors import FencedError
+from forebay.values import numbered
 from tests.support.tracked import Tracked
 
 
@@ -92,3 +95,54 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
     assert runs == [(0, second), (0, second), (1, first)]
     assert not t.state.unfinished()
     assert t.state.replay is None
+
+
+def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
+    """INV-4: an output that has seen a newer driver is not asked again."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.batch()
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            job(Batch(work, cast(Any, None)))
+            return {}
+
+    def write(batch: Batch) -> None:
+        assert (batch.stream, batch.number, batch.epoch, batch.concurrent) == ("flights", 1, 77, False)
+        batch.note(Written("table", 5))
+        batch.note(Written("topic", 0, "batch 7 is there"))
+
+    scheduler = Scheduler(
+        cast(Any, Loop()), cast(Any, Engine()), write, SystemClock(), 1.0, lambda: 1, 4, 0.0, headers=False, epoch=77
+    )
+    work = scheduler._first_unfinished(t.state)
+    assert work is not None
+    scheduler._run_batch(work)
+    assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
+
+    def fenced(_: Batch) -> None:
+        runs.append(1)
+        raise FencedError("newer")
+
+    runs: list[int] = []
+    scheduler._job = fenced
+    with pytest.raises(FencedError):
+        scheduler._run_batch(work)
+    assert runs == [1]
+
+
+def test_a_replay_after_a_rebuild_has_a_key_of_its_own_though_the_new_journal_counts_replays_anew() -> None:
+    """The batch keeps its id, and its key as long as it is no replay."""
+    old, nothing = numbered(1, 7), cast(Any, None)
+
+    def key(replay: int, epoch: int) -> str:
+        return Batch(BatchWork(old, 7, 0, True, (), replay=replay, epoch=epoch), nothing).key
+
+    assert key(0, numbered(1, 3)) == key(0, numbered(2, 1)) == f"1-0-{old}"
+    assert (key(1, numbered(1, 3)), key(1, numbered(2, 1))) == (f"1-1-{old}", f"2-1-{old}")
