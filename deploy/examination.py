@@ -340,7 +340,7 @@ def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def is_needed(state: State, block_id: str) -> bool:
-    """Whether the block waits, or a batch that is not completed, or a replay, holds it."""
+    """Whether the block waits, or an unfinished batch, the window of one, or a replay, holds it."""
     batch = state.batches.get(state.batch_of.get(block_id, 0))
-    unfinished = batch is not None and batch.completed_ms is None
-    return block_id in state.waiting or unfinished or block_id in wanted_again(state)
+    held = batch is not None and not state.is_past(batch.number)
+    return block_id in state.waiting or held or block_id in wanted_again(state)

@@ -11,7 +11,7 @@ import click
 
 from deploy.invocation import Invocation, example, pass_invocation, shared_options
 from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
-from deploy.validation import import_job, require_writable
+from deploy.validation import import_jobs, require_writable
 from forebay.settings import Settings
 from forebay.values import check_name
 
@@ -40,7 +40,7 @@ def driver(invocation: Invocation, take_over: bool) -> int:
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
     if settings.driver.job is not None:
-        import_job(settings, invocation.config_path)
+        import_jobs(settings, invocation.config_path)
     from driver.main import run
 
     return run(settings, take_over=take_over)

@@ -51,7 +51,8 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     if settings.driver.job is None:
         yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
     else:
-        yield _outcome("job", f"{settings.driver.job} can be called", lambda: import_job(settings, config_path))
+        names = ", ".join(settings.driver.jobs)
+        yield _outcome("job", f"{names} can be called", lambda: import_jobs(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
         yield _outcome("java", "found", _check_java)
     yield from _check_kafka(settings)
@@ -132,18 +133,18 @@ def require_writable(key: str, place: str) -> None:
         raise SettingsError(f"{key}: {place} can't be written: {folder}: {error.strerror}") from None
 
 
-def import_job(settings: Settings, config_path: Path) -> Callable[..., Any]:
-    """The callable that ``driver.job`` names. Raises SettingsError that says why it can't be had."""
+def import_jobs(settings: Settings, config_path: Path) -> None:
+    """Imports what ``driver.job`` names. Raises SettingsError that says why it can't be had."""
     prepare_job_imports(config_path)
-    from driver.main import find_job
+    from driver.main import find_jobs
 
     try:
-        return find_job(settings)
+        find_jobs(settings)
     except SettingsError:
         raise
     except Exception as error:  # whatever the user's module raises while it is imported is the user's to read
         raise SettingsError(
-            f"driver.job: {settings.driver.job!r}: importing it failed: {type(error).__name__}: {error}"
+            f"driver.job: {', '.join(settings.driver.jobs)}: importing it failed: {type(error).__name__}: {error}"
         ) from None
 
 

@@ -33,7 +33,9 @@ class BatchWork:
     ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
     nobody tries to read them. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay
     that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: batches that may be in work at
-    once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run.
+    once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run. ``outputs``:
+    those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
+    that it can reach, in order.
     """
 
     batch_id: int
@@ -49,6 +51,9 @@ class BatchWork:
     stream: str = ""
     epoch: int = 0
     written: list[Written] = field(default_factory=list, compare=False)
+    outputs: frozenset[str] = frozenset()
+    window_batches: int = 0
+    past: tuple[BatchWork, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -210,6 +215,14 @@ class Batch:
 
 
 Job = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """One output of each batch. The journal knows it by ``name``: an output whose name is new has not been made yet."""
+
+    name: str
+    function: Job
 
 
 class Engine(Protocol):

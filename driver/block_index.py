@@ -31,8 +31,9 @@ class SegmentShare:
 
 
 def wanted_again(state: State) -> dict[str, None]:
-    """Ids of the blocks that a replay has yet to read, in order."""
-    return {b: None for batch in state.replaying.values() for task in batch.tasks for b in task}
+    """Ids of the blocks that a replay has yet to read, as its batches or in their windows, in order."""
+    batches = (*state.replay_window.values(), *state.replaying.values())
+    return {b: None for batch in batches for task in batch.tasks for b in task}
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class BlockIndex:
             if block_id in state.released:
                 index.hold(state.blocks[block_id])
         for batch in state.batches.values():
-            if batch.number <= state.completed_number:
+            if state.is_past(batch.number):
                 index.finish(state.blocks[block_id] for block_id in batch.block_ids)
         index.finish(state.blocks[block_id] for block_id in state.released)
         index.clean(state.blocks[b] for b in (*state.cleaning_blocks, *again) if b in state.blocks)

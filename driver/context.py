@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.batch import Job
-from driver.main import find_job, make_engine
+from driver.batch import Job, NamedJob
+from driver.main import find_jobs, make_engine
 from driver.service import Driver
 from forebay.clock import SystemClock
 from forebay.errors import UsageError
@@ -32,7 +32,8 @@ class IngestContext:
         self._spark = spark
         self._settings = settings if isinstance(settings, Settings) else load(settings)
         self._take_over = take_over
-        self._job: Job | None = None
+        self._jobs: tuple[NamedJob, ...] = ()
+        self._begun = False
         self._lock = threading.Lock()
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
@@ -57,13 +58,21 @@ class IngestContext:
         """Where receivers, agents and people reach the tracker; "" before ``start``."""
         return self._driver.url if self._driver is not None else ""
 
-    def foreach_batch(self, job: Job) -> IngestContext:
-        """Names the job and starts. Raises UsageError while another one runs."""
+    def foreach_batch(self, job: Job, name: str | None = None) -> IngestContext:
+        """Names the job and starts; or, with a ``name``, one of several outputs of each batch, made in the order named, which
+        ``start`` or ``await_termination`` begins. The journal remembers by its name which output of a batch is done.
+
+        Raises UsageError while the intake runs, and for a name given twice."""
         with self._lock:
             if not self._ended.is_set():
                 raise UsageError("the intake is running with its job: stop it first")
-            self._job = job
-        self.start()
+            if self._begun or name is None:
+                self._jobs, self._begun = (), False
+            if name is not None and name in (known.name for known in self._jobs):
+                raise UsageError(f"output {name!r} is named twice: give each output of a batch a name of its own")
+            self._jobs = (*self._jobs, NamedJob(name or _name_of(job), job))
+        if name is None:
+            self.start()
         return self
 
     def start(self) -> None:
@@ -72,7 +81,7 @@ class IngestContext:
         with self._lock:
             if not self._ended.is_set():
                 return
-            job = self._job or find_job(self._settings)
+            jobs = self._jobs or find_jobs(self._settings)
             from forebay.kafka.admin import KafkaAdmin
 
             driver: Driver
@@ -81,7 +90,7 @@ class IngestContext:
                 self._settings,
                 KafkaAdmin(self._settings.kafka.options),
                 engine,
-                job,
+                jobs,
                 SystemClock(),
                 version("forebay"),
                 self._take_over,
@@ -92,6 +101,7 @@ class IngestContext:
                 driver.close()
                 raise
             self._failure = None
+            self._begun = True
             self._driver = driver
             self._ended.clear()
             self._thread = threading.Thread(target=self._run, args=(driver,), name="batches", daemon=True)
@@ -113,15 +123,21 @@ class IngestContext:
         driver = self._driver
         if driver is not None:
             driver.stop()
-        if threading.current_thread() is not self._thread:
+        if driver is None or not driver.in_job():
             self._ended.wait()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until the intake has ended; False if it has not within ``timeout_seconds``. Raises what failed in the
-        background, once."""
+        """Waits until the intake has ended; False if it has not within ``timeout_seconds``. Starts what was named and not
+        started yet. Raises what failed in the background, once."""
+        if self._jobs and not self._begun:
+            self.start()
         if not self._ended.wait(timeout_seconds):
             return False
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         return True
+
+
+def _name_of(job: Job) -> str:
+    return f"{getattr(job, '__module__', '')}:{getattr(job, '__qualname__', type(job).__qualname__)}"

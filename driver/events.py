@@ -143,6 +143,21 @@ class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
     tasks: tuple[tuple[str, ...], ...]
 
 
+class OutputCompleted(_Event, frozen=True, tag="output-completed"):
+    """One of several outputs of a batch returned, and others follow: a retry or a rerun leaves it out."""
+
+    batch_id: int
+    output: str
+    time_ms: int
+    replay: int = 0
+
+
+class WindowChanged(_Event, frozen=True, tag="window-changed"):
+    """So many batches before an unfinished one stay readable from now on."""
+
+    batches: int
+
+
 class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
     batch_id: int
     time_ms: int
@@ -166,15 +181,18 @@ class ReplayedBatch(msgspec.Struct, frozen=True):
     time_ms: int
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
-    """The cursor was rewound: ``batches`` run again, in order, before any other. Their blocks are needed until then."""
+    """The cursor was rewound: ``batches`` run again, in order, before any other. Their blocks are needed until then.
+    ``window``: the batches before the first of them, in order, that their windows reach back to."""
 
     replay: int
     batches: tuple[ReplayedBatch, ...]
     time_ms: int
     cause: str
+    window: tuple[ReplayedBatch, ...] = ()
 
 
 class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
@@ -234,6 +252,8 @@ Event: TypeAlias = (
     | AdoptionTried
     | GapRecorded
     | BatchAllocated
+    | OutputCompleted
+    | WindowChanged
     | BatchCompleted
     | LossAccepted
     | ReplayBegun

@@ -67,11 +67,13 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
     return tuple(run for runs in merged.values() for run in runs)
 
 
-def finished(state: State, limit: int = 10_000) -> tuple[FinishedBatch, ...]:
-    """The batches that can leave the journal's state: those of the contiguous completed prefix, in order."""
+def finished(state: State, limit: int = 10_000, windows: bool = True) -> tuple[FinishedBatch, ...]:
+    """The batches of the contiguous completed prefix, in order: with ``windows`` those that can leave the journal's state,
+    because no unfinished batch's window reaches back to them."""
     done: list[FinishedBatch] = []
     for batch in sorted(state.batches.values(), key=lambda b: b.number):
-        if batch.number > state.completed_number or batch.completed_ms is None or len(done) == limit:
+        past = state.is_past(batch.number) if windows else batch.number <= state.completed_number
+        if not past or batch.completed_ms is None or len(done) == limit:
             break
         blocks = [state.blocks[block_id] for block_id in batch.block_ids]
         done.append(

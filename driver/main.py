@@ -8,12 +8,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from types import FrameType
 from typing import Any
 
-from driver.batch import Engine, Job
+from driver.batch import Engine, Job, NamedJob
 from driver.service import Driver
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, SettingsError
@@ -27,22 +27,22 @@ def run(settings: Settings, *, take_over: bool = False) -> int:
 
     Returns the exit code: 0 stopped as told, 1 failed (reason logged), 2 wrong settings, 4 fenced.
     """
-    job = find_job(settings)
+    jobs = find_jobs(settings)
     try:
-        with_engine(settings, job, take_over)
+        with_engine(settings, jobs, take_over)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
     return 0
 
 
-def with_engine(settings: Settings, job: Job, take_over: bool) -> None:
+def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool) -> None:
     from forebay.kafka.admin import KafkaAdmin
 
     driver: Driver
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
-        settings, KafkaAdmin(settings.kafka.options), engine, job, SystemClock(), version("forebay"), take_over
+        settings, KafkaAdmin(settings.kafka.options), engine, jobs, SystemClock(), version("forebay"), take_over
     )
 
     told, tell = os.pipe()
@@ -84,11 +84,14 @@ def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], se
     return SparkEngine(settings, agent_urls, session)
 
 
-def find_job(settings: Settings) -> Job:
-    """Imports ``[driver].job``. Raises SettingsError that says what is wrong with it."""
-    name = settings.driver.job
-    if name is None:
+def find_jobs(settings: Settings) -> tuple[NamedJob, ...]:
+    """Imports what ``[driver].job`` names. Raises SettingsError that says what is wrong with it."""
+    if not settings.driver.jobs:
         raise SettingsError('driver.job is missing: name your function, as in job = "jobs:process"')
+    return tuple(NamedJob(name, _find_job(name)) for name in settings.driver.jobs)
+
+
+def _find_job(name: str) -> Job:
     module, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -383,7 +383,9 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
     copy = evidence.copy
     archived = [batch for batch in evidence.archived if not copy.is_void(batch.batch_id, batch.number)]
     in_history = {batch.batch_id for batch in archived}
-    archive = tuple(batch for batch in history.finished(copy, limit=1 << 40) if batch.batch_id not in in_history)
+    archive = tuple(
+        batch for batch in history.finished(copy, limit=1 << 40, windows=False) if batch.batch_id not in in_history
+    )
     named = {block_id for batch in archived for task in batch.tasks for block_id in task}
     known_number = copy.completed_number
     numbers = {batch.number for batch in archived}
@@ -451,6 +453,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         records_completed=copy.records_completed + sum(batch.records for batch in since),
         replays=[_cut_off(replay, time_ms) for replay in copy.replays],
         replaying={},
+        replay_window={},
         shaped=0,
         copies=(),
         uncovered=dict.fromkeys(released, -1),

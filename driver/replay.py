@@ -31,11 +31,13 @@ class RewindTo:
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """``batches``: in the order in which they would run. ``lacking``: those of them whose bytes are gone or about to go.
-    ``possible_from``: the oldest batch from which on all are held, None if not even the newest is."""
+    ``possible_from``: the oldest batch from which on all are held, None if not even the newest is. ``window``: the batches
+    before the first, in order, that its window can reach back to."""
 
     batches: tuple[FinishedBatch, ...]
     lacking: tuple[FinishedBatch, ...]
     possible_from: FinishedBatch | None
+    window: tuple[FinishedBatch, ...] = ()
 
     @property
     def possible(self) -> bool:
@@ -45,7 +47,7 @@ class ReplayPlan:
 def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedBatch]:
     """All completed batches, each once, in order: of the history, and those that have yet to move there."""
     found = {batch.batch_id: batch for batch in archived}
-    for batch in finished(state, limit=len(state.batches)):
+    for batch in finished(state, limit=len(state.batches), windows=False):
         found.setdefault(batch.batch_id, batch)
     return sorted(found.values(), key=lambda batch: batch.batch_id)
 
@@ -63,7 +65,10 @@ def plan(state: State, archived: Iterable[FinishedBatch], to: RewindTo) -> Repla
             break
         possible_from = batch
     lacking = tuple(batch for batch, whole in zip(batches[begin:], held[begin:], strict=True) if not whole)
-    return ReplayPlan(tuple(batches[begin:]), lacking, possible_from)
+    reach = begin
+    while reach > max(0, begin - state.window_batches) and held[reach - 1]:
+        reach -= 1
+    return ReplayPlan(tuple(batches[begin:]), lacking, possible_from, tuple(batches[reach:begin]))
 
 
 def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:

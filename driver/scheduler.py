@@ -1,8 +1,9 @@
-"""The batch timer and the one job at a time.
+"""The batch timer and the batches in work.
 
-The timer asks for an allocation at every batch interval; intervals that were missed coalesce into one. The runner takes
-unfinished batches in order, runs the user's job over each, retries it ``job_max_failures`` times, and stops the driver with
-the batch intact if that fails too: no batch is skipped.
+The timer asks for an allocation at every batch interval; intervals that were missed coalesce into one. Each of
+``concurrent_jobs`` workers takes the next unfinished batch in order, makes its outputs one after the other, tries again
+``job_max_failures`` times, and stops the driver with the batch intact if that fails too: no batch is skipped. While one fails
+or can't be read no other begins.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
-from driver.batch import BatchWork, Engine, Job
+from driver.batch import BatchWork, Engine, NamedJob, Written
+from driver.batch_order import Run, following, window
 from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
 from driver.loop import DriverLoop
 from driver.state import Batch, State
-from driver.tracker import Allocate, Ask, Complete
+from driver.tracker import Allocate, Ask, Complete, CompleteOutput
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, JobError, UnreadableBlockError
@@ -32,13 +35,14 @@ UNREADABLE_RETRY_SECONDS = 30.0
 
 class Scheduler:
     """``run`` is called in the thread that may run jobs (Spark wants the main one least surprised); it returns after
-    :meth:`stop`, or raises what ended the jobs."""
+    :meth:`stop`, or raises what ended the jobs. With more than one of ``concurrent_jobs`` the others have threads of their
+    own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too."""
 
     def __init__(
         self,
         loop: DriverLoop,
         engine: Engine,
-        job: Job,
+        jobs: Sequence[NamedJob],
         clock: Clock,
         batch_interval_seconds: float,
         tasks: Callable[[], int],
@@ -46,10 +50,13 @@ class Scheduler:
         retry_delay_seconds: float,
         headers: bool,
         epoch: int = 0,
+        concurrent_jobs: int = 1,
+        window_batches: int = 0,
+        empty_batches: bool = False,
     ) -> None:
         self._loop = loop
         self._engine = engine
-        self._job = job
+        self._jobs = tuple(jobs)
         self._clock = clock
         self._interval = batch_interval_seconds
         self._tasks = tasks
@@ -57,12 +64,19 @@ class Scheduler:
         self._retry_delay = retry_delay_seconds
         self._headers = headers
         self._epoch = epoch
+        self._concurrent_jobs = concurrent_jobs
+        self._window_batches = window_batches
+        self._empty_batches = empty_batches
         self._stopping = threading.Event()
-        self._allocated = threading.Event()
-        self._loss_accepted = threading.Event()
+        self._changed = threading.Condition()
+        self._changes = 0  # of what there is to run
+        self._losses_accepted = 0
+        self._error: BaseException | None = None  # the first that ended a worker or the timer
+        self._workers: set[int] = set()  # threads
+        self._in_work: set[Run] = set()
+        self._held_up: set[Run] = set()  # of those: failing, or unreadable
         self._timer = threading.Thread(target=self._tick, name="batch-timer", daemon=True)
-        self._timer_error: BaseException | None = None
-        self._reruns: set[tuple[int, int]] = set()  # (replay, batch id)
+        self._reruns: set[Run] = set()
         #: batch id → (state, attempts, detail), and the last completed batches: for status
         self.running: dict[int, tuple[str, int, str]] = {}
         self.recent: deque[TrackedBatch] = deque(maxlen=5)
@@ -71,28 +85,58 @@ class Scheduler:
     def start(self) -> None:
         """Everything unfinished in the journal is a rerun: it may have run before a crash, in whole or in part."""
         self._reruns = {(0, batch.batch_id) for batch in self._loop.ask(Ask(State.unfinished))}
-        self._allocated.set()
         self._timer.start()
 
     def stop(self) -> None:
-        """Lets the running job finish, and allocates and starts no more."""
+        """Lets the running jobs finish, and allocates and starts no more."""
         self._stopping.set()
-        self._allocated.set()
-        self._loss_accepted.set()
+        self._wake()
 
     def note(self, events: Sequence[Event]) -> None:
         """Hears, from the deciding thread, which events have become durable."""
-        if any(isinstance(event, LossAccepted) for event in events):
-            self._loss_accepted.set()
-        if any(isinstance(event, ReplayBegun) for event in events):
-            self._allocated.set()
+        losses = sum(isinstance(event, LossAccepted) for event in events)
+        if losses or any(isinstance(event, ReplayBegun) for event in events):
+            self._wake(losses)
 
     def run(self) -> None:
-        while True:
-            work = self._next()
-            if work is None:
-                return
-            self._run_batch(work)
+        others = [
+            threading.Thread(target=self._work_on, name=f"batches-{number}", daemon=True)
+            for number in range(2, self._concurrent_jobs + 1)
+        ]
+        for thread in others:
+            thread.start()
+        self._work_on()
+        for thread in others:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work_on(self) -> None:
+        self._workers.add(threading.get_ident())
+        try:
+            while (work := self._next()) is not None:
+                run = (work.replay, work.batch_id)
+                self._run_batch(work)
+                self._in_work.discard(run)
+                self._held_up.discard(run)
+                self._wake()
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self.stop()
+
+    def _wake(self, losses_accepted: int = 0) -> None:
+        with self._changed:
+            self._changes += 1
+            self._losses_accepted += losses_accepted
+            self._changed.notify_all()
+
+    def in_job(self) -> bool:
+        """Whether the calling thread is one that runs jobs."""
+        return threading.get_ident() in self._workers
 
     def join(self) -> None:
         if self._timer.ident is not None:
@@ -105,30 +149,34 @@ class Scheduler:
                 due = (now // self._interval + 1) * self._interval
                 if self._stopping.wait(max(0.0, due - now)):
                     return
-                if self._loop.ask(Allocate(round(due * 1000), self._tasks())) is not None:
-                    failpoints.hit("driver.after-allocate")
-                    self._allocated.set()
+                self.allocate(round(due * 1000), self._empty_batches)
         except BaseException as error:
-            self._timer_error = error
-            self.stop()
+            self._fail(error)
+
+    def allocate(self, time_ms: int, empty: bool = False) -> None:
+        """Makes a batch of what waits, if there is room for one; ``empty``: also of nothing."""
+        if self._loop.ask(Allocate(time_ms, self._tasks(), empty)) is not None:
+            failpoints.hit("driver.after-allocate")
+            self._wake()
 
     def _next(self) -> BatchWork | None:
         while not self._stopping.is_set():
-            self._allocated.clear()
-            work: BatchWork | None = self._loop.ask(Ask(self._first_unfinished))
+            seen = self._changes
+            work: BatchWork | None = self._loop.ask(Ask(self._begin))
             if work is not None:
                 return work
-            self._allocated.wait()
-        if self._timer_error is not None:
-            raise self._timer_error
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._changes != seen)  # type: ignore[misc]
         return None
 
-    def _first_unfinished(self, state: State) -> BatchWork | None:
-        """What a replay has yet to run comes before batches that never ran."""
-        if state.replay is not None:
-            return self._work(state, next(iter(state.replaying.values())), state.replay.replay)
-        unfinished = state.unfinished()
-        return self._work(state, unfinished[0]) if unfinished else None
+    def _begin(self, state: State) -> BatchWork | None:
+        """Takes the next batch into work; called in the deciding thread, so that no two workers get the same one."""
+        found = following(state, frozenset(self._in_work)) if not self._held_up else None
+        if found is None:
+            return None
+        batch, replay = found
+        self._in_work.add((replay, batch.batch_id))
+        return self._work(state, batch, replay)
 
     def _again(self, state: State, work: BatchWork) -> BatchWork:
         """The batch of ``work`` as the journal holds it now: a loss may have been accepted, a replay begun behind it."""
@@ -136,7 +184,8 @@ class Scheduler:
             return self._work(state, state.replaying[work.batch_id], work.replay)
         return self._work(state, state.batches[work.batch_id])
 
-    def _work(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> BatchWork:
+    def _work(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0, reach: bool = True) -> BatchWork:
+        past = window(state, batch, replay)[-self._window_batches :] if reach and self._window_batches else ()
         block_ids = [block_id for task in batch.tasks for block_id in task]
         return BatchWork(
             batch_id=batch.batch_id,
@@ -155,44 +204,68 @@ class Scheduler:
             },
             stream=state.stream,
             epoch=self._epoch,
+            concurrent_jobs=self._concurrent_jobs,
+            outputs=frozenset(batch.outputs),
+            window_batches=self._window_batches,
+            past=tuple(self._work(state, other, replay, reach=False) for other in past),
         )
 
     def _run_batch(self, work: BatchWork) -> None:
-        attempts = 0
-        while True:
-            attempts += 1
+        """Makes the outputs of the batch that are not made yet, in order. Each but the last is journalled by itself; the last
+        one completes the batch."""
+        run = (work.replay, work.batch_id)
+        attempts = 1
+        written: list[Written] = []
+        while left := [job for job in self._jobs if job.name not in work.outputs]:
+            losses_accepted = self._losses_accepted
             self.running[work.batch_id] = ("running", attempts, "")
             try:
                 failpoints.hit("driver.in-job")
-                tiers = self._engine.run(work, self._job)
-                break
+                tiers = self._engine.run(work, left[0].function)
             except UnreadableBlockError as error:
                 # Not a failure of the job: batches stop, intake goes on, until the bytes are back or a person decides.
                 words = f"{error}; bring the bytes back, or `forebay recover --accept-loss {work.batch_id} RANGE`"
                 self.running[work.batch_id] = ("unreadable", attempts, words)
+                self._held_up.add(run)
                 log.error("batch %d can't be read, batches wait: %s", work.batch_id, words)
-                attempts -= 1
-                self._loss_accepted.wait(UNREADABLE_RETRY_SECONDS)
+                self._await_loss(losses_accepted)
                 if self._stopping.is_set():
                     return
-                self._loss_accepted.clear()
             except FencedError:
                 raise  # an output has seen a newer driver (INV-4)
             except Exception as error:
                 words = f"{type(error).__name__}: {error}"
                 self.running[work.batch_id] = ("failing", attempts, words)
+                self._held_up.add(run)
                 if attempts >= self._max_failures:
                     raise JobError(
                         f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
                         f"intact and runs again when the driver is started again. Last error: {words}"
                     ) from error
                 log.error("attempt %d of batch %d failed, trying again: %s", attempts, work.batch_id, words)
-                self._reruns.add((work.replay, work.batch_id))
+                self._reruns.add(run)
+                attempts += 1
                 if self._stopping.wait(self._retry_delay):
                     return
-            work = self._loop.ask(Ask(partial(self._again, work=work)))
-        for tier, count in tiers.items():
-            self.tiers[tier] = self.tiers.get(tier, 0) + count
+            else:
+                for tier, count in tiers.items():
+                    self.tiers[tier] = self.tiers.get(tier, 0) + count
+                if len(left) == 1:
+                    break
+                written = work.written
+                failpoints.hit("driver.before-output")
+                self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
+                failpoints.hit("driver.after-output")
+            work = replace(self._loop.ask(Ask(partial(self._again, work=work))), written=list(written))
+        self._complete(work, attempts)
+
+    def _await_loss(self, seen: int) -> None:
+        """Until a person has accepted a loss, or it is time to try again in case the bytes came back."""
+        with self._changed:
+            decided = lambda: self._losses_accepted != seen or self._stopping.is_set()  # noqa: E731
+            self._changed.wait_for(decided, UNREADABLE_RETRY_SECONDS)
+
+    def _complete(self, work: BatchWork, attempts: int) -> None:
         failpoints.hit("driver.before-complete")
         self._loop.ask(Complete(work.batch_id, self._clock.wall_ms(), attempts, work.replay))
         failpoints.hit("driver.after-complete")

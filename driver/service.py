@@ -15,7 +15,7 @@ from typing import Any
 from driver import history, journal
 from driver.adoption import Adopter, AdoptionThread
 from driver.api import tracker_application
-from driver.batch import Engine, Job
+from driver.batch import Engine, NamedJob
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.events import Event
@@ -72,7 +72,7 @@ class Driver:
         settings: Settings,
         admin: KafkaAdmin,
         engine: Engine,
-        job: Job,
+        jobs: Sequence[NamedJob],
         clock: Clock,
         release: str,
         take_over: bool = False,
@@ -80,7 +80,7 @@ class Driver:
         self._settings = settings
         self._admin = admin
         self._engine = engine
-        self._job = job
+        self._jobs = tuple(jobs)
         self._clock = clock
         self._release = release
         self._take_over = take_over
@@ -134,7 +134,7 @@ class Driver:
             state,
             opened.epoch,
             settings.kafka.on_gap,
-            settings.driver.max_queued_batches,
+            settings.driver.max_queued_batches + settings.driver.concurrent_jobs - 1,
             round(settings.wal.retention * 1000),
             int(settings.wal.retention_size),
         )
@@ -202,11 +202,12 @@ class Driver:
             self._fail,
             copies,
             lambda: wal_storage.exists(next_lineage),
+            settings.driver.window_batches,
         )
         scheduler = Scheduler(
             loop,
             self._engine,
-            self._job,
+            self._jobs,
             self._clock,
             settings.driver.batch_interval,
             lambda: settings.driver.tasks_per_batch or self._engine.parallelism,
@@ -214,6 +215,9 @@ class Driver:
             settings.driver.job_retry_delay,
             settings.kafka.headers,
             opened.epoch,
+            settings.driver.concurrent_jobs,
+            settings.driver.window_batches,
+            settings.driver.empty_batches == "deliver",
         )
         self._loop, self._scheduler = loop, scheduler
         loop.start()
@@ -301,6 +305,10 @@ class Driver:
             self._state = "stopping"
         if self._scheduler is not None:
             self._scheduler.stop()
+
+    def in_job(self) -> bool:
+        """Whether the calling thread is one that runs jobs: nobody may wait in it for their end."""
+        return self._scheduler is not None and self._scheduler.in_job()
 
     def close(self) -> None:
         """Frees everything, in reverse order. After :meth:`run` has returned."""

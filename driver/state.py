@@ -143,6 +143,7 @@ class Batch(msgspec.Struct):
     attempts: int = 0
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
+    outputs: tuple[str, ...] = ()  # of several, those that returned while others had yet to
 
     @property
     def block_ids(self) -> list[str]:
@@ -247,6 +248,8 @@ class State(msgspec.Struct, dict=True):
     archived_number: int = 0  # batches up to this number are in the history alone
     replays: list[Replay] = []  # all there ever were; the last one may be under way
     replaying: dict[int, ev.ReplayedBatch] = {}  # what it has yet to run, in order
+    replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before it that its windows reach back to, in order
+    window_batches: int = 0  # so many batches before an unfinished one stay readable
     shaped: int = 0  # number after that of the newest event that added a partition or began a life
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
     uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
@@ -291,6 +294,10 @@ class State(msgspec.Struct, dict=True):
     def replay(self) -> Replay | None:
         """The one under way."""
         return self.replays[-1] if self.replaying else None
+
+    def is_past(self, number: int) -> bool:
+        """Whether the batch is in the completed prefix and no unfinished batch's window reaches back to it any more."""
+        return number <= self.completed_number - self.window_batches
 
     def unfinished(self) -> list[Batch]:
         """Allocated, not completed; in order."""
@@ -507,6 +514,20 @@ def _batch_allocated(state: State, event: ev.BatchAllocated) -> None:
     )
 
 
+def _output_completed(state: State, event: ev.OutputCompleted) -> None:
+    if event.replay:
+        again = state.replaying[event.batch_id]
+        outputs = (*again.outputs, event.output)
+        if state.replays[-1].replay != event.replay or event.output in again.outputs:
+            raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
+        state.replaying[event.batch_id] = msgspec.structs.replace(again, outputs=outputs)
+        return
+    batch = state.batches[event.batch_id]
+    if batch.completed_ms is not None or event.output in batch.outputs:
+        raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
+    batch.outputs = (*batch.outputs, event.output)
+
+
 def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
     batch = state.batches.get(event.batch_id)
     if batch is None or batch.completed_ms is not None:
@@ -525,13 +546,31 @@ def _advance_completed_prefix(state: State) -> None:
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
-        state.index.finish(state.blocks[block_id] for block_id in following.block_ids)
+        _spare_copies(state, state.completed_number - state.window_batches)
         for block_id in following.block_ids:
             for r in state.blocks[block_id].meta.ranges:
                 partition = _partition(state, r.topic, r.partition)
                 if r.life == partition.life.life:
                     partition.completed = max(partition.completed, r.until_offset)
                     _complete_gaps(partition)
+
+
+def _spare_copies(state: State, number: int) -> None:
+    """No window reaches back to the batch any more: its local copies may go, unless a replay wants them."""
+    batch = state.batches.get(numbered(state.lineage, number)) if number > 0 else None
+    if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
+        state.index.finish(state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
+
+
+def _window_changed(state: State, event: ev.WindowChanged) -> None:
+    if event.batches < 0:
+        raise BrokenInvariant(f"a window can't reach back {event.batches} batches")
+    before, state.window_batches = state.window_batches, event.batches
+    for number in range(state.completed_number - before + 1, state.completed_number - event.batches + 1):
+        _spare_copies(state, number)
+    for number in range(max(1, state.completed_number - event.batches + 1), state.completed_number - before + 1):
+        batch = state.batches.get(numbered(state.lineage, number))
+        state.index.clean(state.blocks[block_id] for block_id in (batch.block_ids if batch is not None else ()))
 
 
 def _complete_gaps(partition: Partition) -> None:
@@ -557,7 +596,7 @@ def _loss_accepted(state: State, event: ev.LossAccepted) -> None:
 def _replay_begun(state: State, event: ev.ReplayBegun) -> None:
     if state.replaying or event.replay != len(state.replays) + 1 or not event.batches:
         raise BrokenInvariant(f"replay {event.replay} began out of order")
-    for batch in event.batches:
+    for batch in (*event.window, *event.batches):
         known = state.batches.get(batch.batch_id)
         if known is not None and known.completed_ms is None:
             raise BrokenInvariant(f"replay {event.replay}: batch {batch.batch_id} is not completed (INV-3)")
@@ -567,7 +606,8 @@ def _replay_begun(state: State, event: ev.ReplayBegun) -> None:
             if block.id in state.released:
                 state.index.hold(block)
             state.index.clean((block,))
-        state.replaying[batch.batch_id] = batch
+    state.replaying = {batch.batch_id: batch for batch in event.batches}
+    state.replay_window = {batch.batch_id: batch for batch in event.window}
     state.replays.append(
         Replay(
             replay=event.replay,
@@ -584,17 +624,26 @@ def _replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     following = next(iter(state.replaying), None)
     if following != event.batch_id or state.replays[-1].replay != event.replay:
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
-    for block in _blocks_of(state, state.replaying.pop(event.batch_id)):
-        if block.id in state.released:
-            state.uncovered[block.id] = state.events  # a copy made meanwhile has the replay under way
-            state.index.release(block, state.released[block.id])
-        if block.id not in state.cleaning_blocks:
-            state.index.finish((block,))
+    state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
+    while len(state.replay_window) > (state.window_batches if state.replaying else 0):
+        _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
     replay = state.replays[-1]
     replay.completed += 1
     replay.attempts += event.attempts
     if not state.replaying:
         replay.completed_ms = event.time_ms
+
+
+def _replayed(state: State, batch: ev.ReplayedBatch) -> None:
+    """The replay no longer needs the batch, nor does the window of one that it has yet to run."""
+    for block in _blocks_of(state, batch):
+        if block.id in state.released:
+            state.uncovered[block.id] = state.events  # a copy made meanwhile has the replay under way
+            state.index.release(block, state.released[block.id])
+        if (
+            batch.batch_id not in state.batches or state.is_past(batch.number)
+        ) and block.id not in state.cleaning_blocks:
+            state.index.finish((block,))
 
 
 def _blocks_of(state: State, batch: ev.ReplayedBatch) -> list[Block]:
@@ -643,13 +692,15 @@ def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
             raise BrokenInvariant(f"batch {batch_id} left the state out of order or unfinished (INV-3)")
         if batch.number > state.completed_number:
             raise BrokenInvariant(f"batch {batch_id} was archived beyond the completed prefix (INV-3)")
+        if not state.is_past(batch.number):
+            raise BrokenInvariant(f"batch {batch_id} was archived while a window reaches back to it (INV-8)")
         state.archived_number = batch.number
         for block_id in batch.block_ids:
             del state.batch_of[block_id]
             state.released[block_id] = batch.completed_ms
             state.uncovered[block_id] = state.events
             state.index.release(state.blocks[block_id], batch.completed_ms)
-            if batch_id in state.replaying:
+            if batch_id in state.replaying or batch_id in state.replay_window:
                 state.index.hold(state.blocks[block_id])
 
 
@@ -696,6 +747,8 @@ _APPLY = {
     ev.AdoptionTried: _adoption_tried,
     ev.GapRecorded: _gap_recorded,
     ev.BatchAllocated: _batch_allocated,
+    ev.OutputCompleted: _output_completed,
+    ev.WindowChanged: _window_changed,
     ev.BatchCompleted: _batch_completed,
     ev.LossAccepted: _loss_accepted,
     ev.ReplayBegun: _replay_begun,

@@ -48,10 +48,12 @@ class FoundPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks."""
+    """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks. ``empty``: if no block
+    waits, a batch without any is made."""
 
     time_ms: int
     tasks: int
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,23 @@ class Complete:
     time_ms: int
     attempts: int
     replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteOutput:
+    """One output of several returned; others follow. ``replay``: as in Complete."""
+
+    batch_id: int
+    output: str
+    time_ms: int
+    replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepWindow:
+    """From now on ``batches`` batches before an unfinished one stay readable."""
+
+    batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +189,8 @@ Request = (
     | FoundPartitions
     | Allocate
     | Complete
+    | CompleteOutput
+    | KeepWindow
     | BeginReplay
     | CleanLocalCopies
     | CleanSegment
@@ -264,6 +285,8 @@ class Tracker:
             FoundPartitions: self._found_partitions,
             Allocate: self._allocate,
             Complete: self._complete,
+            CompleteOutput: self._complete_output,
+            KeepWindow: self._keep_window,
             BeginReplay: self._begin_replay,
             CleanLocalCopies: self._clean_local_copies,
             CleanSegment: self._clean_segment,
@@ -749,9 +772,10 @@ class Tracker:
         )
 
     def _allocate(self, request: Allocate, now: float, now_ms: int) -> Decision:
-        """All waiting blocks become one batch. Missed intervals coalesce: while ``max_queued_batches`` are unfinished,
-        blocks go on waiting and later make one larger batch."""
-        if not self.state.waiting or len(self.state.unfinished()) >= self._max_queued_batches:
+        """All waiting blocks become one batch. Missed intervals coalesce: while ``max_queued_batches`` lie beyond the completed
+        prefix, blocks go on waiting and later make one larger batch."""
+        nothing = not self.state.waiting and not (request.empty and self.state.created)
+        if nothing or self.state.batch_count - self.state.completed_number >= self._max_queued_batches:
             return Decision()
         sizes = [(block, self.state.blocks[block].handle.length) for block in self.state.waiting]
         allocated = ev.BatchAllocated(
@@ -769,6 +793,22 @@ class Tracker:
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         return Decision(None, self._applied(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts)))
+
+    def _complete_output(self, request: CompleteOutput, now: float, now_ms: int) -> Decision:
+        again = self.state.replaying.get(request.batch_id) if request.replay else None
+        batch = again if request.replay else self.state.batches.get(request.batch_id)
+        replay = self.state.replay.replay if again is not None and self.state.replay is not None else 0
+        if batch is None or replay != request.replay or request.output in batch.outputs:
+            raise RefusedError(f"output {request.output} of batch {request.batch_id} is completed already", "conflict")
+        if isinstance(batch, Batch) and batch.completed_ms is not None:
+            raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        done = ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay)
+        return Decision(None, self._applied(done))
+
+    def _keep_window(self, request: KeepWindow, now: float, now_ms: int) -> Decision:
+        if request.batches == self.state.window_batches:
+            return Decision()
+        return Decision(None, self._applied(ev.WindowChanged(request.batches)))
 
     def _complete_replayed(self, request: Complete) -> Decision:
         replay = self.state.replay
@@ -789,13 +829,14 @@ class Tracker:
         found = plan(self.state, request.archived, request.to)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")
-        if sum(len(task) for batch in found.batches for task in batch.tasks) > REPLAY_BLOCKS_MAX:
+        if sum(len(task) for batch in (*found.window, *found.batches) for task in batch.tasks) > REPLAY_BLOCKS_MAX:
             raise RefusedError(f"a replay may hold {REPLAY_BLOCKS_MAX} blocks: begin with a later batch", "conflict")
         begun = ev.ReplayBegun(
             replay=len(self.state.replays) + 1,
             batches=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.batches),
             time_ms=now_ms,
             cause=said_by(request.cause),
+            window=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.window),
         )
         words = (
             f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
@@ -1083,4 +1124,5 @@ def _tracked_batch(
         attempts=attempts,
         detail=detail,
         replay=replay,
+        outputs=batch.outputs,
     )

@@ -345,6 +345,7 @@ class TrackedBatch(Message, frozen=True, kw_only=True):
     detail: str = ""
     replay: int = 0  # the number of the replay in which it runs again; 0: in none
     written: tuple[str, ...] = ()  # what its job's output helpers wrote and skipped, in words
+    outputs: tuple[str, ...] = ()  # of several, those that are done
 
 
 class TrackedReplay(Message, frozen=True, kw_only=True):
@@ -416,6 +417,14 @@ class ReplayRequest(Message, frozen=True, kw_only=True):
     batch: int = 0
     time_ms: int = 0
     cause: str = ""  # who asks for it, and why
+
+
+class StopRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/stop. ``drain``: receivers drain first, and all that was taken in is completed, within
+    ``timeout_seconds`` (0: as ``driver.stop_timeout`` says). Answered at once; the driver is gone when it no longer answers."""
+
+    drain: bool = False
+    timeout_seconds: float = 0.0
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):

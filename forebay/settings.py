@@ -88,11 +88,19 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     url: str = "http://127.0.0.1:7080"
     journal: str
     batch_interval: Duration = Duration(1.0)
-    job: str | None = None  # module:function
+    #: "module:function", or a list of them: the outputs of each batch, made in this order
+    job: str | tuple[str, ...] | None = None
     engine: Literal["spark", "local"] = "spark"  # local: the job runs in the driver process, without Spark
     job_max_failures: int = 4
     job_retry_delay: Duration = Duration(1.0)
     max_queued_batches: int = 4
+    concurrent_jobs: int = 1  # batches in work at once; they begin in order, and may end in any
+    window_batches: int = 0  # so many past batches stay readable for batch.window()
+    empty_batches: Literal["skip", "deliver"] = "skip"  # what an interval without blocks gives
+    #: what a stop does: leave: the running job ends, what else was taken in waits for the next driver; drain: receivers
+    #: drain, and all that was taken in is completed
+    stop: Literal["leave", "drain"] = "leave"
+    stop_timeout: Duration = Duration(60.0)  # a drain may take so long; what is not completed then waits
     tasks_per_batch: int = 0  # 0: as many as Spark's default parallelism
     lease_duration: Duration = Duration(10.0)
     #: silence after which a receiver, or a host, counts as lost; a managed receiver is then started anew
@@ -103,6 +111,11 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
     journal_flush_interval: Duration | None = None
     snapshot_copy_interval: Duration = Duration(30.0)  # copies that clean-up waits for are taken at most so often
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The outputs of each batch, in order; () if none is named."""
+        return (self.job,) if isinstance(self.job, str) else self.job or ()
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
@@ -187,6 +200,8 @@ _MINIMA: dict[str, float] = {
     "receiver.poll_records": 1,
     "driver.job_max_failures": 1,
     "driver.max_queued_batches": 1,
+    "driver.concurrent_jobs": 1,
+    "driver.window_batches": 0,
     "driver.tasks_per_batch": 0,
     "driver.journal_segment_size": 1,
     "agent.quota": 1,
@@ -205,6 +220,7 @@ _POSITIVE = (
     "receiver.reclaim_delay",
     "driver.batch_interval",
     "driver.lease_duration",
+    "driver.stop_timeout",
     "driver.receiver_timeout",
     "driver.placing_interval",
     "agent.heartbeat_interval",
@@ -437,7 +453,7 @@ def _value(name: str, text: str, wanted: Any) -> Any:
         return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
     if wanted is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    takes_list = get_origin(wanted) is tuple
+    takes_list = get_origin(wanted) is tuple or ("," in text and any(get_origin(choice) is tuple for choice in choices))
     if text[:1] in ("{", "[") and (takes_list or any(get_origin(choice) is dict for choice in choices)):
         return _toml(name, text)
     if takes_list:
@@ -552,9 +568,13 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
         raise refuse.value("agent.blocks", settings.agent.blocks, "write the whole path of a folder, from / on")
     if settings.wal.key_file is not None and not os.path.isabs(settings.wal.key_file):
         raise refuse.value("wal.key_file", settings.wal.key_file, "write the whole path of a file, from / on")
-    job = settings.driver.job
-    if job is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", job):
-        raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process"')
+    for job in settings.driver.jobs:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", job):
+            raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process", or a list of them')
+    if len(set(settings.driver.jobs)) != len(settings.driver.jobs):
+        raise refuse.value("driver.job", list(settings.driver.jobs), "names a function twice")
+    if settings.driver.job == ():
+        raise refuse("driver.job", "driver.job: the list is empty; name a function, or leave the key out")
     for key in settings.spark:
         if not key.startswith("spark."):
             raise refuse(

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from driver.batch import Batch, BatchWork, Written
+from driver.batch import Batch, BatchWork, NamedJob, Written
 from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.tracker import BeginReplay, Complete
@@ -26,7 +26,7 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     block = t.take_in(epoch, token, 9)
     batch = t.state.batches[t.batch()]
     nothing = cast(Any, None)
-    scheduler = Scheduler(nothing, nothing, nothing, SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+    scheduler = Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
     assert not scheduler._work(t.state, batch).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
     assert scheduler._work(t.state, batch).headers
@@ -34,7 +34,7 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
 
 def scheduler_of(t: Tracked) -> Scheduler:
     nothing = cast(Any, None)
-    return Scheduler(nothing, nothing, nothing, SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+    return Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
 
 
 def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
@@ -48,19 +48,25 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
     t.take_in(epoch, token, 9)
     second = t.batch()
     scheduler = scheduler_of(t)
-    before = scheduler._first_unfinished(t.state)
+
+    def following() -> Any:
+        work = scheduler._begin(t.state)
+        scheduler._in_work.clear()
+        return work
+
+    before = following()
     assert before is not None
     assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
     original = Batch(scheduler._work(t.state, t.state.batches[first]), cast(Any, None))
     t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
-    work = scheduler._first_unfinished(t.state)
+    work = following()
     assert work is not None
     assert (work.batch_id, work.replay, work.rerun) == (first, 1, True)
     again = Batch(work, cast(Any, None))
     assert (again.id, again.time, again.ranges) == (original.id, original.time, original.ranges)
     assert (original.key, again.key) == (f"1-0-{first}", f"1-1-{first}")
     t.say(Complete(first, 7, 1, 1))
-    assert scheduler._first_unfinished(t.state) == before
+    assert following() == before
 
 
 def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it() -> None:
@@ -89,7 +95,15 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
             return {}
 
     scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, Engine()), cast(Any, None), SystemClock(), 1.0, lambda: 1, 4, 0.0, headers=False
+        cast(Any, Loop()),
+        cast(Any, Engine()),
+        (NamedJob("job", cast(Any, None)),),
+        SystemClock(),
+        1.0,
+        lambda: 1,
+        4,
+        0.0,
+        headers=False,
     )
     scheduler.run()
     assert runs == [(0, second), (0, second), (1, first)]
@@ -119,9 +133,18 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         batch.note(Written("topic", 0, "batch 7 is there"))
 
     scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, Engine()), write, SystemClock(), 1.0, lambda: 1, 4, 0.0, headers=False, epoch=77
+        cast(Any, Loop()),
+        cast(Any, Engine()),
+        (NamedJob("job", write),),
+        SystemClock(),
+        1.0,
+        lambda: 1,
+        4,
+        0.0,
+        headers=False,
+        epoch=77,
     )
-    work = scheduler._first_unfinished(t.state)
+    work = scheduler._begin(t.state)
     assert work is not None
     scheduler._run_batch(work)
     assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
@@ -131,7 +154,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         raise FencedError("newer")
 
     runs: list[int] = []
-    scheduler._job = fenced
+    scheduler._jobs = (NamedJob("job", fenced),)
     with pytest.raises(FencedError):
         scheduler._run_batch(work)
     assert runs == [1]

@@ -11,7 +11,7 @@ import pytest
 
 from driver import IngestContext
 from driver.audit import audit
-from driver.batch import Batch
+from driver.batch import Batch, NamedJob
 from driver.discovery import LostJournal
 from driver.lease import LeaseHeld
 from driver.lineage import LineageFound
@@ -364,7 +364,9 @@ def test_an_agent_not_heard_of_lately_is_not_asked_for_blocks(settings: Configur
     """It would cost a time-out for each of its blocks."""
     s = settings(receiver_timeout="1s")
     clock = ManualClock()
-    driver = Driver(s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), Collecting(1), clock, "test")
+    driver = Driver(
+        s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), (NamedJob("job", Collecting(1)),), clock, "test"
+    )
     try:
         driver.start()
         beat = m.AgentHeartbeatRequest(
