@@ -25,6 +25,9 @@ from receiver.source import CommitPoint
 
 #: delays grow by doubling from ``reclaim_delay`` up to this many times it
 DELAY_GROWTH_MAX = 16
+#: full memory that lasts so long pauses the partitions. Until then nothing is polled: pausing makes Kafka's client throw
+#: away what it has fetched, and it takes half a second to begin again; a rebalance waits so long at most
+PAUSE_SECONDS = 1.0
 #: paused for lack of memory, receiving goes on when so much of the bound is free again
 RESUME_FRACTION = 0.5
 #: trouble that a person has to decide is told again after so many times ``reclaim_delay``
@@ -114,7 +117,8 @@ class ReceiverMachine:
         self._store_answered_at = 0.0
         self._broker_error = ""
         self._paused = False
-        self._full = False
+        self._full_at: float | None = None  # since when memory is full
+        self._full = False  # for so long that polling is paused
         self._recommit: set[TopicPartition] = set()
         self._recommit_at = 0.0
         self._commit_failures = 0
@@ -169,7 +173,10 @@ class ReceiverMachine:
 
     @property
     def poll_records_max(self) -> int:
-        """How many records the next poll may take so that, by their usual size, memory stays in its bound (INV-6)."""
+        """How many records the next poll may take so that, by their usual size, memory stays in its bound (INV-6). 0: none
+        should be made before something changes."""
+        if self._full_at is not None and not self._paused:
+            return 0
         limit = self._settings.poll_records
         if not self._record_bytes:
             return limit
@@ -280,7 +287,7 @@ class ReceiverMachine:
         self._beat(now)
         if self._draining:
             self._drain(now)
-        self._balance()
+        self._balance(now)
 
     def _source_seen(self, event: inp.SourceSeen, now: float) -> None:
         for tp, offset in event.high_watermarks.items():
@@ -1006,11 +1013,17 @@ class ReceiverMachine:
             self._note(f"no space in the WAL, waiting for it: {event.reason}", warning=True)
         self._no_space = event.reason
 
-    def _balance(self) -> None:
-        """INV-6: when memory is full the partitions pause, and polling goes on so that the group keeps us."""
+    def _balance(self, now: float) -> None:
+        """INV-6: when memory is full nothing is polled, and when that lasts the partitions pause, and polling goes on so that
+        the group keeps us."""
         memory = self._settings.memory
         held = self.buffered_bytes
-        self._full = held >= memory or (self._full and held >= memory * RESUME_FRACTION)
+        if held < memory:
+            self._full_at = None
+        elif self._full_at is None:
+            self._full_at = now
+        lasting = self._full_at is not None and now - self._full_at >= PAUSE_SECONDS
+        self._full = lasting or (self._full and held >= memory * RESUME_FRACTION)
         paused = bool(self._full or self._driver_silence or self._no_space or self._store_away or self._draining)
         if paused == self._paused:
             return

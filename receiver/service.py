@@ -145,7 +145,9 @@ class ReceiverService:
         with self._changed:
             records_max = self._machine.poll_records_max
             timeout = min(POLL_SECONDS_MAX, max(0.001, self._machine.seconds_until_seal(now)))
-        polled = self._source.poll(records_max, timeout)
+            if not records_max and self._exit is None and not self._source_actions:
+                self._changed.wait(timeout)
+        polled = self._source.poll(records_max, timeout) if records_max else []
         if polled:
             failpoints.hit("receiver.after-poll")
             self.tell(inp.Polled(self._bounded(polled)))

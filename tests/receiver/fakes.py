@@ -170,6 +170,7 @@ class FakeKafka:
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
         assert self._listener is not None
+        assert max_records > 0, "polled while memory is full"
         if not self._assigned:
             self._assigned = True
             self._listener.assigned(list(self.values))

@@ -10,6 +10,7 @@ from forebay.units import Duration, Size
 from forebay.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
+from receiver.machine import PAUSE_SECONDS
 from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offsets_of, view
 
 # ---- rule 1: register ------------------------------------------------------------------------------------------------
@@ -476,15 +477,33 @@ def test_while_the_driver_is_out_of_reach_polling_is_paused_and_blocks_are_kept(
     stage.none(act.Exit)
 
 
-def test_full_memory_pauses_all_partitions_and_resumes_when_half_of_it_is_free() -> None:
-    """INV-6."""
+def test_while_memory_is_full_nothing_is_polled_and_a_moment_of_it_pauses_nothing() -> None:
+    """INV-6. A pause would make the client throw away what it has fetched."""
     stage = Stage(memory=Size(4000))
     starts = stage.own(P0, P1)
     for first in range(0, 40, 10):
         stage.poll(starts[P0], range(first, first + 10), 100)
     assert stage.machine.buffered_bytes >= 4000
+    assert stage.machine.poll_records_max == 0
+    stage.wait(PAUSE_SECONDS - 0.1).store(stage.sealed()[0]).answer()
+    assert stage.machine.buffered_bytes < 4000
+    assert stage.machine.poll_records_max > 0
+    stage.poll(starts[P0], range(40, 60), 100)
+    assert stage.machine.buffered_bytes >= 4000
+    stage.wait(PAUSE_SECONDS - 0.1)  # counted anew
+    stage.none(act.Pause)
+
+
+def test_memory_that_stays_full_pauses_all_partitions_and_resumes_when_half_of_it_is_free() -> None:
+    """INV-6. Polling goes on meanwhile, so that the group keeps the receiver."""
+    stage = Stage(memory=Size(4000))
+    starts = stage.own(P0, P1)
+    for first in range(0, 40, 10):
+        stage.poll(starts[P0], range(first, first + 10), 100)
+    stage.wait(PAUSE_SECONDS)
     assert set(stage.one(act.Pause).partitions) == {P0, P1}
     assert stage.machine.poll_records_max == 1
+    assert stage.machine.detail == "memory is full, polling is paused"
     drafts = stage.sealed()
     stage.store(drafts[0]).answer()
     stage.none(act.Resume)
