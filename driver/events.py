@@ -164,6 +164,13 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
     attempts: int
 
 
+class RateLearned(_Event, frozen=True, tag="rate-learned"):
+    """The job was seen to take ``rate`` records/s: the next driver begins with it."""
+
+    rate: float
+    time_ms: int
+
+
 class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
     """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``. ``cause``: who, why."""
 
@@ -255,6 +262,7 @@ Event: TypeAlias = (
     | OutputCompleted
     | WindowChanged
     | BatchCompleted
+    | RateLearned
     | LossAccepted
     | ReplayBegun
     | ReplayCompleted

@@ -29,6 +29,9 @@ from wal.reading import BlockReference, life_key
 
 log = logging.getLogger(__name__)
 
+#: hears of a completed batch: the work, when it was due, began (attempts that failed lie before that) and ended (ms), records
+Completed = Callable[[BatchWork, int, int, int, int], None]
+
 #: how often a batch that no tier could read is tried again while a person has not decided
 UNREADABLE_RETRY_SECONDS = 30.0
 
@@ -53,7 +56,9 @@ class Scheduler:
         concurrent_jobs: int = 1,
         window_batches: int = 0,
         empty_batches: bool = False,
+        completed: Completed | None = None,
     ) -> None:
+        self._completed = completed
         self._loop = loop
         self._engine = engine
         self._jobs = tuple(jobs)
@@ -215,10 +220,12 @@ class Scheduler:
         one completes the batch."""
         run = (work.replay, work.batch_id)
         attempts = 1
+        worked_ms = 0  # what its outputs took, without attempts that failed
         written: list[Written] = []
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._losses_accepted
             self.running[work.batch_id] = ("running", attempts, "")
+            began_ms = self._clock.wall_ms()
             try:
                 failpoints.hit("driver.in-job")
                 tiers = self._engine.run(work, left[0].function)
@@ -248,6 +255,7 @@ class Scheduler:
                 if self._stopping.wait(self._retry_delay):
                     return
             else:
+                worked_ms += self._clock.wall_ms() - began_ms
                 for tier, count in tiers.items():
                     self.tiers[tier] = self.tiers.get(tier, 0) + count
                 if len(left) == 1:
@@ -257,7 +265,7 @@ class Scheduler:
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
                 failpoints.hit("driver.after-output")
             work = replace(self._loop.ask(Ask(partial(self._again, work=work))), written=list(written))
-        self._complete(work, attempts)
+        self._complete(work, attempts, worked_ms)
 
     def _await_loss(self, seen: int) -> None:
         """Until a person has accepted a loss, or it is time to try again in case the bytes came back."""
@@ -265,13 +273,15 @@ class Scheduler:
             decided = lambda: self._losses_accepted != seen or self._stopping.is_set()  # noqa: E731
             self._changed.wait_for(decided, UNREADABLE_RETRY_SECONDS)
 
-    def _complete(self, work: BatchWork, attempts: int) -> None:
+    def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
         failpoints.hit("driver.before-complete")
-        self._loop.ask(Complete(work.batch_id, self._clock.wall_ms(), attempts, work.replay))
+        ended_ms = self._clock.wall_ms()
+        self._loop.ask(Complete(work.batch_id, ended_ms, attempts, work.replay))
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         references = [reference for task in work.tasks for reference in task]
+        records = sum(r.records for reference in references for r in reference.ranges)
         self.recent.append(
             TrackedBatch(
                 batch_id=work.batch_id,
@@ -279,9 +289,11 @@ class Scheduler:
                 time_ms=work.time_ms,
                 state="completed",
                 blocks=len(references),
-                records=sum(r.records for reference in references for r in reference.ranges),
+                records=records,
                 attempts=attempts,
                 replay=work.replay,
                 written=tuple(map(str, work.written)),
             )
         )
+        if self._completed is not None:
+            self._completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)

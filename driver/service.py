@@ -14,15 +14,19 @@ from typing import Any
 
 from driver import history, journal
 from driver.adoption import Adopter, AdoptionThread
+from driver.allocation import BatchLimits
 from driver.api import tracker_application
+from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.events import Event
 from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import RESERVE_REACHED, DriverLoop
+from driver.rate import Gains
+from driver.rate_sharing import RateLimits, RateSharing
 from driver.replay import RewindTo
-from driver.scheduler import Scheduler
+from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.tracker import Ask, BeginReplay, Request, Tracker, status
@@ -137,6 +141,8 @@ class Driver:
             settings.driver.max_queued_batches + settings.driver.concurrent_jobs - 1,
             round(settings.wal.retention * 1000),
             int(settings.wal.retention_size),
+            BatchLimits(settings.driver.max_batch_records, settings.driver.max_batch_bytes),
+            _sharing(settings, state),
         )
         self._tracker = tracker
         again = tracker.pending_actions()
@@ -218,6 +224,7 @@ class Driver:
             settings.driver.concurrent_jobs,
             settings.driver.window_batches,
             settings.driver.empty_batches == "deliver",
+            _backpressure(settings, loop, state, self._clock.wall_ms()),
         )
         self._loop, self._scheduler = loop, scheduler
         loop.start()
@@ -477,6 +484,27 @@ class Driver:
             )
         self._not_shown = not_shown
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
+
+
+def _sharing(settings: Settings, state: State) -> RateSharing | None:
+    if not settings.driver.backpressure:
+        return None
+    receiver = settings.receiver
+    limits = RateLimits(receiver.max_rate, receiver.max_rate_per_partition, receiver.min_rate_per_partition)
+    return RateSharing(limits, state.learned.rate if state.learned is not None else 0.0)
+
+
+def _backpressure(settings: Settings, loop: DriverLoop, state: State, now_ms: int) -> Completed | None:
+    driver = settings.driver
+    if not driver.backpressure:
+        return None
+    gains = Gains(
+        driver.backpressure_proportional,
+        driver.backpressure_integral,
+        driver.backpressure_derivative,
+        driver.backpressure_min_rate,
+    )
+    return Backpressure(loop, gains, driver.batch_interval, state.learned, now_ms).completed
 
 
 def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:

@@ -166,6 +166,13 @@ class Replay(msgspec.Struct):
     lost: dict[str, str] = {}
 
 
+class LearnedRate(msgspec.Struct, frozen=True):
+    """Records/s that the job was seen to take, and when."""
+
+    rate: float
+    time_ms: int
+
+
 class Cleanup(msgspec.Struct, frozen=True):
     number: int
     host: str
@@ -255,6 +262,7 @@ class State(msgspec.Struct, dict=True):
     uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
 
     rebuilds: list[Rebuild] = []
+    learned: LearnedRate | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -539,6 +547,10 @@ def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
     _advance_completed_prefix(state)
 
 
+def _rate_learned(state: State, event: ev.RateLearned) -> None:
+    state.learned = LearnedRate(event.rate, event.time_ms)
+
+
 def _advance_completed_prefix(state: State) -> None:
     """The completed position, the clean-up and the published position follow the contiguous completed prefix."""
     while True:
@@ -750,6 +762,7 @@ _APPLY = {
     ev.OutputCompleted: _output_completed,
     ev.WindowChanged: _window_changed,
     ev.BatchCompleted: _batch_completed,
+    ev.RateLearned: _rate_learned,
     ev.LossAccepted: _loss_accepted,
     ev.ReplayBegun: _replay_begun,
     ev.ReplayCompleted: _replay_completed,

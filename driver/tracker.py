@@ -14,8 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from driver import events as ev
+from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.history import FinishedBatch
 from driver.packing import pack
+from driver.rate import is_significant
+from driver.rate_sharing import Lags, RateSharing
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
 from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
@@ -81,6 +84,14 @@ class KeepWindow:
     """From now on ``batches`` batches before an unfinished one stay readable."""
 
     batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnRate:
+    """The job was seen to take ``rate`` records/s (``driver.backpressure``)."""
+
+    rate: float
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,7 @@ Request = (
     | Complete
     | CompleteOutput
     | KeepWindow
+    | LearnRate
     | BeginReplay
     | CleanLocalCopies
     | CleanSegment
@@ -245,7 +257,8 @@ class _Orders:
 
 class Tracker:
     """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
-    the WAL holds more than ``retention_bytes`` (0: no limit)."""
+    the WAL holds more than ``retention_bytes`` (0: no limit). ``sharing``: of the rate that was learned; None: receivers are
+    held to no rate."""
 
     def __init__(
         self,
@@ -255,6 +268,8 @@ class Tracker:
         max_queued_batches: int,
         retention_ms: int,
         retention_bytes: int = 0,
+        batch_limits: BatchLimits = UNLIMITED,
+        sharing: RateSharing | None = None,
     ) -> None:
         self.state = state
         self.driver_epoch = driver_epoch
@@ -267,6 +282,8 @@ class Tracker:
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
         self._limits = Limits(retention_ms, retention_bytes)
+        self._batch_limits = batch_limits
+        self.sharing = sharing
         self._decide: dict[type, Callable[[Any, float, int], Decision]] = {
             m.RegisterRequest: self._register,
             m.LookRequest: self._look,
@@ -287,6 +304,7 @@ class Tracker:
             Complete: self._complete,
             CompleteOutput: self._complete_output,
             KeepWindow: self._keep_window,
+            LearnRate: self._learn_rate,
             BeginReplay: self._begin_replay,
             CleanLocalCopies: self._clean_local_copies,
             CleanSegment: self._clean_segment,
@@ -310,13 +328,27 @@ class Tracker:
             DeleteSegment(cleanup.number, path) for cleanup in self.state.cleanups.values() for path in cleanup.segments
         ]
 
-    def order(self, receiver_id: str, kind: str, partitions: Sequence[TopicPartition] = ()) -> None:
-        """Adds a command to the answers of the receiver's heartbeats, until it is acknowledged."""
+    def order(
+        self,
+        receiver_id: str,
+        kind: str,
+        partitions: Sequence[TopicPartition] = (),
+        rates: m.Rates | None = None,
+    ) -> None:
+        """Adds a command to the answers of the receiver's heartbeats, until it is acknowledged. ``rates`` take the place of
+        those that it has not acknowledged yet."""
         orders = self._orders.setdefault(receiver_id, _Orders())
+        if kind == "rate":
+            orders.open = [command for command in orders.open if command.kind != "rate"]
         orders.version += 1
-        orders.open.append(
-            m.Command(version=orders.version, driver_epoch=self.driver_epoch, kind=kind, partitions=tuple(partitions))
+        command = m.Command(
+            version=orders.version,
+            driver_epoch=self.driver_epoch,
+            kind=kind,
+            partitions=tuple(partitions),
+            rates=rates,
         )
+        orders.open.append(command)
 
     def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
         for event in decided:
@@ -625,6 +657,8 @@ class Tracker:
         """What was ordered and heard under an epoch that has ended."""
         self._orders.pop(receiver_id, None)
         self.receiver_news.pop(receiver_id, None)
+        if self.sharing is not None:
+            self.sharing.forget(receiver_id)
 
     def describe_trouble(self, partition: Partition) -> str:
         """What was lost and the way out, in one sentence."""
@@ -664,9 +698,31 @@ class Tracker:
         self.receiver_news[request.receiver_id] = ReceiverNews(request, now)
         orders = self._orders.setdefault(request.receiver_id, _Orders())
         orders.open = [command for command in orders.open if command.version > request.acknowledged]
+        rates = self.sharing.news(request.receiver_id, self._lags, now) if self.sharing is not None else None
+        if rates is not None:
+            self.order(request.receiver_id, "rate", rates=rates)
         answer = m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open))
         outdated = self._outdated.get(request.receiver_id)
         return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
+
+    def _lags(self) -> Lags:
+        """Of what each receiver takes in: partitions that it owns and did not report in trouble. Those that have a claim and
+        are not heard of yet have no lag."""
+        lags: dict[str, dict[TopicPartition, int | None]] = {receiver_id: {} for receiver_id in self.receiver_news}
+        said = {
+            receiver_id: {TopicPartition(p.topic, p.partition): p for p in news.heartbeat.partitions}
+            for receiver_id, news in self.receiver_news.items()
+        }
+        for partition in self.state.partitions.values():
+            tp, own = partition.tp, lags.get(partition.owner)
+            if own is None:
+                continue
+            status = said[partition.owner].get(tp)
+            if status is None or status.state == "claiming" or status.high_watermark < 0:
+                own[tp] = None
+            elif status.state != "trouble":
+                own[tp] = max(0, status.high_watermark - status.position)
+        return lags
 
     def _settle(self, receiver_id: str, outdated: set[TopicPartition]) -> tuple[ev.Event, ...]:
         """Journals, after a heartbeat, under which outdated tokens it says that nothing can be written any more: it may be
@@ -772,19 +828,27 @@ class Tracker:
         )
 
     def _allocate(self, request: Allocate, now: float, now_ms: int) -> Decision:
-        """All waiting blocks become one batch. Missed intervals coalesce: while ``max_queued_batches`` lie beyond the completed
-        prefix, blocks go on waiting and later make one larger batch."""
-        nothing = not self.state.waiting and not (request.empty and self.state.created)
-        if nothing or self.state.batch_count - self.state.completed_number >= self._max_queued_batches:
-            return Decision()
-        sizes = [(block, self.state.blocks[block].handle.length) for block in self.state.waiting]
-        allocated = ev.BatchAllocated(
-            batch_id=self.state.next_batch_id(),
-            number=self.state.batch_count + 1,
-            time_ms=request.time_ms,
-            tasks=pack(sizes, max(1, request.tasks)),
-        )
-        return Decision(allocated.batch_id, self._applied(allocated))
+        """All waiting blocks become one batch, or, where a batch may not hold them all, several. Missed intervals coalesce:
+        while ``max_queued_batches`` lie beyond the completed prefix, blocks go on waiting and later make larger batches. The
+        answer: the id of the first one."""
+        first: int | None = None
+        decided: tuple[ev.Event, ...] = ()
+        state = self.state
+        while state.batch_count - state.completed_number < self._max_queued_batches and (
+            state.waiting or (request.empty and state.created and first is None)
+        ):
+            waiting = ((block, state.blocks[block]) for block in state.waiting)
+            count = longest_prefix(((b.meta.records, b.handle.length) for _, b in waiting), self._batch_limits)
+            blocks = itertools.islice(state.waiting, count)
+            allocated = ev.BatchAllocated(
+                batch_id=state.next_batch_id(),
+                number=state.batch_count + 1,
+                time_ms=request.time_ms,
+                tasks=pack([(block, state.blocks[block].handle.length) for block in blocks], max(1, request.tasks)),
+            )
+            first = first or allocated.batch_id
+            decided += self._applied(allocated)
+        return Decision(first, decided)
 
     def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
         if request.replay:
@@ -809,6 +873,15 @@ class Tracker:
         if request.batches == self.state.window_batches:
             return Decision()
         return Decision(None, self._applied(ev.WindowChanged(request.batches)))
+
+    def _learn_rate(self, request: LearnRate, now: float, now_ms: int) -> Decision:
+        """Journalled only where it makes a difference to the next driver; receivers hear of each."""
+        if self.sharing is not None:
+            self.sharing.change(request.rate)
+        learned = self.state.learned
+        if learned is not None and not is_significant(learned.rate, request.rate):
+            return Decision()
+        return Decision(None, self._applied(ev.RateLearned(request.rate, request.time_ms)))
 
     def _complete_replayed(self, request: Complete) -> Decision:
         replay = self.state.replay
@@ -1027,6 +1100,7 @@ def status(
                 if p.owner
                 else "unclaimed",
                 trouble=tracker.describe_trouble(p) if p.trouble else "",
+                rate=news.rate if news is not None else 0.0,
             )
         )
     receivers = []
@@ -1052,6 +1126,7 @@ def status(
                 buffered_bytes=heard.heartbeat.buffered_bytes if heard is not None else 0,
                 records=heard.heartbeat.records if heard is not None else 0,
                 counters=heard.heartbeat.counters if heard is not None else {},
+                rate=heard.heartbeat.rate if heard is not None else 0.0,
             )
         )
     agents = [
@@ -1091,6 +1166,8 @@ def status(
         agents=tuple(sorted(agents, key=lambda a: a.host)),
         batches=tuple(batches),
         replay=_tracked_replay(state),
+        backpressure=tracker.sharing is not None,
+        rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
     )
 
 

@@ -174,12 +174,27 @@ class PartitionStatus(Message, frozen=True, kw_only=True):
     position: int
     high_watermark: int
     detail: str = ""
+    rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
+
+
+class PartitionRate(Message, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    records_per_second: float
+
+
+class Rates(Message, frozen=True, kw_only=True):
+    """What a receiver may take in: in all, and of each partition named."""
+
+    records_per_second: float
+    partitions: tuple[PartitionRate, ...] = ()
 
 
 class Command(Message, frozen=True, kw_only=True):
     """An order that rides on the answer to a heartbeat, repeated until its ``version`` is acknowledged; idempotent.
 
-    kind: ``stop`` | ``drain`` (receivers), ``reclaim`` (``partitions``: claim these again), ``delete`` (agents: ``blocks``),
+    kind: ``stop`` | ``drain`` (receivers), ``reclaim`` (``partitions``: claim these again), ``rate`` (``rates``: take in no more;
+    a newer one replaces it), ``delete`` (agents: ``blocks``),
     ``start-receiver`` | ``stop-receiver`` (it drains) | ``kill-receiver`` (agents: ``receiver_id``). The last three are not
     acknowledged: they are repeated until the agent's heartbeat says that it is so. A start is done once for its version,
     the others only to a start that is not newer than they are.
@@ -192,6 +207,7 @@ class Command(Message, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...] = ()
     blocks: tuple[str, ...] = ()
     receiver_id: str = ""
+    rates: Rates | None = None
 
 
 class Holding(Message, frozen=True, kw_only=True):
@@ -231,6 +247,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
     holding: tuple[Holding, ...] = ()
     errors: tuple[ErrorNote, ...] = ()  # the last few that did not end it, the latest last
+    rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -294,6 +311,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     token: int
     state: str  # as PartitionStatus.state; "unclaimed"
     trouble: str = ""  # what must be decided, with the command that does it
+    rate: float = 0.0  # as PartitionStatus.rate
 
 
 class TrackedReceiver(Message, frozen=True, kw_only=True):
@@ -307,6 +325,7 @@ class TrackedReceiver(Message, frozen=True, kw_only=True):
     records: int
     counters: dict[str, int] = {}
     errors: tuple[ErrorNote, ...] = ()
+    rate: float = 0.0  # as HeartbeatRequest.rate
 
 
 class ManagedReceiver(Message, frozen=True, kw_only=True):
@@ -382,6 +401,8 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, those next in a replay, and the last few completed
     replay: TrackedReplay | None = None
     managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; none where receivers are static
+    backpressure: bool = False
+    rate: float = 0.0  # records/s that the job was seen to take; 0: not learned (yet)
 
 
 class AcceptGapRequest(Message, frozen=True, kw_only=True):

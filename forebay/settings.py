@@ -8,6 +8,7 @@ commas (``FOREBAY__KAFKA__TOPICS=a,b``), tables are written as in TOML, and an e
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -82,6 +83,13 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
     report_timeout: Duration = Duration(10.0)
     reclaim_delay: Duration = Duration(0.5)
     local_copies: bool = True  # write blocks to [agent].blocks of this host as well
+    #: what one receiver takes in at most, per second; 0 and 0B: no limit
+    max_rate: int = 0  # records
+    max_rate_bytes: Size = Size(0)  # of keys and values
+    max_rate_per_partition: int = 0
+    max_rate_per_partition_bytes: Size = Size(0)
+    min_rate_per_partition: int = 1  # records/s that each partition gets, however low the learned rate is
+    initial_rate: int = 0  # records/s of a receiver until the driver has learned a rate; 0: no limit
 
 
 class DriverSettings(Section, frozen=True, kw_only=True):
@@ -111,6 +119,13 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
     journal_flush_interval: Duration | None = None
     snapshot_copy_interval: Duration = Duration(30.0)  # copies that clean-up waits for are taken at most so often
+    max_batch_records: int = 0  # a batch takes no more blocks than fit; 0 and 0B: no limit
+    max_batch_bytes: Size = Size(0)
+    backpressure: bool = False  # receivers take in no more than the job was seen to process
+    backpressure_proportional: float = 1.0  # how much of the difference between rate and processing is followed
+    backpressure_integral: float = 0.2  # how much of what has piled up is taken off
+    backpressure_derivative: float = 0.0
+    backpressure_min_rate: int = 100  # records/s of the stream, however slow the job is
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -204,6 +219,15 @@ _MINIMA: dict[str, float] = {
     "driver.window_batches": 0,
     "driver.tasks_per_batch": 0,
     "driver.journal_segment_size": 1,
+    "driver.max_batch_records": 0,
+    "driver.backpressure_proportional": 0,
+    "driver.backpressure_integral": 0,
+    "driver.backpressure_derivative": 0,
+    "driver.backpressure_min_rate": 1,
+    "receiver.max_rate": 0,
+    "receiver.max_rate_per_partition": 0,
+    "receiver.min_rate_per_partition": 1,
+    "receiver.initial_rate": 0,
     "agent.quota": 1,
     "agent.capacity": 0,
 }
@@ -451,6 +475,8 @@ def _value(name: str, text: str, wanted: Any) -> Any:
         return None
     if wanted is int:
         return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
+    if wanted is float:
+        return float(text) if re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", text) else text
     if wanted is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     takes_list = get_origin(wanted) is tuple or ("," in text and any(get_origin(choice) is tuple for choice in choices))
@@ -474,6 +500,7 @@ _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _EXPECTED = re.compile(r"Expected `(.*?)`, got `(.*?)`")
 _WORDS = {
     "int": "write a whole number",
+    "float": "write a number, as in 0.2",
     "bool": "write true or false",
     "str": 'write a text, as in "text"',
     "array": 'write a list, as in ["flights"]',
@@ -551,6 +578,22 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     for key in _POSITIVE:
         if _get(settings, key) <= 0:
             raise refuse(key, f"{key} must be longer than 0ms")
+    for key in ("proportional", "integral", "derivative"):
+        if not math.isfinite(gain := _get(settings, f"driver.backpressure_{key}")):
+            raise refuse.value(f"driver.backpressure_{key}", gain, "write a number, as in 0.2")
+    receiver = settings.receiver
+    if receiver.initial_rate and not settings.driver.backpressure:
+        raise refuse.value(
+            "receiver.initial_rate",
+            receiver.initial_rate,
+            "it lasts until a rate is learned, so set driver.backpressure = true, or use receiver.max_rate",
+        )
+    if 0 < receiver.max_rate_per_partition < receiver.min_rate_per_partition:
+        raise refuse.value(
+            "receiver.min_rate_per_partition",
+            receiver.min_rate_per_partition,
+            f"must be at most receiver.max_rate_per_partition ({receiver.max_rate_per_partition})",
+        )
     if settings.receiver.memory < settings.receiver.block_size:
         raise refuse(
             "receiver.memory",

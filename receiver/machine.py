@@ -8,7 +8,7 @@ that it was not told: answers that are late, repeated or lost change nothing, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from receiver import inputs as inp
 from receiver.block_draft import BlockDraft, DraftRange, OpenBlock, Piece, remaining
 from receiver.partition import HOLDING, TAKING, Partition, Phase
 from receiver.source import CommitPoint
+from receiver.throttle import Throttle
 
 #: delays grow by doubling from ``reclaim_delay`` up to this many times it
 DELAY_GROWTH_MAX = 16
@@ -119,6 +120,8 @@ class ReceiverMachine:
         self._paused = False
         self._full_at: float | None = None  # since when memory is full
         self._full = False  # for so long that polling is paused
+        self._throttle = Throttle(settings)
+        self._slowed: frozenset[TopicPartition] = frozenset()  # paused alone, because they are over their rate
         self._recommit: set[TopicPartition] = set()
         self._recommit_at = 0.0
         self._commit_failures = 0
@@ -171,17 +174,23 @@ class ReceiverMachine:
         interval = self._settings.block_interval
         return max(0.0, self._open.opened_at + interval - now) if self._open.ranges else interval
 
-    @property
-    def poll_records_max(self) -> int:
-        """How many records the next poll may take so that, by their usual size, memory stays in its bound (INV-6). 0: none
-        should be made before something changes."""
-        if self._full_at is not None and not self._paused:
+    def poll_records_max(self, now: float) -> int:
+        """How many records the next poll may take so that, by their usual size, memory stays in its bound (INV-6), and no
+        more comes in than the rate allows. 0: none should be made before something changes, or the rate has room again."""
+        if not self._paused and (self._full_at is not None or self.seconds_until_poll(now) > 0.0):
             return 0
-        limit = self._settings.poll_records
-        if not self._record_bytes:
-            return limit
-        room = self._settings.memory - self.buffered_bytes
-        return max(1, min(limit, int(room / self._record_bytes)))
+        limit: float = self._settings.poll_records
+        if self._throttle.limited and not self._paused:
+            taking = [tp for tp, p in self._partitions.items() if p.generation and tp not in self._slowed]
+            limit = min(limit, self._throttle.records_max(taking, now))
+        if self._record_bytes:
+            room = self._settings.memory - self.buffered_bytes
+            limit = min(limit, room / self._record_bytes)
+        return max(1, int(limit))
+
+    def seconds_until_poll(self, now: float) -> float:
+        """How long the next poll waits for the rate's sake; 0: not at all."""
+        return 0.0 if self._paused else self._throttle.seconds_until_poll(now)
 
     def is_current(self, tp: TopicPartition, generation: int) -> bool:
         """Whether a start is still wanted when its turn comes: the group may have taken the partition since."""
@@ -328,6 +337,7 @@ class ReceiverMachine:
         self._lineage = event.lineage
         self._see_driver(event.driver_epoch)
         self._note(f"registered as {self._receiver_id}, epoch {event.epoch:x}")
+        self._throttle.begin(now)
         self._do(act.Subscribe(event.epoch))
 
     def _register_failed(self, reason: str, now: float) -> None:
@@ -406,6 +416,8 @@ class ReceiverMachine:
             self._drop_held(partition)
         self._unsettled.discard(tp)
         self._recommit.discard(tp)
+        self._slowed -= {tp}
+        self._throttle.forget(tp)
 
     def _drop_held(self, partition: Partition) -> None:
         self._weight_bytes -= sum(piece.weight_bytes for piece in partition.held)
@@ -415,6 +427,7 @@ class ReceiverMachine:
         """Out of ``ACTIVE``, or to another waiting phase: nothing polled under the old generation counts from here."""
         if partition.generation:
             self._do(act.Pause((partition.tp,)))
+            self._slowed -= {partition.tp}
         partition.generation = 0
         partition.phase = phase
         partition.request = 0
@@ -605,6 +618,7 @@ class ReceiverMachine:
             elif self._draining:
                 self.counters["polls_dropped_in_drain"] += 1  # Kafka still has it
             elif isinstance(item, Columns):
+                self._throttle.took(item.tp, item.rows, item.bytes, now)
                 self._take(partition, item, now)
             elif isinstance(item, EndOfPartition):
                 self._reach_end(partition, item, now)
@@ -1015,7 +1029,7 @@ class ReceiverMachine:
 
     def _balance(self, now: float) -> None:
         """INV-6: when memory is full nothing is polled, and when that lasts the partitions pause, and polling goes on so that
-        the group keeps us."""
+        the group keeps us. A partition that is over its rate pauses alone."""
         memory = self._settings.memory
         held = self.buffered_bytes
         if held < memory:
@@ -1024,15 +1038,32 @@ class ReceiverMachine:
             self._full_at = now
         lasting = self._full_at is not None and now - self._full_at >= PAUSE_SECONDS
         self._full = lasting or (self._full and held >= memory * RESUME_FRACTION)
-        paused = bool(self._full or self._driver_silence or self._no_space or self._store_away or self._draining)
-        if paused == self._paused:
+        held_up = self._full or self._driver_silence or self._no_space or self._store_away or self._draining
+        paused = bool(held_up or self._throttle.all_over(now))
+        if paused == self._paused and not self._throttle.limited and not self._slowed:
             return
-        self._paused = paused
         active = tuple(tp for tp, partition in self._partitions.items() if partition.generation)
-        if self._full:
-            self.counters["pauses_for_memory"] += 1
-        if active:
-            self._do(act.Pause(active) if paused else act.Resume(active))
+        slowed = self._throttle.over(active, now)
+        if paused and not self._paused:
+            if self._full:
+                self.counters["pauses_for_memory"] += 1
+            self._pause(active)
+        elif self._paused and not paused:
+            self._resume([tp for tp in active if tp not in slowed])
+        elif not paused:
+            self._pause(slowed - self._slowed)
+            self._resume(self._slowed - slowed)
+        if slowed - self._slowed:
+            self.counters["pauses_for_rate"] += len(slowed - self._slowed)
+        self._paused, self._slowed = paused, slowed
+
+    def _pause(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            self._do(act.Pause(tuple(sorted(partitions))))
+
+    def _resume(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            self._do(act.Resume(tuple(sorted(partitions))))
 
     # ---- heartbeats and commands -------------------------------------------------------------------------------------
 
@@ -1058,6 +1089,7 @@ class ReceiverMachine:
             partitions=tuple(self._status(partition) for partition in self._partitions.values()),
             claims_done=min(self._claims_open) - 1 if self._claims_open else self._claims,
             holding=self._holding(),
+            rate=self._throttle.rate,
         )
         self._do(act.Heartbeat(self._ask(now, self._beat_answered, self._beat_failed), message))
 
@@ -1089,6 +1121,7 @@ class ReceiverMachine:
             position=partition.expected,
             high_watermark=partition.high_watermark,
             detail=partition.detail,
+            rate=self._throttle.rate_of(partition.tp),
         )
 
     def _beat_failed(self, reason: str, now: float) -> None:
@@ -1097,10 +1130,17 @@ class ReceiverMachine:
 
     def _beat_answered(self, event: inp.HeartbeatAnswered, now: float) -> None:
         self._beating = False
+        if event.driver_epoch > self._driver_epoch:
+            self._throttle.learn(
+                None, now
+            )  # what an older driver learned; this one says with the same answer what holds
         self._see_driver(event.driver_epoch)
         for command in sorted(event.commands, key=lambda c: c.version):
             if command.driver_epoch < self._driver_epoch:  # INV-4: an older driver's order, woken late
                 self.counters["commands_refused"] += 1
+            elif command.version > self._acknowledged and command.kind == "rate":
+                self._acknowledged = command.version
+                self._throttle.learn(command.rates, now)
             elif command.version > self._acknowledged:  # repeated until acknowledged, done once
                 self._acknowledged = command.version
                 self._heartbeat_at = now  # acknowledged at once: the process may be about to end

@@ -143,10 +143,11 @@ class ReceiverService:
             return
         now = self._clock.monotonic()
         with self._changed:
-            records_max = self._machine.poll_records_max
+            records_max = self._machine.poll_records_max(now)
             timeout = min(POLL_SECONDS_MAX, max(0.001, self._machine.seconds_until_seal(now)))
+            wait = self._machine.seconds_until_poll(now) or timeout
             if not records_max and self._exit is None and not self._source_actions:
-                self._changed.wait(timeout)
+                self._changed.wait(min(timeout, wait))
         polled = self._source.poll(records_max, timeout) if records_max else []
         if polled:
             failpoints.hit("receiver.after-poll")

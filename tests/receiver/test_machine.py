@@ -484,10 +484,10 @@ def test_while_memory_is_full_nothing_is_polled_and_a_moment_of_it_pauses_nothin
     for first in range(0, 40, 10):
         stage.poll(starts[P0], range(first, first + 10), 100)
     assert stage.machine.buffered_bytes >= 4000
-    assert stage.machine.poll_records_max == 0
+    assert stage.machine.poll_records_max(stage.now) == 0
     stage.wait(PAUSE_SECONDS - 0.1).store(stage.sealed()[0]).answer()
     assert stage.machine.buffered_bytes < 4000
-    assert stage.machine.poll_records_max > 0
+    assert stage.machine.poll_records_max(stage.now) > 0
     stage.poll(starts[P0], range(40, 60), 100)
     assert stage.machine.buffered_bytes >= 4000
     stage.wait(PAUSE_SECONDS - 0.1)  # counted anew
@@ -502,7 +502,7 @@ def test_memory_that_stays_full_pauses_all_partitions_and_resumes_when_half_of_i
         stage.poll(starts[P0], range(first, first + 10), 100)
     stage.wait(PAUSE_SECONDS)
     assert set(stage.one(act.Pause).partitions) == {P0, P1}
-    assert stage.machine.poll_records_max == 1
+    assert stage.machine.poll_records_max(stage.now) == 1
     assert stage.machine.detail == "memory is full, polling is paused"
     drafts = stage.sealed()
     stage.store(drafts[0]).answer()

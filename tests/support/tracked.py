@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driver import events as ev
+from driver.allocation import BatchLimits
+from driver.rate_sharing import RateSharing
 from driver.state import State
 from driver.tracker import (
     Allocate,
@@ -40,6 +42,8 @@ class Tracked:
     max_queued_batches: int = 4
     retention_ms: int = 0
     retention_bytes: int = 0
+    max_batch_records: int = 0
+    sharing: RateSharing | None = None
     events: list[ev.Event] = field(default_factory=list)
     now_ms: int = 1_000
 
@@ -52,6 +56,8 @@ class Tracked:
             self.max_queued_batches,
             self.retention_ms,
             self.retention_bytes,
+            BatchLimits(max_records=self.max_batch_records),
+            self.sharing,
         )
         self.sequence: dict[str, int] = {}
         self.claims = 0
