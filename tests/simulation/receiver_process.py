@@ -90,7 +90,7 @@ class ReceiverProcess:
         if self._source_actions and (self._revoking is None or isinstance(self._source_actions[0], act.CommitAsync)):
             yield Step(f"{name} source", self.act_on_source, 40)
         if self._subscribed and self._revoking is None:
-            if self._commit_errors or (self.source.can_poll() and self.machine.poll_records_max):
+            if self._commit_errors or (self.source.can_poll() and self.machine.poll_records_max(self.world.now)):
                 yield Step(f"{name} poll", self.poll, 30)
             if self._group_due():
                 yield Step(f"{name} group", self.group_turn, 15)
