@@ -93,6 +93,14 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
              "and was given to the job again", ", ".join(batch.ranges), rebuild.cause)
             for batch in rebuild.repeated
         ]  # fmt: skip
+    if report.older_replays:
+        told.append(
+            (
+                f"replays 1 to {report.older_replays}: completed batches ran again; the journal keeps no more of them",
+                "",
+                "",
+            )
+        )
     for replay in report.replays:
         how = "" if replay.completed_ms is not None else f" ({replay.completed} of {replay.batches} done)"
         what = f"replay {replay.replay}: completed batches ran again, each with the rows it had{how}"

@@ -69,13 +69,14 @@ class ReplayProposal(msgspec.Struct, frozen=True):
 def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayProposal:
     """Reads journal and history, fences nobody. Raises RefusedError if there is no such batch."""
     from driver import history, journal
-    from driver.replay import RewindTo, plan, refuse
+    from driver.replay import Horizon, RewindTo, needed, plan, refuse
 
     # the journal first: batches move from it to the history
     state = journal.read_beside_a_writer(storage, stream).state
     if state is None:
         raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and driver.journal")
-    found = plan(state, history.read(storage, stream), RewindTo(batch, time_ms))
+    to = RewindTo(batch, time_ms)
+    found = plan(state, needed(history.read_back(storage, stream), Horizon.of(state), RewindTo()), to)
     lacking = {b.batch_id for b in found.lacking}
     records = sum(b.records for b in found.batches)
     first, last = found.batches[0], found.batches[-1]

@@ -115,6 +115,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     losses: tuple[AuditedLoss, ...] = ()
     replays: tuple[AuditedReplay, ...] = ()
+    older_replays: int = 0  # that ended before those, and are only counted
     rebuilds: tuple[AuditedRebuild, ...] = ()
 
     @property
@@ -269,6 +270,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
             )
             for replay in state.replays
         ),
+        older_replays=state.replays[0].replay - 1 if state.replays else 0,
     )
 
 

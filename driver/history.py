@@ -128,43 +128,56 @@ class HistoryWriter:
         self._writer.close()
 
 
-def segment_paths(storage: Storage, stream: str) -> list[str]:
-    """The segments in order: of each epoch that a listing shows those listed, those before and between them, and those after
-    them, as far as they are there. Names are dense, so CorruptionError where one between two others is not."""
+def _listed(storage: Storage, stream: str) -> dict[int, set[int]]:
+    """Epoch → sequences of the segments that a listing shows."""
     listed: dict[int, set[int]] = defaultdict(set)
     for path in storage.list(f"{stream}/history"):
         if (place := layout.parse_history(path)) is not None:
             listed[place.epoch].add(place.sequence)
-    paths: list[str] = []
-    for epoch, sequences in sorted(listed.items()):
-        found: list[str] = []
-        sequence = 1
-        while True:
-            path = layout.history_segment(stream, epoch, sequence)
-            if sequence in sequences or storage.exists(path):
-                found.append(path)
-            elif sequence > max(sequences):
-                break
-            elif found:
-                raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch are there")
-            sequence += 1
-        paths += found
-    return paths
+    return listed
+
+
+def _paths(storage: Storage, stream: str, epoch: int, listed: set[int]) -> list[str]:
+    """The segments of an epoch in order: those listed, those before and between them, and those after them, as far as they
+    are there. Names are dense, so CorruptionError where one between two others is not."""
+    found: list[str] = []
+    sequence = 1
+    while True:
+        path = layout.history_segment(stream, epoch, sequence)
+        if sequence in listed or storage.exists(path):
+            found.append(path)
+        elif sequence > max(listed):
+            return found
+        elif found:
+            raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch are there")
+        sequence += 1
 
 
 def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
     """Every finished batch, in the order written; one may come twice (same id, same content). Raises CorruptionError,
     also where a segment is missing between others; NewerVersionError, StoreError."""
-    for path in segment_paths(storage, stream):
-        for found in scan_segment(storage, path):
-            if isinstance(found, TornTail):
-                break
-            if isinstance(found, Damage):
-                raise CorruptionError(path, found.offset, found.reason)
-            if isinstance(found, Newer):
-                raise NewerVersionError(path, found.offset, found.version, found.newest)
-            if found.header.kind == FrameKind.HISTORY:
-                try:
-                    yield from _decoder.decode(found.payload)
-                except UNDECODABLE as error:
-                    raise CorruptionError(path, found.offset, f"history can't be decoded: {error}") from None
+    for epoch, listed in sorted(_listed(storage, stream).items()):
+        for path in _paths(storage, stream, epoch, listed):
+            yield from _batches(storage, path)
+
+
+def read_back(storage: Storage, stream: str) -> Iterator[tuple[FinishedBatch, ...]]:
+    """The batches of each segment, the newest segment first; none is read before it is asked for. Raises as :func:`read`."""
+    for epoch, listed in sorted(_listed(storage, stream).items(), reverse=True):
+        for path in reversed(_paths(storage, stream, epoch, listed)):
+            yield tuple(_batches(storage, path))
+
+
+def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
+    for found in scan_segment(storage, path):
+        if isinstance(found, TornTail):
+            break
+        if isinstance(found, Damage):
+            raise CorruptionError(path, found.offset, found.reason)
+        if isinstance(found, Newer):
+            raise NewerVersionError(path, found.offset, found.version, found.newest)
+        if found.header.kind == FrameKind.HISTORY:
+            try:
+                yield from _decoder.decode(found.payload)
+            except UNDECODABLE as error:
+                raise CorruptionError(path, found.offset, f"history can't be decoded: {error}") from None

@@ -6,12 +6,13 @@ It never moves a position, so it needs nothing of Kafka and reads nothing in twi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from driver.history import FinishedBatch, finished
-from driver.state import State
+from driver.state import Rebuild, State, is_void
 from forebay.errors import RefusedError
+from forebay.values import count_of
 
 #: blocks that one replay may hold: its beginning is one event of the journal
 REPLAY_BLOCKS_MAX = 1_000_000
@@ -23,6 +24,11 @@ class RewindTo:
 
     batch: int = 0
     time_ms: int = 0
+
+    @property
+    def number(self) -> int:
+        """Of the batch that is named, 0 if none is: the low part of its id."""
+        return count_of(self.batch)
 
     def __str__(self) -> str:
         return f"batch {self.batch}" if self.batch else f"time {self.time_ms} ms"
@@ -44,21 +50,71 @@ class ReplayPlan:
         return bool(self.batches) and not self.lacking
 
 
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What of the journal's state decides how far back the history is read, as it was at one moment. ``held``: ids of the
+    blocks whose bytes are there, and not about to go. ``window_batches``: how many before the first one its window may need."""
+
+    archived_number: int
+    window_batches: int
+    rebuilds: tuple[Rebuild, ...]
+    held: Set[str]
+
+    @classmethod
+    def of(cls, state: State) -> Horizon:
+        """Goes over all blocks of the state once."""
+        held = frozenset(b.id for b in state.blocks.values() if b.handle.path not in state.cleaning_segments)
+        return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held)
+
+    def holds(self, batch: FinishedBatch) -> bool:
+        return all(block_id in self.held for task in batch.tasks for block_id in task)
+
+    def dissolved(self, number: int) -> bool:
+        """Whether no batch has this number, because of a rebuild."""
+        return any(r.known_number < number <= r.batch_count for r in self.rebuilds)
+
+
+def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: RewindTo) -> tuple[FinishedBatch, ...]:
+    """What :func:`plan` needs of the history. ``segments``: its batches, the newest segment first; so many are taken that no
+    number is left out from the newest batch back to the one that is named and its window, or to the first whose bytes are gone:
+    what lies before that can't be replayed. By time, or if ``to`` names nothing, it is always the latter."""
+    found: dict[int, FinishedBatch] = {}
+    number = horizon.archived_number
+    newest_first = iter(segments)
+    window = horizon.window_batches
+    while number > 0 and (number >= to.number or window > 0):
+        if horizon.dissolved(number):
+            number -= 1
+        elif number in found:
+            if not horizon.holds(found[number]):
+                break
+            window -= number < to.number
+            number -= 1
+        elif (segment := next(newest_first, None)) is not None:
+            for batch in segment:
+                if not is_void(horizon.rebuilds, batch.batch_id, batch.number):
+                    found.setdefault(batch.number, batch)
+        else:
+            break
+    return tuple(found.values())
+
+
 def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedBatch]:
     """All completed batches, each once, in order: of the history, and those that have yet to move there."""
-    found = {batch.batch_id: batch for batch in archived}
+    found = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
     for batch in finished(state, limit=len(state.batches), windows=False):
         found.setdefault(batch.batch_id, batch)
     return sorted(found.values(), key=lambda batch: batch.batch_id)
 
 
 def plan(state: State, archived: Iterable[FinishedBatch], to: RewindTo) -> ReplayPlan:
-    """Raises RefusedError if no completed batch is there to rewind to."""
+    """``archived``: as :func:`needed` gives it, or all. Raises RefusedError if no completed batch is there to rewind to."""
     batches = completed(state, archived)
     if not batches:
         raise RefusedError("no batch is completed yet: there is nothing to replay", "not-found")
-    begin = _begin(batches, to)
     held = [_held(state, batch) for batch in batches]
+    # before the first one whose bytes are gone nothing need have been read: a rewind to there is one to it
+    begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)
     possible_from = None
     for batch, whole in zip(reversed(batches), reversed(held), strict=True):
         if not whole:
@@ -76,10 +132,10 @@ def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:
         batch = batches[index]
         if to.batch in (batch.batch_id, batch.number) if to.batch else batch.time_ms >= to.time_ms:
             return index
-    first, last = batches[0], batches[-1]
+    newest = batches[-1]
     raise RefusedError(
-        f"no completed batch is {'at or after ' if not to.batch else ''}{to}: there are those from {first.batch_id} (number "
-        f"{first.number}, {first.time_ms} ms) to {last.batch_id} (number {last.number}, {last.time_ms} ms)",
+        f"no completed batch is {'at or after ' if not to.batch else ''}{to}: the newest one is {newest.batch_id} (number "
+        f"{newest.number}, {newest.time_ms} ms)",
         "not-found",
     )
 
@@ -92,8 +148,10 @@ def _held(state: State, batch: FinishedBatch) -> bool:
 
 def refuse(found: ReplayPlan) -> str:
     """In words why ``found`` is not possible, and what is."""
-    first = found.lacking[0]
-    words = f"the WAL no longer holds all blocks of {len(found.lacking)} of these batches, the first of them {first.batch_id}"
+    newest = found.lacking[-1]
+    words = (
+        f"the WAL no longer holds all blocks of batch {newest.batch_id} (number {newest.number}), which would run too"
+    )
     if found.possible_from is None:
         return f"{words}; no completed batch can be replayed: the rewind horizon is wal.retention"
     oldest = found.possible_from

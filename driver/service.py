@@ -25,7 +25,7 @@ from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
-from driver.replay import RewindTo
+from driver.replay import Horizon, RewindTo, needed
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
@@ -263,7 +263,8 @@ class Driver:
         if isinstance(
             request, ReplayRequest
         ):  # the history is read beside the deciding thread, which goes on meanwhile
-            return self._operator.submit(self._replay, self._loop, request)
+            storage = open_storage(self._settings.driver.journal, self._settings.storage)
+            return self._operator.submit(begin_replay, self._loop.ask, storage, self._settings.stream, request)
         if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
@@ -271,21 +272,6 @@ class Driver:
             # what is accepted before there is a copy could not be found again if the journal were lost
             return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
-
-    def _replay(self, loop: DriverLoop, request: ReplayRequest) -> Any:
-        if bool(request.batch) == bool(request.time_ms):
-            raise UsageError("a replay begins at a batch or at a time: name one of the two")
-        storage = open_storage(self._settings.driver.journal, self._settings.storage)
-        for last in (*[False] * (REPLAY_ATTEMPTS - 1), True):
-            archived_number = loop.ask(Ask(lambda state: state.archived_number))
-            archived = tuple(history.read(storage, self._settings.stream))
-            to = RewindTo(request.batch, request.time_ms)
-            try:
-                return loop.ask(BeginReplay(to, archived, archived_number, request.cause))
-            except RefusedError as refusal:
-                if refusal.code != "stale" or last:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
 
     def run(self) -> None:
         """Runs batches until :meth:`stop`, or raises what ended the driver."""
@@ -517,6 +503,23 @@ def _cleanup_seconds(settings: Settings, wal_storage: Storage) -> float:
     if settings.wal.cleanup_interval is not None:
         return settings.wal.cleanup_interval
     return CLEANUP_SECONDS if wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
+
+
+def begin_replay(ask: Callable[[Request], Any], storage: Storage, stream: str, request: ReplayRequest) -> Any:
+    """The deciding thread's answer (``ask``) to ``request``. Of the history in ``storage`` no more is read than what the replay
+    may need. Raises RefusedError, UsageError, CorruptionError, NewerVersionError, StoreError."""
+    if bool(request.batch) == bool(request.time_ms):
+        raise UsageError("a replay begins at a batch or at a time: name one of the two")
+    to = RewindTo(request.batch, request.time_ms)
+    for last in (*[False] * (REPLAY_ATTEMPTS - 1), True):
+        horizon = ask(Ask(Horizon.of))
+        archived = needed(history.read_back(storage, stream), horizon, to)
+        try:
+            return ask(BeginReplay(to, archived, horizon.archived_number, request.cause))
+        except RefusedError as refusal:
+            if refusal.code != "stale" or last:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _refused(words: str) -> Future[Any]:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from driver import events as ev
@@ -16,6 +18,8 @@ from forebay.values import RESERVED_PREFIX, Block, Gap, TopicPartition, lineage_
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
+#: replays that are remembered: those before them have ended, and the audit only counts them
+REPLAYS_KEPT = 1_000
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
 #: as which the driver takes in what it finds in the WAL (``driver.adoption``)
@@ -253,7 +257,7 @@ class State(msgspec.Struct, dict=True):
     records_completed: int = 0
     completed_number: int = 0  # the contiguous completed prefix, as a batch number
     archived_number: int = 0  # batches up to this number are in the history alone
-    replays: list[Replay] = []  # all there ever were; the last one may be under way
+    replays: list[Replay] = []  # the newest, with numbers that follow one another; the last one may be under way
     replaying: dict[int, ev.ReplayedBatch] = {}  # what it has yet to run, in order
     replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before it that its windows reach back to, in order
     window_batches: int = 0  # so many batches before an unfinished one stay readable
@@ -282,9 +286,8 @@ class State(msgspec.Struct, dict=True):
         return share is None or (len(self.copies) == 2 and self.uncovered.keys().isdisjoint(share.blocks))
 
     def is_void(self, batch_id: int, number: int) -> bool:
-        """Whether a rebuild dissolved the batch, though a driver of an older lineage may still have called it finished."""
-        following = next((r for r in self.rebuilds if r.lineage > lineage_of(batch_id)), None)
-        return following is not None and number > following.known_number
+        """As :func:`is_void`."""
+        return is_void(self.rebuilds, batch_id, number)
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self.partitions.get(str(tp))
@@ -298,6 +301,9 @@ class State(msgspec.Struct, dict=True):
     def next_batch_id(self) -> int:
         return numbered(self.lineage, self.batch_count + 1)
 
+    def next_replay(self) -> int:
+        return self.replays[-1].replay + 1 if self.replays else 1
+
     @property
     def replay(self) -> Replay | None:
         """The one under way."""
@@ -310,6 +316,12 @@ class State(msgspec.Struct, dict=True):
     def unfinished(self) -> list[Batch]:
         """Allocated, not completed; in order."""
         return sorted((b for b in self.batches.values() if b.completed_ms is None), key=lambda batch: batch.batch_id)
+
+
+def is_void(rebuilds: Iterable[Rebuild], batch_id: int, number: int) -> bool:
+    """Whether a rebuild dissolved the batch, though a driver of an older lineage may still have called it finished."""
+    following = next((r for r in rebuilds if r.lineage > lineage_of(batch_id)), None)
+    return following is not None and number > following.known_number
 
 
 def is_fenced(state: State, writer: str, epoch: int) -> bool:
@@ -606,7 +618,7 @@ def _loss_accepted(state: State, event: ev.LossAccepted) -> None:
 
 
 def _replay_begun(state: State, event: ev.ReplayBegun) -> None:
-    if state.replaying or event.replay != len(state.replays) + 1 or not event.batches:
+    if state.replaying or event.replay != state.next_replay() or not event.batches:
         raise BrokenInvariant(f"replay {event.replay} began out of order")
     for batch in (*event.window, *event.batches):
         known = state.batches.get(batch.batch_id)
@@ -630,6 +642,7 @@ def _replay_begun(state: State, event: ev.ReplayBegun) -> None:
             cause=event.cause,
         )
     )
+    del state.replays[:-REPLAYS_KEPT]
 
 
 def _replay_completed(state: State, event: ev.ReplayCompleted) -> None:

@@ -905,7 +905,7 @@ class Tracker:
         if sum(len(task) for batch in (*found.window, *found.batches) for task in batch.tasks) > REPLAY_BLOCKS_MAX:
             raise RefusedError(f"a replay may hold {REPLAY_BLOCKS_MAX} blocks: begin with a later batch", "conflict")
         begun = ev.ReplayBegun(
-            replay=len(self.state.replays) + 1,
+            replay=self.state.next_replay(),
             batches=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.batches),
             time_ms=now_ms,
             cause=said_by(request.cause),

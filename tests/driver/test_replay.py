@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 
+from deploy.audit import exceptions
 from driver import history
+from driver import state as state_module
+from driver.audit import report
 from driver.block_index import BlockIndex
 from driver.events import ReplayBegun, ReplayedBatch
-from driver.history import FinishedBatch
-from driver.replay import RewindTo, plan, refuse
-from driver.state import BrokenInvariant, State, apply
+from driver.history import FinishedBatch, HistoryWriter
+from driver.replay import Horizon, RewindTo, needed, plan, refuse
+from driver.service import begin_replay
+from driver.state import BrokenInvariant, Rebuild, State, apply
 from driver.tracker import BeginReplay, CleanedUp, CleanLocalCopies, CleanSegment, Complete
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
+from forebay.values import numbered
 from tests.support.tracked import STREAM, Tracked
+from wal import layout
 from wal.retention import FrameFacts, SegmentFacts
+from wal.storage.memory import MemoryStorage
+
+numbers = itertools.count(1)
 
 
 class Rewound(Tracked):
@@ -53,7 +65,8 @@ class Rewound(Tracked):
         return answer
 
     def replayed(self, batch_id: int) -> None:
-        self.say(Complete(batch_id, self.now_ms, 1, len(self.state.replays)))
+        assert self.state.replay is not None
+        self.say(Complete(batch_id, self.now_ms, 1, self.state.replay.replay))
 
     def clean(self, number: int, now_ms: int = 1_000_000) -> CleanSegment:
         frames = tuple(
@@ -255,3 +268,134 @@ def test_who_says_so_is_kept_printable_and_short() -> None:
     cause = t.state.replays[0].cause
     assert cause.isprintable()
     assert len(cause) <= 300
+
+
+# ---- what is read of the history -------------------------------------------------------------------------------------
+
+
+class NotingStorage(MemoryStorage):
+    """``seen``: numbers of the history's segments in the order in which they were read."""
+
+    seen: list[int]
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        place = layout.parse_history(path)
+        assert place is not None
+        if place.sequence not in self.seen:
+            self.seen.append(place.sequence)
+        return super().read(path, offset, length)
+
+
+class Kept(Rewound):
+    """The archived batches in a store, batch N in segment N, N from 1 on."""
+
+    def keep(self, batches: Iterable[FinishedBatch] = ()) -> Kept:
+        self.storage = NotingStorage(f"replay-{next(numbers)}")
+        writer = HistoryWriter(self.storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+        for batch in batches or self.archived:
+            writer.append((batch,))
+        writer.close()
+        self.storage.seen = []
+        return self
+
+    def begin(self, batch: int = 0, time_ms: int = 0) -> list[int]:
+        """Asks as a driver is asked; the ids of what runs again."""
+        begin_replay(self.say, self.storage, STREAM, m.ReplayRequest(batch=batch, time_ms=time_ms))
+        return list(self.state.replaying)
+
+
+@pytest.mark.parametrize(("target", "seen"), [(20, []), (19, [19]), (17, [19, 18, 17]), (1, list(range(19, 0, -1)))])
+@pytest.mark.parametrize("by_id", [False, True])
+def test_of_the_history_no_more_is_read_than_back_to_the_batch_that_is_named(
+    target: int, seen: list[int], by_id: bool
+) -> None:
+    """INV-6. The twentieth is still in the journal's state."""
+    t = Kept()
+    ids = t.work(20)
+    t.keep()
+    assert t.begin(batch=ids[target - 1] if by_id else target) == ids[target - 1 :]
+    assert t.storage.seen == seen
+
+
+def test_by_time_and_for_what_is_gone_the_history_is_read_back_to_the_rewind_horizon() -> None:
+    """INV-5: what lies beyond it is refused with the batch from which on a replay is possible."""
+    t = Kept()
+    ids = t.work(20)
+    t.without_local_copies()
+    for number in range(1, 15):
+        t.delete(number)
+    t.keep()
+    for asked in ({"batch": 3}, {"batch": ids[2]}, {"batch": 14}, {"time_ms": 3_000}, {"time_ms": 14_000}):
+        t.storage.seen.clear()
+        with pytest.raises(RefusedError, match=f"of batch {ids[13]} .* possible from batch {ids[14]} [(]number 15[)]"):
+            t.begin(**asked)
+        assert t.storage.seen == [19, 18, 17, 16, 15, 14], asked
+    with pytest.raises(RefusedError, match=f"no completed batch is at or after .*the newest one is {ids[19]}"):
+        t.begin(time_ms=21_000)
+    with pytest.raises(RefusedError, match="no completed batch is batch 21"):
+        t.begin(batch=21)
+    t.storage.seen.clear()
+    assert t.begin(time_ms=17_500) == ids[17:]
+    assert t.storage.seen == [19, 18, 17, 16, 15, 14]
+
+
+def test_a_batch_that_came_into_the_history_twice_runs_once_and_hides_none() -> None:
+    """A driver was killed between the history and the journal: the next one's first segment begins with what is there."""
+    t = Kept()
+    ids = t.work(6)
+    t.keep([*t.archived[:4], *t.archived[2:4], *t.archived[4:]])
+    assert t.begin(batch=2) == ids[1:]
+
+
+def test_what_a_rebuild_dissolved_is_not_run_again_and_its_numbers_are_not_looked_for() -> None:
+    """INV-3: a driver that slept through the rebuild may have put it into the history; its blocks are in a later batch."""
+    t = Kept()
+    t.work(5)
+    t.keep_in_history()
+    t.state.rebuilds = [Rebuild(2, 1, "ann", "copy", known_number=2, repeated=(), attested=(), batch_count=4)]
+    fifth = msgspec.structs.replace(t.archived.pop(), batch_id=numbered(2, 5))
+    t.keep([*t.archived, fifth])
+    segments = history.read_back(t.storage, STREAM)
+    assert [batch.number for batch in needed(segments, Horizon.of(t.state), RewindTo(batch=2))] == [5, 2]
+    assert t.storage.seen == [5, 4, 3, 2]
+    assert [batch.number for batch in plan(t.state, [*t.archived, fifth], RewindTo(batch=1)).batches] == [1, 2, 5]
+
+
+# ---- how many are remembered -----------------------------------------------------------------------------------------
+
+
+def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_never_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-6, INV-7: by ``apply`` alone; the audit says how many there were."""
+    monkeypatch.setattr(state_module, "REPLAYS_KEPT", 3)
+    t = Rewound()
+    ids = t.work(1)
+    for number in range(1, 6):
+        t.rewind(ids[0], cause=f"the {number}th")
+        t.replayed(ids[0])
+    assert [(replay.replay, replay.cause) for replay in t.state.replays] == [(n, f"the {n}th") for n in (3, 4, 5)]
+    fresh = State(stream=STREAM, lineage=1)
+    for event in t.events:
+        apply(fresh, event)
+    assert fresh == t.state
+    t.rewind(ids[0])
+    assert t.state.replay is not None and t.state.replay.replay == 6
+    told = report(t.state, t.archived)
+    assert ([replay.replay for replay in told.replays], told.older_replays) == ([4, 5, 6], 3)
+    assert any(what.startswith("replays 1 to 3: ") for what, *_ in exceptions(told))
+
+
+def test_a_snapshot_of_an_older_release_with_more_replays_is_read_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Rewound()
+    ids = t.work(1)
+    for _ in range(5):
+        t.rewind(ids[0])
+        t.replayed(ids[0])
+    snapshot = msgspec.msgpack.encode(t.state)
+    monkeypatch.setattr(state_module, "REPLAYS_KEPT", 3)
+    state = msgspec.msgpack.decode(snapshot, type=State)
+    assert len(state.replays) == 5
+    batch = history.finished(state)[0]
+    apply(state, ReplayBegun(6, (ReplayedBatch(batch.batch_id, batch.number, batch.time_ms, batch.tasks),), 1, ""))
+    assert [replay.replay for replay in state.replays] == [4, 5, 6]

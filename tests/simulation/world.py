@@ -14,7 +14,7 @@ import msgspec
 from driver import history, journal, rebuild
 from driver.adoption import Adopter
 from driver.history import HistoryWriter
-from driver.replay import RewindTo
+from driver.replay import Horizon, RewindTo, needed
 from driver.tracker import BeginReplay, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
@@ -529,8 +529,8 @@ class World:
         """To the ``back``-th newest completed batch."""
         self._replays += 1
         state = driver.tracker.state
-        archived = tuple(history.read(self.journal, self.stream))
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
+        archived = needed(history.read_back(self.journal, self.stream), Horizon.of(state), to)
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))
 
     def _crash_driver_host(self, seed: int) -> None:
