@@ -13,7 +13,7 @@ from driver import history
 from driver import state as state_module
 from driver.audit import report
 from driver.block_index import BlockIndex
-from driver.events import ReplayBegun, ReplayedBatch
+from driver.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.history import FinishedBatch, HistoryWriter
 from driver.replay import Horizon, RewindTo, needed, plan, refuse
 from driver.service import begin_replay
@@ -315,6 +315,17 @@ def test_of_the_history_no_more_is_read_than_back_to_the_batch_that_is_named(
     t.keep()
     assert t.begin(batch=ids[target - 1] if by_id else target) == ids[target - 1 :]
     assert t.storage.seen == seen
+
+
+@pytest.mark.parametrize(("target", "seen"), [(20, [19, 18]), (17, [19, 18, 17, 16, 15]), (1, list(range(19, 0, -1)))])
+def test_the_window_of_the_first_batch_is_read_too(target: int, seen: list[int]) -> None:
+    t = Kept()
+    ids = t.work(20)
+    apply(t.state, WindowChanged(batches=2))
+    t.keep()
+    assert t.begin(batch=target) == ids[target - 1 :]
+    assert t.storage.seen == seen
+    assert list(t.state.replay_window) == ids[max(0, target - 3) : target - 1]
 
 
 def test_by_time_and_for_what_is_gone_the_history_is_read_back_to_the_rewind_horizon() -> None:
