@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from driver.events import ClaimGiven, Event, GapRecorded, TroubleFound
 from driver.loop import DriverLoop
-from driver.state import ADOPTER, State
-from driver.tracker import AdoptionHindered, Ask, NothingToAdopt, Request, Search, Searches
+from driver.state import ADOPTER, EndedEpoch, State
+from driver.tracker import AdoptionHindered, Ask, Barred, NothingToAdopt, Request, Search, Searches
 from forebay import failpoints
 from forebay import messages as m
 from forebay.errors import (
@@ -29,11 +29,13 @@ from forebay.errors import (
     NewerVersionError,
     SettingsError,
     StoreError,
+    TurnedAwayError,
     UnreachableError,
 )
 from forebay.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
 from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, lineage_of
 from wal import layout
+from wal.barrier import bar
 from wal.blocks import block_of_frame, decode_meta, encode_meta
 from wal.encryption import KeyRing, plain_payload
 from wal.frame import Frame, FrameKind
@@ -146,18 +148,24 @@ class Adopter:
         self._passed_over: set[tuple[str, int]] = set()  # told
 
     def round(self) -> Round:
-        """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits."""
+        """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits. A
+        TurnedAwayError, thrown in instead of an answer, costs the round."""
         if not self._looked_back:
             if (yield Ask(_left_over)):
-                yield from self._register()
+                try:
+                    yield from self._register()
+                except TurnedAwayError:
+                    return HINDERED_SECONDS
             self._looked_back = True
         searches: tuple[Search, ...] = yield Searches()
         ready = [search for search in searches if not search.waits_for]
         due = ROUND_SECONDS if len(ready) < len(searches) else None
         if not ready:
             return due
-        yield "search"  # every writer of these was settled before it begins
         try:
+            if not (yield from self._bar()):
+                return ROUND_SECONDS
+            yield "search"  # every writer of these was settled before it begins
             found = self._find(ready)
         except (StoreError, UnreachableError, NewerVersionError) as error:
             for search in ready:
@@ -172,7 +180,14 @@ class Adopter:
                 due = HINDERED_SECONDS
                 continue
             if first is not None:
-                hindered = yield from self._adopt(search, orphans, first, rows)
+                try:
+                    hindered = yield from self._adopt(search, orphans, first, rows)
+                except TurnedAwayError as error:
+                    # the claim, if there is one, ends with the next registration; what was written under it is an orphan
+                    self._start_over()
+                    self._looked_back = False
+                    yield from self._hinder(search, str(error))
+                    return HINDERED_SECONDS
                 due = HINDERED_SECONDS if hindered else ROUND_SECONDS  # what does not touch may remain
             elif not (yield NothingToAdopt(search, next_from(orphans, search))):
                 due = ROUND_SECONDS
@@ -192,6 +207,21 @@ class Adopter:
             self._writer.close()
 
     # ---- searching ---------------------------------------------------------------------------------------------------
+
+    def _bar(self) -> Generator[str | Request, Any, bool]:
+        """Before a search, and after all writers were found settled: those among them that were fenced may have sent what has
+        not landed yet. False: clean-up came in between. Raises StoreError."""
+        ended: tuple[EndedEpoch, ...] = () if self._wal.appendable else (yield Ask(_unbarred))
+        if not ended:
+            return True
+        yield "bar"
+        held: bool = yield Barred(tuple(self._barrier(epoch) for epoch in ended))
+        return held
+
+    def _barrier(self, epoch: EndedEpoch) -> layout.BlockPlace:
+        self._refuse_if_stopping()
+        first = layout.BlockPlace(self._stream, epoch.receiver_id, epoch.epoch, epoch.segments + 1)
+        return bar(self._wal, first, ADOPTER, self._wall_ms, self._new_uid)
 
     def _find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
         """What is eligible for each search, by one pass over the WAL."""
@@ -233,8 +263,7 @@ class Adopter:
 
     def _in_segment(self, path: str, wanted: Mapping[TopicPartition, Search]) -> list[Orphan]:
         """Nothing that was accepted ends after the position, so the journal need not be asked which are orphans."""
-        if self._stopping():
-            raise UnreachableError("the driver is stopping")
+        self._refuse_if_stopping()
         orphans = []
         damage: list[CorruptionError] = []
         readable = wanted_there = False
@@ -266,6 +295,10 @@ class Adopter:
         if wanted_there or not readable or any(error.offset == 0 for error in damage):
             self._pass_over(damage)
         return orphans
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping():
+            raise UnreachableError("the driver is stopping")
 
     def _pass_over(self, damage: Iterable[CorruptionError]) -> None:
         for error in damage:
@@ -351,10 +384,14 @@ class Adopter:
             return None
         # What was written, and may yet land in a store that did not answer, carries a token that has ended. It stays in the
         # folder of this epoch, and nothing is written there again.
-        self.close()
-        self._writer, self._epoch, self._sequence = None, 0, 0
+        self._start_over()
         yield from self._hinder(search, hindered)
         return HINDERED_SECONDS
+
+    def _start_over(self) -> None:
+        """Under a new epoch."""
+        self.close()
+        self._writer, self._epoch, self._sequence = None, 0, 0
 
     def _register(self) -> Round:
         """A new epoch of the adopter: fences the one of an older driver, and ends what it had claimed."""
@@ -437,6 +474,15 @@ def _left_over(state: State) -> bool:
     return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
 
 
+def advanced(steps: Round, answer: Any) -> str | Request:
+    """What a round yields next; an ``answer`` that is an error is thrown in. Raises StopIteration at the round's end."""
+    return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+
+
+def _unbarred(state: State) -> tuple[EndedEpoch, ...]:
+    return tuple(state.unbarred)
+
+
 class AdoptionThread:
     """Drives an adopter: at once when trouble is found, and in rounds while one waits. ``failed`` gets what ended it, if that
     is not the loop's end."""
@@ -488,12 +534,15 @@ class AdoptionThread:
         answer: Any = None
         try:
             while True:
-                wanted = steps.send(answer)
+                wanted = advanced(steps, answer)
                 if isinstance(wanted, str):
                     answer = None
                     failpoints.hit(f"adoption.before-{wanted}")
                 else:
-                    answer = self._loop.ask(wanted)
+                    try:
+                        answer = self._loop.ask(wanted)
+                    except TurnedAwayError as error:
+                        answer = error
         except StopIteration as end:
             due: float | None = end.value
             return due

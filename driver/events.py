@@ -89,6 +89,13 @@ class WriterSettled(_Event, frozen=True, tag="writer-settled"):
     epoch: int
 
 
+class EpochBarred(_Event, frozen=True, tag="epoch-barred"):
+    """A barrier durably lies in the WAL: nothing that the epoch sent before it ended can land any more."""
+
+    receiver_id: str
+    epoch: int
+
+
 class BlockAdded(_Event, frozen=True, tag="block-added"):
     block: Block
 
@@ -253,6 +260,7 @@ Event: TypeAlias = (
     | ClaimGiven
     | ClaimReleased
     | WriterSettled
+    | EpochBarred
     | BlockAdded
     | BlockMoved
     | TroubleFound

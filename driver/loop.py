@@ -18,7 +18,15 @@ from driver.journal import Journal
 from driver.tracker import Action, BeginReplay, Request, Tracker
 from forebay import failpoints
 from forebay.clock import Clock
-from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    OutOfSpaceError,
+    RefusedError,
+    TurnedAwayError,
+    UnreachableError,
+    UsageError,
+)
 from forebay.messages import ClaimRequest, Message, RegisterRequest, ReportRequest, Trouble
 
 log = logging.getLogger(__name__)
@@ -83,7 +91,8 @@ class DriverLoop:
 
     def submit(self, request: Request) -> Future[Any]:
         """Queues ``request``. The future ends, once durable, with the answer or with the refusal (FencedError,
-        RefusedError, UsageError); with UnreachableError if the loop is full or has ended."""
+        RefusedError, UsageError); with TurnedAwayError if it may be taken later (the loop is full, or the journal's store is
+        down to its reserve); with another UnreachableError if the loop has ended."""
         return self._enqueue(request, wait=False)
 
     def ask(self, request: Request, timeout_seconds: float | None = None) -> Any:
@@ -102,7 +111,7 @@ class DriverLoop:
                 break
             except queue.Full:
                 if not wait:
-                    future.set_exception(UnreachableError("the driver has too many requests waiting: try again"))
+                    future.set_exception(TurnedAwayError("the driver has too many requests waiting: try again"))
                     return future
         if self._ended is not None or (self._stopping.is_set() and not self._thread.is_alive()):
             self._refuse_queued(self._farewell())  # it ended between the look above and the queue: nobody else answers
@@ -161,7 +170,7 @@ class DriverLoop:
         self._look_at_space(now)
         for request, future in group:
             if self.reserve_reached and isinstance(request, GROWING):
-                outcomes.append((request, future, None, UnreachableError(RESERVE_REACHED)))
+                outcomes.append((request, future, None, TurnedAwayError(RESERVE_REACHED)))
                 continue
             try:
                 decision = self._tracker.decide(request, now, now_ms)

@@ -22,9 +22,12 @@ from driver import history, journal, lineage
 from driver.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal import Claim, Journal, claim_path, newest_claim
 from driver.state import (
+    REPAIR_WRITER,
+    UNBARRED_MAX,
     AttestedRange,
     BrokenInvariant,
     Cleanup,
+    EndedEpoch,
     Life,
     Partition,
     Rebuild,
@@ -440,6 +443,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         cleanup_count=max(cleanups, default=numbered(new_lineage, 0)),
         partitions=partitions,
         receivers={},
+        unbarred=_ended(copy, evidence.found),
         blocks=blocks,
         waiting=waiting,
         batches={},
@@ -470,6 +474,18 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         missing=missing,
         notes=evidence.notes,
     )
+
+
+def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
+    """The lost journal's epochs, as far as they are known: what they sent may still land."""
+    segments = {(ended.receiver_id, ended.epoch): ended.segments for ended in copy.unbarred}
+    segments |= {(receiver.receiver_id, receiver.epoch): receiver.segments for receiver in copy.receivers.values()}
+    for one in found:
+        place = layout.parse_block(one.block.handle.path)
+        if place is not None and place.receiver not in (REPAIR_WRITER, lineage.REBUILDER):
+            segments[place[1:3]] = max(segments.get(place[1:3], 0), place.sequence)
+    newest = sorted(segments, key=lambda writer: writer[1])[-UNBARRED_MAX:]
+    return [EndedEpoch(*writer, segments[writer]) for writer in newest]
 
 
 def _unclaimed(partition: Partition) -> Partition:

@@ -15,11 +15,14 @@ from driver.block_index import BlockIndex
 from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
 from forebay.values import RESERVED_PREFIX, Block, Gap, TopicPartition, lineage_of, numbered
+from wal.layout import parse_block
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16
 #: replays that are remembered: those before them have ended, and the audit only counts them
 REPLAYS_KEPT = 1_000
+#: ended epochs that are remembered until they are barred; what an older one sent does not land any more
+UNBARRED_MAX = 256
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
 #: as which the driver takes in what it finds in the WAL (``driver.adoption``)
@@ -54,6 +57,14 @@ class Writer(msgspec.Struct, frozen=True):
     epoch: int
     token: int
     claim: int
+
+
+class EndedEpoch(msgspec.Struct, frozen=True):
+    """An epoch that ended while it could still write. Its segments after number ``segments`` are all there, or never were."""
+
+    receiver_id: str
+    epoch: int
+    segments: int
 
 
 class OpenTrouble(msgspec.Struct, frozen=True):
@@ -135,6 +146,7 @@ class Receiver(msgspec.Struct):
     host: str
     instance_id: str
     accepted: int = 0  # the highest sequence of a block taken in under this epoch
+    segments: int = 0  # … of a segment of this epoch that held one, or that clean-up deleted
     past: tuple[str, ...] = ()  # instances that were superseded, newest first
 
 
@@ -264,7 +276,7 @@ class State(msgspec.Struct, dict=True):
     shaped: int = 0  # number after that of the newest event that added a partition or began a life
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
     uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
-
+    unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers
     rebuilds: list[Rebuild] = []
     learned: LearnedRate | None = None
 
@@ -405,11 +417,14 @@ def _begin_epoch(state: State, receiver_id: str, epoch: int, host: str, instance
     if epoch != state.next_epoch():
         raise BrokenInvariant(f"epoch {epoch} of receiver {receiver_id} is not the next one (INV-4)")
     state.epochs += 1
+    older = state.receivers.get(receiver_id)
+    if older is not None and any(w.receiver_id == receiver_id for p in state.partitions.values() for w in p.writers):
+        ended = EndedEpoch(receiver_id, older.epoch, older.segments)
+        state.unbarred = [*state.unbarred, ended][-UNBARRED_MAX:]
     for partition in state.partitions.values():
         if partition.owner == receiver_id:
             _end_claim(partition)
         _settle(partition, receiver_id)
-    older = state.receivers.get(receiver_id)
     past = (older.instance_id, *older.past) if older is not None and older.instance_id else older.past if older else ()
     state.receivers[receiver_id] = Receiver(
         receiver_id=receiver_id,
@@ -450,6 +465,27 @@ def _writer_settled(state: State, event: ev.WriterSettled) -> None:
     _settle(partition, event.receiver_id)
 
 
+def _epoch_barred(state: State, event: ev.EpochBarred) -> None:
+    state.unbarred = [e for e in state.unbarred if (e.receiver_id, e.epoch) != (event.receiver_id, event.epoch)]
+
+
+def _count_segment(state: State, path: str) -> None:
+    """Of an epoch that may still have to be barred: a segment that may be deleted, or is about to be."""
+    place = parse_block(path)
+    if place is None:
+        return
+    receiver = state.receivers.get(place.receiver)
+    if receiver is not None and receiver.epoch == place.epoch:
+        receiver.segments = max(receiver.segments, place.sequence)
+        return
+    state.unbarred = [
+        EndedEpoch(e.receiver_id, e.epoch, max(e.segments, place.sequence))
+        if (e.receiver_id, e.epoch) == (place.receiver, place.epoch)
+        else e
+        for e in state.unbarred
+    ]
+
+
 def _block_added(state: State, event: ev.BlockAdded) -> None:
     block = event.block
     if block.meta.id in state.blocks:
@@ -471,6 +507,7 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
             partition.leader_epoch = r.leader_epoch
     receiver = state.receivers[block.meta.receiver_id]
     receiver.accepted = max(receiver.accepted, block.meta.sequence)
+    _count_segment(state, block.handle.path)
     state.blocks[block.meta.id] = block
     state.index.add(block)
     state.waiting[block.meta.id] = True
@@ -690,6 +727,8 @@ def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.cleaning_blocks.update(dict.fromkeys(event.blocks, True))
     state.index.clean(state.blocks[block_id] for block_id in event.blocks if block_id in state.blocks)
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
+    for path in event.segments:
+        _count_segment(state, path)
 
 
 def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
@@ -766,6 +805,7 @@ _APPLY = {
     ev.ClaimGiven: _claim_given,
     ev.ClaimReleased: _claim_released,
     ev.WriterSettled: _writer_settled,
+    ev.EpochBarred: _epoch_barred,
     ev.BlockAdded: _block_added,
     ev.BlockMoved: _block_moved,
     ev.TroubleFound: _trouble_found,

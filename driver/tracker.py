@@ -24,7 +24,7 @@ from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, 
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
-from wal.layout import parse_block
+from wal.layout import BlockPlace, parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
 #: a block's id as ``forebay.values.block_id`` makes it: receiver, epoch, sequence
@@ -159,6 +159,13 @@ class Searches:
 
 
 @dataclass(frozen=True, slots=True)
+class Barred:
+    """Barriers lie in the WAL. → whether each holds: nothing at or after it was deleted before it was made."""
+
+    places: tuple[BlockPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToAdopt:
     """The WAL was searched and holds nothing at the position. ``adoptable_from``: the next offset that it holds, -1: none.
     → whether the trouble is decided upon now."""
@@ -195,6 +202,7 @@ Request = (
     | m.AcceptLossRequest
     | m.FenceRequest
     | Searches
+    | Barred
     | NothingToAdopt
     | AdoptionHindered
     | FoundPartitions
@@ -297,6 +305,7 @@ class Tracker:
             m.AcceptLossRequest: self._accept_loss,
             m.FenceRequest: self._fence,
             Searches: self._searches,
+            Barred: self._barred,
             NothingToAdopt: self._nothing_to_adopt,
             AdoptionHindered: self._adoption_hindered,
             FoundPartitions: self._found_partitions,
@@ -599,6 +608,12 @@ class Tracker:
             (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
             for held in news.heartbeat.holding
         )
+
+    def _barred(self, request: Barred, now: float, now_ms: int) -> Decision:
+        segments = {(ended.receiver_id, ended.epoch): ended.segments for ended in self.state.unbarred}
+        standing = [(p.receiver, p.epoch, p.sequence > segments[p[1:3]]) for p in request.places if p[1:3] in segments]
+        barred = [ev.EpochBarred(receiver_id, epoch) for receiver_id, epoch, holds in standing if holds]
+        return Decision(len(barred) == len(standing), self._applied(*barred))
 
     def _nothing_to_adopt(self, request: NothingToAdopt, now: float, now_ms: int) -> Decision:
         search = request.search
@@ -1007,6 +1022,8 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     facts = request.facts
     if facts.path in state.cleaning_segments:
         return Judgement(facts.path, ("its deletion is under way",))
+    if request.now_ms < facts.bars_until_ms:
+        return Judgement(facts.path, ("it is a barrier: what its fenced writer sent may still land without it",))
     fenced = is_fenced(state, request.receiver_id, request.epoch)
     # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
     # not find: whatever the reason, it would go with the segment.

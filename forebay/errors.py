@@ -7,6 +7,7 @@
     │   ├── SettingsError          … in the configuration: names the file and the key
     │   └── UnknownTopicError      … of Kafka: no such topic or partition, now
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
+    │   └── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
@@ -44,6 +45,10 @@ class UnknownTopicError(UsageError):
 
 class UnreachableError(ForebayError):
     exit_code = 3
+
+
+class TurnedAwayError(UnreachableError):
+    """Nothing was decided, and whoever said so is at work: the same request may be taken later."""
 
 
 class FencedError(ForebayError):

@@ -53,6 +53,7 @@ NAMES: dict[str, str] = {
     "copy.after-write": "a snapshot copy durable beside the WAL, not journalled",
     "copy.after-event": "a snapshot copy journalled, older ones not deleted",
     "history.after-append": "batches in the history, still in the journal's state",
+    "adoption.before-bar": "trouble durable, every writer settled, no barrier made on a store of whole objects",
     "adoption.before-search": "trouble durable, every writer settled, the WAL not yet searched",
     "adoption.before-claim": "an orphan found, the partition not yet claimed",
     "adoption.before-write": "the partition claimed for adoption, nothing written",

@@ -21,6 +21,7 @@ from enum import Enum
 
 from forebay.errors import CorruptionError
 from forebay.values import OffsetRange, TopicPartition
+from wal.barrier import BARRIER_KEPT_MS, barrier_made_ms
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind
 from wal.scan import Damage, Newer, Scanned
@@ -118,7 +119,7 @@ class FrameFacts:
 class SegmentFacts:
     """A block segment as a scan found it. ``sealed``: a later segment of the same writer and epoch exists.
     ``fenced``: the journal gave the writer's id a newer epoch. ``unreadable``: in words, each place that can't be
-    read.
+    read. ``bars_until_ms``: of a barrier, how long it stays; 0 for every other segment.
     """
 
     path: str
@@ -126,6 +127,7 @@ class SegmentFacts:
     fenced: bool
     frames: tuple[FrameFacts, ...]
     unreadable: tuple[str, ...] = ()
+    bars_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: 
     """The facts in a scan of a block segment; one without payloads will do. A torn tail holds nothing."""
     frames = []
     unreadable = []
+    bars_until_ms = 0
     for item in found:
         if isinstance(item, Damage):
             unreadable.append(f"damaged at byte {item.offset}: {item.reason}")
@@ -156,9 +159,12 @@ def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: 
                 unreadable.append(f"damaged at byte {item.offset}: {error.reason}")
             else:
                 frames.append(FrameFacts(meta.id, meta.ranges))
-        elif isinstance(item, Frame) and item.header.kind != FrameKind.SEGMENT:
+        elif isinstance(item, Frame) and item.header.kind == FrameKind.SEGMENT:
+            made_ms = barrier_made_ms(item, path)
+            bars_until_ms = made_ms + BARRIER_KEPT_MS if made_ms is not None else 0
+        elif isinstance(item, Frame):
             unreadable.append(f"no block, but a frame of kind {item.header.kind} at byte {item.offset}")
-    return SegmentFacts(path, sealed, fenced, tuple(frames), tuple(unreadable))
+    return SegmentFacts(path, sealed, fenced, tuple(frames), tuple(unreadable), 0 if frames else bars_until_ms)
 
 
 def judge_segment(facts: SegmentFacts, view: JournalView) -> Judgement:

@@ -101,7 +101,7 @@ class LogWriter:
     On a store that is not appendable :meth:`append` writes nothing, and :meth:`sync` puts one object. After an error
     nobody knows whether the object is there, or comes yet: the next sync puts **the very same bytes under the same name**
     until they are there, and only then what was appended since, in the next object. So an attempt that lands late is
-    ours, and names stay dense.
+    ours, names stay dense, and one taken name is enough to end a fenced writer (``wal.barrier``).
 
     FencedError says that a segment's name is taken: another process writes under this epoch.
     """

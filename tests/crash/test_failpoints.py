@@ -55,8 +55,8 @@ OPENING = ("journal.opening", "journal.after-snapshot")
 REBALANCE = ("receiver.revoke",)
 #: tests/integration/test_rebuild.py
 REBUILD = tuple(f"rebuild.after-{step}" for step in ("marker", "claim", "blocks", "history", "snapshot"))
-#: tests/integration/test_adoption.py
-ADOPTION = tuple(f"adoption.before-{step}" for step in ("search", "claim", "write", "report", "release"))
+#: tests/integration/test_adoption.py; the first one: test_recovery_on_s3.py
+ADOPTION = tuple(f"adoption.before-{step}" for step in ("bar", "search", "claim", "write", "report", "release"))
 #: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
 RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete")
 
@@ -185,6 +185,7 @@ ELSEWHERE = {
     "TroubleFound": "tests/integration/test_topics.py",
     "AdoptionTried": "tests/integration/test_adoption.py",
     "WriterSettled": "tests/simulation: it comes whenever a claim outruns a release",
+    "EpochBarred": "tests/integration/test_recovery_on_s3.py",
     "ReceiverFenced": "tests/integration/test_adoption.py",
     "GapRecorded": "tests/integration/test_topics.py",
     "LifeBegun": "tests/integration/test_topics.py",

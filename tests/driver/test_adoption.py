@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from driver import adoption
 from driver import events as ev
-from driver.adoption import Adopter, Orphan, covering, eligible, next_from, until
+from driver import state as state_module
+from driver.adoption import Adopter, AdoptionThread, Orphan, advanced, covering, eligible, next_from, until
+from driver.loop import GROWING
 from driver.state import ADOPTER, State, apply
-from driver.tracker import Search, Searches, Tracker
+from driver.tracker import CleanSegment, Request, Search, Searches, Tracker
 from forebay import messages as m
-from forebay.errors import FencedError, OutOfSpaceError, RefusedError, UnreachableError
+from forebay.errors import FencedError, OutOfSpaceError, RefusedError, StoreError, TurnedAwayError, UnreachableError
 from forebay.records import RangeRows, decode_block, digest, encode_block
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
@@ -24,6 +28,7 @@ from wal import layout
 from wal.blocks import block_of_frame, encode_meta
 from wal.encryption import KeyRing
 from wal.frame import HEADER_LENGTH, FrameKind
+from wal.retention import SegmentFacts
 from wal.scan import read_frame
 from wal.storage import MemoryStorage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -93,10 +98,12 @@ class Stream(Tracked):
     keys: KeyRing | None = None  # the driver's
     sealed_by: KeyRing | None = None  # the orphans' receivers'
     between: dict[str, Any] = field(default_factory=dict)  # step → what happens just before it
+    turned_away: tuple[type, ...] = ()  # requests that the deciding thread does not take
+    objects: bool = False  # the WAL's store keeps whole objects
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.wal = MemoryStorage(f"adoption-{next(_names)}")
+        self.wal = MemoryStorage(f"adoption-{next(_names)}", appendable=not self.objects)
         self.adopter = self.new_adopter("d1")
 
     def new_adopter(self, instance: str) -> Adopter:
@@ -166,11 +173,13 @@ class Stream(Tracked):
         answer: Any = None
         while True:
             try:
-                wanted = steps.send(answer)
+                wanted = advanced(steps, answer)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = None
-            if not isinstance(wanted, str):
+            if isinstance(wanted, self.turned_away):
+                answer = TurnedAwayError("down to the reserve")
+            elif not isinstance(wanted, str):
                 answer = self.say(wanted)
             elif wanted == until_step:
                 steps.close()
@@ -568,6 +577,89 @@ def test_a_store_without_space_hinders_and_is_tried_again_with_the_claim_release
     assert len({layout.parse_block(path).epoch for path in segments}) == len(segments)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("turned_away", [m.RegisterRequest, m.ClaimRequest, m.ReportRequest])
+def test_a_round_that_the_reserve_turns_away_begins_anew_when_there_is_room(turned_away: type) -> None:
+    """INV-2: with the claim that it may hold ended, and what it may have written taken in like any orphan."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    t.in_trouble(low=40)
+    t.turned_away = (turned_away,)
+    for _ in range(2):
+        assert t.round() == adoption.HINDERED_SECONDS
+        assert "down to the reserve" in t.tracker.describe_trouble(t.partition)
+    t.turned_away = ()
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
+    assert (t.partition.position, t.partition.owner, t.partition.trouble) == (40, "", None)
+    segments = t.wal.list(layout.block_folder(STREAM, ADOPTER))
+    assert len({layout.parse_block(path).epoch for path in segments}) == len(segments)  # type: ignore[union-attr]
+
+
+def test_an_adopter_that_can_not_end_what_an_older_driver_claimed_tries_again() -> None:
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    t.in_trouble(low=40)
+    t.round(until_step="write")
+    after = t.new_adopter("d2")
+    t.turned_away = (m.RegisterRequest,)
+    assert t.round(after) == adoption.HINDERED_SECONDS
+    assert t.partition.owner == ADOPTER
+    t.turned_away = ()
+    t.round(after)
+    assert (t.partition.position, t.partition.owner) == (40, "")
+
+
+class Turnstile:
+    """A deciding thread that takes nothing that grows until it was asked so often; ``ended``: it answers nobody."""
+
+    def __init__(self, t: Stream, closed_for: int) -> None:
+        self._t = t
+        self._closed_for = closed_for
+        self.ended = False
+
+    def ask(self, request: Request) -> Any:
+        if self.ended:
+            raise UnreachableError("the driver is stopping")
+        if isinstance(request, GROWING) and self._closed_for:
+            self._closed_for -= 1
+            raise TurnedAwayError("down to the reserve")
+        return self._t.say(request)
+
+
+def test_the_thread_goes_on_after_it_was_turned_away_and_ends_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it what is in trouble would wait for the driver's next start, without a word (INV-5)."""
+    monkeypatch.setattr(adoption, "HINDERED_SECONDS", 0.0)
+    monkeypatch.setattr(adoption, "ROUND_SECONDS", 0.0)
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 40, token))
+    t.in_trouble(low=40)
+    turnstile, failed = Turnstile(t, closed_for=3), list[BaseException]()
+    thread = AdoptionThread(t.adopter, turnstile, failed.append)  # type: ignore[arg-type]
+    adopted = threading.Event()
+    say = t.say
+
+    def noticed(request: Request) -> Any:
+        answer = say(request)
+        if t.partition.position == 40 and not t.partition.owner:
+            adopted.set()
+        return answer
+
+    monkeypatch.setattr(t, "say", noticed)
+    thread.start()
+    try:
+        assert adopted.wait(30.0)
+        turnstile.ended = True
+        thread.note([ev.ClaimGiven("t", 0, "r1", 1, 1)])
+        thread._thread.join(30.0)
+        assert not thread._thread.is_alive()
+    finally:
+        thread.stop()
+    assert failed == []
+
+
 def test_nothing_is_decided_while_kafka_does_not_say_which_topic_it_is() -> None:
     t = Stream(on_gap="record", kafka_answers=False)
     t.in_trouble()
@@ -577,6 +669,153 @@ def test_nothing_is_decided_while_kafka_does_not_say_which_topic_it_is() -> None
     t.kafka_answers = True
     t.round()
     assert t.partition.gaps
+
+
+# ---- what may still land ---------------------------------------------------------------------------------------------
+
+
+def first_name(epoch: int, sequence: int = 1, receiver: str = "r1") -> str:
+    return layout.block_segment(STREAM, receiver, epoch, sequence)
+
+
+def unbarred(t: Tracked) -> list[tuple[str, int, int]]:
+    return [(ended.receiver_id, ended.epoch, ended.segments) for ended in t.state.unbarred]
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "record"])
+def test_before_the_search_the_next_name_of_a_fenced_writer_is_taken_from_it(on_gap: str) -> None:
+    """INV-2: else what it sent may land when the gap that holds it was recorded."""
+    t = Stream(on_gap=on_gap, objects=True)
+    epoch, _ = t.dead_writer()
+    assert unbarred(t) == [("r1", epoch, 0)]
+    t.in_trouble(low=40)
+    t.round()
+    with pytest.raises(FileExistsError):
+        t.wal.put_new(first_name(epoch), b"what the writer had sent")
+    assert unbarred(t) == []
+    assert bool(t.partition.gaps) == (on_gap == "record")
+    assert not t.wal.exists(first_name(t.state.receivers["r2"].epoch, receiver="r2"))
+
+
+def test_what_landed_after_all_is_adopted_and_the_name_after_it_taken() -> None:
+    t = Stream(on_gap="record", objects=True)
+    epoch, token = t.dead_writer()
+    t.in_trouble(low=40)
+    t.between["bar"] = lambda: t.orphan(epoch, (0, 0, 40, token))
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
+    assert t.wal.exists(first_name(epoch, 2)) and not t.partition.gaps
+
+
+def test_files_that_are_appended_to_have_no_barriers() -> None:
+    t = Stream(on_gap="record")
+    epoch, _ = t.dead_writer()
+    t.in_trouble(low=40)
+    t.round()
+    assert t.partition.gaps
+    assert not t.wal.exists(first_name(epoch))
+
+
+@pytest.mark.parametrize("step", ["bar", "search"])
+def test_killed_around_its_barriers_a_search_begins_with_them_again(step: str) -> None:
+    """Before them, and where they are in the WAL and the journal does not know."""
+    t = Stream(on_gap="record", objects=True)
+    epoch, _ = t.dead_writer()
+    t.in_trouble(low=40)
+    before = msgspec.msgpack.encode(t.state)
+    t.round(until_step=step)
+    there = t.wal.list(layout.block_folder(STREAM, "r1"))
+    assert there == ([] if step == "bar" else [first_name(epoch)])
+    t.state = msgspec.msgpack.decode(before, type=State)
+    t.tracker = Tracker(t.state, numbered(1, 2), "record", 4, 0, 0)
+    t.beat(t.state.receivers["r2"].epoch, "r2")
+    t.round(t.new_adopter("d2"))
+    assert t.wal.list(layout.block_folder(STREAM, "r1")) == [first_name(epoch)]
+    assert (unbarred(t), bool(t.partition.gaps)) == ([], True)
+
+
+def test_no_search_begins_while_a_barrier_can_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Stream(on_gap="record", objects=True)
+    t.dead_writer()
+    t.in_trouble(low=40)
+
+    def away(*_: object) -> None:
+        raise StoreError("memory://: no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(t.wal, "put_new", away)
+        assert t.round() == adoption.HINDERED_SECONDS
+    assert "no answer" in t.tracker.describe_trouble(t.partition)
+    assert not t.partition.gaps
+    t.round()
+    assert t.partition.gaps
+
+
+def test_a_barrier_that_clean_up_overtook_is_made_again_before_the_search() -> None:
+    t = Stream(on_gap="record", objects=True)
+    epoch, _ = t.dead_writer()
+    t.in_trouble(low=40)
+    put_new = t.wal.put_new
+
+    def put_then_clean(path: str, data: bytes) -> None:
+        put_new(path, data)
+        if path == first_name(epoch):
+            t.say(CleanSegment(SegmentFacts(path, True, False, ()), "r1", epoch, t.now_ms))
+
+    t.wal.put_new = put_then_clean  # type: ignore[method-assign,assignment]
+    assert t.round() == adoption.ROUND_SECONDS
+    assert (unbarred(t), t.partition.gaps) == ([("r1", epoch, 1)], [])
+    t.round()
+    assert t.wal.exists(first_name(epoch, 2))
+    assert (unbarred(t), bool(t.partition.gaps)) == ([], True)
+
+
+def test_an_epoch_is_barred_only_if_it_ended_while_it_could_write() -> None:
+    t = Stream()
+    quiet = t.register("r1", "i1")
+    t.register("r1", "i2")
+    released = t.register("r3", "i1")
+    token = t.claim(released, receiver="r3").view.token
+    release = m.Release(topic=TOPIC, partition=0, token=token)
+    t.say(m.ReleaseRequest(receiver_id="r3", epoch=released, releases=(release,)))
+    t.register("r3", "i2")
+    assert unbarred(t) == []
+    fenced = t.register("r4", "i1")
+    t.claim(fenced, receiver="r4")
+    t.in_trouble()
+    t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r4"))
+    assert unbarred(t) == [("r4", fenced, 0)]
+    assert quiet < fenced
+
+
+def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted() -> None:
+    """INV-7: those that held what was accepted, and those that clean-up deletes, before and after the epoch's end."""
+    t = Stream()
+    epoch = t.register("r1", "i1")
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5, path=first_name(epoch, 2))
+    t.take_in(epoch, token, 9, path=first_name(epoch, 4))
+    t.register("r1", "i2")
+    assert unbarred(t) == [("r1", epoch, 4)]
+    t.say(CleanSegment(SegmentFacts(first_name(epoch, 3), True, False, ()), "r1", epoch, t.now_ms))
+    assert unbarred(t) == [("r1", epoch, 4)]
+    t.say(CleanSegment(SegmentFacts(first_name(epoch, 7), True, False, ()), "r1", epoch, t.now_ms))
+    assert unbarred(t) == [("r1", epoch, 7)]
+    replayed = State(stream=STREAM, lineage=1)
+    for event in t.events:
+        apply(replayed, event)
+    assert replayed == t.state
+
+
+def test_of_epochs_that_nobody_barred_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: also where barriers are never made."""
+    monkeypatch.setattr(state_module, "UNBARRED_MAX", 2)
+    t = Stream()
+    epochs = []
+    for number in range(4):
+        epochs.append(t.register("r1", f"i{number}"))
+        t.claim(epochs[-1])
+    assert [epoch for _, epoch, _ in unbarred(t)] == epochs[1:3]
 
 
 # ---- when a writer is settled ----------------------------------------------------------------------------------------

@@ -151,6 +151,24 @@ def test_the_walk_takes_what_was_accepted_and_no_orphan_beside_it() -> None:
     assert all("forebay-rebuild" in block.handle.path for block in state.blocks.values()), "synced anew"
 
 
+def test_epochs_of_the_lost_journal_are_remembered_until_they_are_barred() -> None:
+    """INV-2: what they sent may land later; those of the copy, and those that only the WAL tells of."""
+    lost = Lost()
+    t = lost.t
+    ended = t.register()
+    lost.take_in(ended, offsets(0, 10, t.claim(ended).view.token))
+    running = t.register(instance="i2")
+    token = t.claim(running).view.token
+    lost.copy()
+    newer = t.register(receiver="r2", instance="i1")
+    lost.take_in(running, offsets(10, 20, token))
+    lost.write(newer, offsets(20, 30, t.claim(newer, receiver="r2").view.token), receiver="r2")
+    lost.rebuild()
+    state = lost.lead()
+    known = [(epoch.receiver_id, epoch.epoch, epoch.segments) for epoch in state.unbarred]
+    assert known == [("r1", ended, 1), ("r1", running, 1), ("r2", newer, 1)]
+
+
 def test_gaps_one_after_the_other_are_found_as_one_and_what_follows_is_not_lost() -> None:
     """INV-2: the frame behind them names where the first one began."""
     for gaps_before_copy in (0, 1, 2):

@@ -463,6 +463,17 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     assert not t.state.cleanups
 
 
+def test_a_barrier_stays_as_long_as_it_says() -> None:
+    """INV-2: what its writer sent could land where it was."""
+    t = Tracked()
+    epoch = t.register()
+    path = f"{STREAM}/blocks/r1/{epoch:016x}/00000001.seg"
+    t.register("r1", "i2")
+    barrier = SegmentFacts(path, True, False, (), bars_until_ms=20_000)
+    assert "barrier" in kept_because(t, CleanSegment(barrier, "r1", epoch, 19_999))
+    assert t.decide(CleanSegment(barrier, "r1", epoch, 20_000)).actions
+
+
 def test_a_segment_goes_only_when_the_last_two_snapshot_copies_both_call_its_blocks_released() -> None:
     """INV-8: a rebuild begins from either, and must find every block that the copy does not call released."""
     t = Tracked()

@@ -18,7 +18,10 @@ from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.stores import STORES, Store
+from wal.barrier import barrier_made_ms
+from wal.frame import Frame
 from wal.layout import block_folder
+from wal.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 
@@ -61,16 +64,24 @@ def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
 
 
 def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) -> Truth:
-    """The receiver is killed between sync and report, and everything is down while retention passes its records."""
+    """The receiver is killed between sync and report, and everything is down while retention passes its records. The driver is
+    killed around the barrier that it makes behind what the receiver wrote."""
     truth = leave_an_orphan(cluster, topic, broker, action="kill")
     cluster.await_end("r1")
     cluster.kill9("driver")
     drop(broker, topic, truth.ends())
-    cluster.restart("driver")
+    epoch = cluster.state().receivers["r1"].epoch
+    marks = ("adoption.before-bar", "journal.before-sync:EpochBarred")
+    cluster.restart("driver", failpoints=",".join(f"{mark}=kill" for mark in marks))
     cluster.write_settings(receiver={"block_interval": "50ms"})
     cluster.start("r1")
     cluster.await_completed(truth.ends())
+    for mark in marks:
+        cluster.await_hit(mark)
     assert adopted(cluster)
+    *_, last = cluster.wal_storage.list(block_folder("stream", "r1", epoch))
+    first = next(scan_segment(cluster.wal_storage, last))
+    assert isinstance(first, Frame) and barrier_made_ms(first, last) is not None
     report = cluster.check(truth)
     assert not any(life.gaps for life in report.lives)
     return truth

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driver import history, journal
+from driver.adoption import advanced
 from driver.cleaner import Cleaner, due_paths
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart
@@ -33,7 +34,7 @@ from driver.tracker import (
     Request,
     Tracker,
 )
-from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, UnreachableError, UsageError
+from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, TurnedAwayError, UsageError
 from forebay.kafka.admin import Committed
 from forebay.records import decode_block
 from forebay.values import Block
@@ -311,7 +312,7 @@ class DriverProcess:
         decided = []
         for waiting in self._group:
             if self._is_turned_away(waiting.request):
-                decided.append(Decided(waiting, Decision(), UnreachableError(RESERVE_REACHED)))
+                decided.append(Decided(waiting, Decision(), TurnedAwayError(RESERVE_REACHED)))
                 continue
             try:
                 decision = self.world.invariants.decide(self, waiting.request)
@@ -411,11 +412,13 @@ class DriverProcess:
             answer: Any = None
             while True:
                 try:
-                    answer = yield steps.send(answer)
+                    wanted = advanced(steps, answer)
                 except StopIteration:
                     break
-                except UnreachableError:
-                    return  # AdoptionThread._run
+                try:
+                    answer = yield wanted
+                except TurnedAwayError as error:
+                    answer = error
 
     def _timer(self) -> Task:
         while True:

@@ -282,9 +282,27 @@ class Invariants:
             return
         self._synced[meta.id] = meta
         known = self.durable.receivers.get(process.receiver_id)
-        if known is not None and known.epoch != process.machine.epoch:
+        outdated = known is not None and known.epoch != process.machine.epoch
+        # where files are appended to, nothing keeps a process that was fenced in its sleep from writing on
+        if outdated and (self._world.wal.appendable or self._is_of_lost_journal(meta)):
             self._void.add(meta.id)
         self._check_not_given_up(self.durable, meta, "was given up before it could be synced in")
+
+    def landed(self, path: str) -> None:
+        """INV-2: an object that lands late holds nothing that was given up before."""
+        self._refresh()
+        if self.durable is None or layout.parse_block(path) is None:
+            return
+        for item in scan_segment(self._wal, path):  # type: ignore[arg-type]
+            if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
+                meta = decode_meta(item.metadata, path, item.offset)
+                if self._is_of_lost_journal(meta):
+                    self._void.add(meta.id)
+                self._check_not_given_up(self.durable, meta, "was given up before it landed in")
+
+    def _is_of_lost_journal(self, meta: BlockMeta) -> bool:
+        """Whether nobody may remember the block's writer."""
+        return self.lost or (self.durable is not None and lineage_of(meta.epoch) < self.durable.lineage)
 
     def unreported(self, tp: TopicPartition) -> bool:
         """Whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""

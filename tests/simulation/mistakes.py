@@ -19,20 +19,21 @@ from driver.block_index import BlockIndex
 from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter
 from driver.journal import Journal
-from driver.state import ADOPTER, Writer
+from driver.state import ADOPTER, EndedEpoch, Writer
 from driver.state import Partition as PartitionState
 from driver.tracker import CleanSegment, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
-from forebay.errors import StoreError
+from forebay.errors import StoreError, TurnedAwayError
 from forebay.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
 from receiver.machine import ReceiverMachine
 from receiver.partition import Partition, Phase
-from tests.simulation.driver_process import Decided, DriverProcess
+from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.world import Kinds
 from wal.frame import FrameKind
+from wal.layout import BlockPlace
 from wal.writer import LogWriter
 
 
@@ -131,6 +132,26 @@ class TrustingAdopter(Adopter):
 
     def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         return eligible(found, search, same_topic=True)
+
+
+class UnbarredAdopter(Adopter):
+    """Searches while what a fenced writer sent may still land."""
+
+    def _barrier(self, epoch: EndedEpoch) -> BlockPlace:
+        return BlockPlace(self._stream, epoch.receiver_id, epoch.epoch, epoch.segments + 1)
+
+
+class EndingDriver(DriverProcess):
+    """Takes it for the end of the deciding thread that it turns the adopter away."""
+
+    def _adopt(self) -> Task:
+        steps = super()._adopt()
+        answer: Any = None
+        while True:
+            try:
+                answer = yield steps.send(answer)
+            except TurnedAwayError:
+                return
 
 
 class AnsweringEarlyDriver(DriverProcess):
@@ -312,6 +333,8 @@ MISTAKES = (
     _mistake("gap-while-an-old-writer-can-still-sync", "INV-2", tracker=ImpatientTracker),
     _mistake("whole-block-adopted", "INV-2", tracker=WholeBlockTracker, adopter=WholeBlockAdopter),
     _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
+    _mistake("search-before-a-late-put", "INV-2", adopter=UnbarredAdopter),
+    _mistake("adoption-that-the-reserve-ends", "progress", driver=EndingDriver),
     _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),

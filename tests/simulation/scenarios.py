@@ -401,6 +401,33 @@ def adopted_from_a_topic_created_again() -> Script:
     return script
 
 
+def search_before_a_late_put() -> Script:
+    """A receiver is killed while the store has its object, and not yet taken it in. Retention passes what it holds, and the
+    WAL is searched; then it would land."""
+    script = Script(wal_objects=True, faults=("receiver", "kafka"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 sync"), without=("r1.1 sync",))
+    script.do("r1.1 sync-crash 2", "expire r1.1/1", "outlive t/0 100", "start r1")
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: script.position() == 4)
+    script.do("wal lands-late 0")
+    return script
+
+
+def adoption_that_the_reserve_ends() -> Script:
+    """A receiver dies between its sync and its report, and retention passes what the block holds. The journal's store is down
+    to its reserve when it is to be adopted."""
+    script = Script(faults=("receiver", "kafka", "disk"), journal_reserve_bytes=4_000)
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
+    script.do("r1.1 kill", "expire r1.1/1", "outlive t/0 100", "start r1")
+    script.run("r1.2", *LOOP, until=lambda: script.trouble() is not None)
+    script.do("journal full 3999")
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: bool(script.world.drivers[0].tracker.hindered), optional=True)
+    return script
+
+
 def clean_up_under_a_replay() -> Script:
     """Clean-up has scanned a segment that nothing needs; before it is judged, a replay begins that needs it again."""
     script = Script(segment_bytes=1, faults=("replay",))
@@ -477,6 +504,8 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "reserve-that-turns-completions-away": reserve_that_turns_completions_away,
     "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
     "whole-block-adopted": whole_block_adopted,
+    "search-before-a-late-put": search_before_a_late_put,
+    "adoption-that-the-reserve-ends": adoption_that_the_reserve_ends,
     "adopted-from-a-topic-created-again": adopted_from_a_topic_created_again,
 }
 

@@ -286,7 +286,12 @@ class World:
         """Objects that were sent, and whose sender heard an error or died."""
         for name, disk in (("journal", self.journal), ("wal", self.wal)):
             for at in range(len(disk.late)):
-                yield Step(f"{name} lands-late {at}", partial(disk.land, at), 2)
+                yield Step(f"{name} lands-late {at}", partial(self._land, disk, at), 2)
+
+    def _land(self, disk: ForgetfulStorage, at: int) -> None:
+        path = disk.land(at)
+        if disk is self.wal and path:
+            self.invariants.landed(path)
 
     def _network_steps(self, faults: bool) -> Iterator[Step]:
         serving = [d for d in self.drivers if d.leading]

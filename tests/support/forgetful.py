@@ -96,12 +96,15 @@ class ForgetfulStorage:
         self._lands = lands
         self._failures[operation, self.calls[operation] + nth] = error or StoreError(f"{operation}: injected error")
 
-    def land(self, at: int) -> None:
-        """The ``at``-th of the late puts is carried out, by the rule of all: only if the name is absent."""
+    def land(self, at: int) -> str:
+        """The ``at``-th of the late puts is carried out, by the rule of all: only if the name is absent. The path that is there
+        now; "" if it was before."""
         path, data = self.late.pop(at)
         self.steps += 1
-        if path not in self._cached:
-            self._cached[path] = self._durable[path] = _Inode([_Extent(data, "durable")])
+        if path in self._cached:
+            return ""
+        self._cached[path] = self._durable[path] = _Inode([_Extent(data, "durable")])
+        return path
 
     def forget(self, path: str) -> None:
         """The file is gone for good, as if the disk had lost it. Whoever has it open writes on, into nothing."""

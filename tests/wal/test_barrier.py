@@ -1,0 +1,140 @@
+"""Barriers: after one nothing of a fenced writer lands any more, and every reader sees an empty segment."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from deploy.examination import examine
+from forebay.errors import FencedError, StoreError
+from tests.support.forgetful import Crash, ForgetfulStorage
+from tests.support.segments import name, writer
+from wal.barrier import BARRIER_KEPT_MS, bar, barrier_made_ms
+from wal.follow import StreamFollower
+from wal.frame import Frame, FrameKind
+from wal.layout import BlockPlace, parse_block
+from wal.retention import SegmentFacts, segment_facts
+from wal.scan import scan_segment
+from wal.writer import LogWriter
+
+MADE_MS = 5_000
+
+
+def objects() -> ForgetfulStorage:
+    return ForgetfulStorage(appendable=False)
+
+
+def place(sequence: int) -> BlockPlace:
+    found = parse_block(name(sequence))
+    assert found is not None
+    return found
+
+
+def make(storage: ForgetfulStorage, first: int = 1) -> BlockPlace:
+    uids = itertools.count(77)
+    return bar(storage, place(first), "forebay-adoption", lambda: MADE_MS, lambda: next(uids))
+
+
+def add(log: LogWriter, label: str) -> None:
+    log.append(FrameKind.BLOCK, label.encode(), label.encode())
+
+
+def barriers(storage: ForgetfulStorage) -> list[str]:
+    return [path for path in storage.list("s") if isinstance(first := next(scan_segment(storage, path)), Frame)
+            and barrier_made_ms(first, path) is not None]  # fmt: skip
+
+
+@pytest.mark.parametrize("landed", [0, 2])
+def test_what_a_fenced_writer_sent_before_the_barrier_lands_no_more_and_it_ends_when_it_asks(landed: int) -> None:
+    """INV-2, INV-4: whatever it had stored already."""
+    storage = objects()
+    log = writer(storage)
+    for number in range(landed):
+        add(log, str(number))
+        log.sync()
+    add(log, "late")
+    storage.fail("sync", 1, lands="late")
+    with pytest.raises(StoreError):
+        log.sync()
+    assert make(storage) == place(landed + 1)
+    assert storage.land(0) == ""
+    with pytest.raises(FencedError, match="there already"):
+        log.sync()
+    assert storage.list("s") == [name(n + 1) for n in range(landed + 1)]
+
+
+def test_what_lands_just_before_the_barrier_stays_and_the_barrier_lies_behind_it() -> None:
+    storage = objects()
+    log = writer(storage)
+    add(log, "late")
+    storage.fail("sync", 1, lands="now")
+    with pytest.raises(StoreError):
+        log.sync()
+    assert make(storage) == place(2)
+    assert barriers(storage) == [name(2)]
+
+
+def test_a_barrier_behind_deleted_segments_is_made_where_it_is_told_to_begin() -> None:
+    """Names of deleted segments are free again: one of them would bar nothing."""
+    storage = objects()
+    log = writer(storage)
+    for label in "abc":
+        add(log, label)
+        log.sync()
+    for sequence in (1, 2, 3):
+        storage.delete(name(sequence))
+    assert make(storage, first=4) == place(4)
+
+
+@pytest.mark.parametrize("lands", ["never", "now", "late"])
+def test_a_barrier_that_was_not_answered_is_made_once_in_the_end(lands: str) -> None:
+    storage = objects()
+    storage.fail("put_new", 1, lands=lands)
+    with pytest.raises(StoreError):
+        make(storage)
+    assert make(storage) == place(1)
+    if storage.late:
+        storage.land(0)
+    assert make(storage) == place(1)
+    assert barriers(storage) == storage.list("s") == [name(1)]
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_killed_at_any_step_a_barrier_is_made_once_in_the_end(at: int) -> None:
+    storage = objects()
+    add(log := writer(storage), "a")
+    log.sync()
+    storage.crash_at_step = storage.steps + at
+    try:
+        make(storage)
+    except Crash:
+        storage.crash_process()
+    for _ in range(2):
+        assert make(storage) == place(2)
+    assert barriers(storage) == [name(2)]
+
+
+def test_every_reader_sees_an_empty_segment() -> None:
+    storage = objects()
+    add(log := writer(storage), "a")
+    log.sync()
+    make(storage)
+    (header,) = scan_segment(storage, name(2))
+    assert isinstance(header, Frame) and header.header.kind == FrameKind.SEGMENT
+    (whole,) = [segment for segment in examine(None, storage, "s").segments if segment.path == name(2)]  # type: ignore[arg-type]
+    assert (whole.frames, whole.verdicts, whole.copies, whole.swapped) == (1, (), (), False)
+    assert [path for path, _ in StreamFollower(storage, "s").look()] == [name(1), name(1), name(2)]  # type: ignore[arg-type]
+
+
+def test_a_barrier_says_how_long_it_stays_and_no_other_segment_does() -> None:
+    storage = objects()
+    add(log := writer(storage), "not a block's metadata")
+    log.sync()
+    make(storage)
+
+    def facts(sequence: int) -> SegmentFacts:
+        return segment_facts(name(sequence), scan_segment(storage, name(sequence)), sealed=True, fenced=True)
+
+    assert facts(1).bars_until_ms == 0
+    assert facts(2).bars_until_ms == MADE_MS + BARRIER_KEPT_MS
