@@ -32,6 +32,7 @@ from driver.state import State
 from driver.tracker import Ask, BeginReplay, Request, Tracker, status
 from forebay.clock import Clock
 from forebay.errors import (
+    CorruptionError,
     FencedError,
     ForebayError,
     RefusedError,
@@ -60,6 +61,10 @@ ROUND_SECONDS = 2.0
 CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0
 #: between two groups of events on a store of whole objects, if the settings don't say
 FLUSH_OF_OBJECTS_SECONDS = 0.1
+#: the way out of a journal that can't be read whole
+DAMAGED_JOURNAL = (
+    "`forebay journal inspect` shows what is damaged, `forebay journal rebuild` makes a new one from the WAL"
+)
 #: how often a replay is asked for again because batches moved to the history while it was read
 REPLAY_ATTEMPTS = 10
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
@@ -122,16 +127,19 @@ class Driver:
         if not self._take_over:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead
-        opened, state = journal.lead(
-            journal_storage,
-            settings.stream,
-            self._owner,
-            self._clock.wall_ms(),
-            self._wall_seconds,
-            lambda: secrets.randbits(64),
-            settings.driver.journal_segment_size,
-            wal_storage,
-        )
+        try:
+            opened, state = journal.lead(
+                journal_storage,
+                settings.stream,
+                self._owner,
+                self._clock.wall_ms(),
+                self._wall_seconds,
+                lambda: secrets.randbits(64),
+                settings.driver.journal_segment_size,
+                wal_storage,
+            )
+        except CorruptionError as error:
+            raise CorruptionError(error.path, error.offset, f"{error.reason}. {DAMAGED_JOURNAL}") from None
         self._closing.callback(opened.close)
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
         tracker = Tracker(

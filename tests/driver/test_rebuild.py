@@ -20,7 +20,7 @@ from driver.state import State, apply
 from driver.tracker import Copied, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
-from forebay.errors import FencedError, NewerVersionError, RefusedError, UnreachableError
+from forebay.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, UnreachableError
 from forebay.values import Block, Gap, Handle, OffsetRange, lineage_of, numbered
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -238,6 +238,34 @@ def test_a_life_that_the_copy_does_not_know_begins_as_its_frames_show() -> None:
     old, new = state.partitions["t/0"].lives
     assert (old.end, new.life, new.start, state.partitions["t/0"].position) == (10, 2, 3, 9)
     assert audit.report(state, ()).clean
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_journal_whose_last_group_ends_in_zeros_is_rebuilt_with_the_same_positions(answered: bool) -> None:
+    """A power loss where files grow before their data are written, or damage to what was answered: the journal alone can't
+    tell. The WAL's frames can: whichever it was, what they hold is taken in (INV-1)."""
+    lost = Lost()
+    t = lost.t
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    lost.copy()
+    lost.take_in(epoch, offsets(0, 10, token))
+    block = lost.write(epoch, offsets(10, 20, token))
+    if answered:
+        (result,) = t.report(epoch, block)
+        assert result.accepted
+    lost.keep()
+    (path,) = lost.journal.list(f"{STREAM}/epoch-{numbered(1, 1):016x}")
+    lost.journal.replace(path, lost.journal.read(path)[:-100] + bytes(100))
+    with pytest.raises(CorruptionError):
+        lost.lead()
+    copy, _, _ = rebuild.newest_copy(lost.wal, STREAM)
+    rebuild.refuse_intact(lost.journal, lost.wal, STREAM, copy)
+    plan = lost.rebuild()
+    assert plan.state.partitions["t/0"].position == 20
+    assert plan.state.next_token() > token
+    assert audit.report(plan.state, ()).clean
+    lost.lead()
 
 
 def test_a_batch_that_a_surviving_history_calls_finished_is_not_repeated() -> None:

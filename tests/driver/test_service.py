@@ -21,6 +21,7 @@ from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import (
+    CorruptionError,
     FencedError,
     ForebayError,
     JobError,
@@ -234,6 +235,20 @@ def test_an_empty_journal_beside_a_wal_that_is_not_refuses_to_start(settings: Co
     with pytest.raises(LineageFound, match="journal was lost"):
         IngestContext(None, settings(journal=f"file://{tmp_path}/elsewhere")).foreach_batch(Collecting(1))
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").rglob("*.seg"))
+
+
+def test_a_damaged_journal_refuses_to_start_with_the_place_and_the_way_out(settings: Configure, tmp_path: Path) -> None:
+    """As a power loss leaves it where a file grows before its data are written: whether that group was answered nobody
+    can tell (INV-5)."""
+    s = settings()
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+    (segment,) = (tmp_path / "journal" / "s").glob("epoch-*/*.seg")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-100] + bytes(100))
+    with pytest.raises(CorruptionError, match=r"00000001\.seg is damaged at byte [0-9]+: .*`forebay journal rebuild`"):
+        IngestContext(None, s).foreach_batch(Collecting(1)).start()
 
 
 def test_a_second_journal_over_the_same_wal_refuses_to_lead(settings: Configure, tmp_path: Path) -> None:
