@@ -73,6 +73,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
                 ("replay", _replay(answer.replay)),
+                *([("rate that the job can take", _learned(answer.rate))] if answer.backpressure else []),
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
                 (
                     "ranges read by tier",
@@ -108,7 +109,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
         ),
         table(
             "Receivers",
-            ("receiver", "host", "state", "silent", "buffered", "records", "detail"),
+            ("receiver", "host", "state", "silent", "buffered", "records", "records/s at most", "detail"),
             [
                 (
                     r.receiver_id,
@@ -117,6 +118,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     _silence(r.silent_seconds),
                     bytes_text(r.buffered_bytes),
                     r.records,
+                    _rate(r.rate),
                     "; ".join(
                         filter(
                             None,
@@ -163,6 +165,14 @@ def tables(answer: StatusAnswer) -> list[Group]:
 
 def _detail(batch: TrackedBatch) -> str:
     return batch.detail or "; ".join(batch.written)
+
+
+def _learned(rate: float) -> str:
+    return f"{rate:.0f} records/s" if rate else "not learned yet"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.0f}" if rate else "-"
 
 
 def _replay(replay: TrackedReplay | None) -> str:

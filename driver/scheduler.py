@@ -225,7 +225,7 @@ class Scheduler:
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._losses_accepted
             self.running[work.batch_id] = ("running", attempts, "")
-            began_ms = self._clock.wall_ms()
+            began = self._clock.monotonic()
             try:
                 failpoints.hit("driver.in-job")
                 tiers = self._engine.run(work, left[0].function)
@@ -255,7 +255,7 @@ class Scheduler:
                 if self._stopping.wait(self._retry_delay):
                     return
             else:
-                worked_ms += self._clock.wall_ms() - began_ms
+                worked_ms += round((self._clock.monotonic() - began) * 1000)
                 for tier, count in tiers.items():
                     self.tiers[tier] = self.tiers.get(tier, 0) + count
                 if len(left) == 1:

@@ -30,17 +30,19 @@ def test_status_shows_tables_for_people(
         receivers=(
             m.TrackedReceiver(
                 receiver_id="[bold]r1", epoch=1, host="h", state="active", detail="", silent_seconds=-1,
-                buffered_bytes=64_000_000, records=5, counters={"local_copies_given_up": 3},
+                buffered_bytes=64_000_000, records=5, counters={"local_copies_given_up": 3}, rate=777.6,
             ),
         ),
         agents=(m.TrackedAgent(host="h", url="http://h:1", silent_seconds=1, blocks=2, used_bytes=1, free_bytes=2),),
+        backpressure=True,
+        rate=1234.5,
         batches=(m.TrackedBatch(batch_id=1 << 40 | 3, number=3, time_ms=1, state="queued", blocks=1, records=9, attempts=0),),
     )  # fmt: skip
     assert run(project, "status") == 0
     out, err = capsys.readouterr()
     assert err == ""
     for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "not heard yet", "local_copies_given_up 3",
-                 "http://h:1", "queued"):  # fmt: skip
+                 "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
         assert part in out
 
 

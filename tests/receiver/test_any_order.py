@@ -24,8 +24,8 @@ PARTITIONS = (P0, P1)
 class World:
     """Driver, group, log and stores around one machine. Every message may be lost, late or repeated."""
 
-    def __init__(self) -> None:
-        self.stage = Stage(memory=Size(5000)).register()
+    def __init__(self, **limits: int) -> None:
+        self.stage = Stage(memory=Size(5000), **limits).register()
         self.position = dict.fromkeys(PARTITIONS, 0)
         self.token = dict.fromkeys(PARTITIONS, 1)
         self.accepted: dict[str, BlockDraft] = {}
@@ -38,6 +38,7 @@ class World:
         self.asked: list[act.Action] = []
         self.answers: list[inp.Input] = []
         self.committed = dict.fromkeys(PARTITIONS, 0)
+        self.paused: set[TopicPartition] = set()
 
     def collect(self) -> None:
         """Does what the shell does at once, keeps what is asked."""
@@ -48,6 +49,11 @@ class World:
             elif isinstance(action, act.StartPartitions):
                 for start in action.starts:
                     self.reading[start.tp] = (start.generation, start.offset)
+                    self.paused.discard(start.tp)
+            elif isinstance(action, act.Pause):
+                self.paused.update(action.partitions)
+            elif isinstance(action, act.Resume):
+                self.paused.difference_update(action.partitions)
             elif isinstance(action, act.CommitAsync):
                 for tp, point in action.positions.items():
                     assert point.offset <= self.position[tp], "INV-1: committed beyond the durable position"
@@ -182,7 +188,19 @@ STEP = st.one_of(
 @given(st.lists(STEP, min_size=5, max_size=90))
 def test_no_order_of_events_loses_or_repeats_a_record(steps: list[tuple[object, ...]]) -> None:
     """INV-1, INV-2 and rule 4, after any steps; and all gets on once messages arrive again."""
-    world = World()
+    play_all(World(), steps)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(STEP, min_size=5, max_size=90))
+def test_nor_does_one_while_partitions_are_over_their_rate(steps: list[tuple[object, ...]]) -> None:
+    """The same; and nobody is paused for good by a rate, whatever came between."""
+    world = World(max_rate_per_partition=2, max_rate=3)
+    play_all(world, steps)
+    assert not world.paused
+
+
+def play_all(world: World, steps: list[tuple[object, ...]]) -> None:
     for tp in PARTITIONS:
         world.assign(tp)
     world._drain_messages()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ def test_a_whole_file_gives_settings_with_defaults(tmp_path: Path) -> None:
         ("FOREBAY__KAFKA__STARTING_OFFSETS", "latest", "kafka", "starting_offsets", "latest"),
         ("FOREBAY__KAFKA__STARTING_OFFSETS", '{"flights/0" = 7}', "kafka", "starting_offsets", {"flights/0": 7}),
         ("FOREBAY__KAFKA__STARTING_OFFSETS", "{timestamp = 5}", "kafka", "starting_offsets", {"timestamp": 5}),
+        ("FOREBAY__RECEIVER__MAX_RATE_BYTES", "2MB", "receiver", "max_rate_bytes", 2_000_000),
+        ("FOREBAY__DRIVER__BACKPRESSURE", "true", "driver", "backpressure", True),
+        ("FOREBAY__DRIVER__BACKPRESSURE_INTEGRAL", "0.35", "driver", "backpressure_integral", 0.35),
+        ("FOREBAY__DRIVER__BACKPRESSURE_PROPORTIONAL", "2", "driver", "backpressure_proportional", 2.0),
         ("forebay_not_ours", "x", "receiver", "count", 1),
     ],
 )
@@ -229,6 +234,18 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"receiver__memory": "0.5B"}, ['receiver.memory = "0.5B"', "whole number of bytes"]),
     ({"receiver__memory": "99999999999TB"}, ["receiver.memory", "larger than any store"]),
     ({"receiver__memory": "1MB"}, ["receiver.memory", "at least receiver.block_size"]),
+    ({"receiver__max_rate": -1}, ["receiver.max_rate = -1", "at least 0"]),
+    ({"receiver__min_rate_per_partition": 0}, ["receiver.min_rate_per_partition = 0", "at least 1"]),
+    (
+        {"receiver__max_rate_per_partition": 5, "receiver__min_rate_per_partition": 6},
+        ["receiver.min_rate_per_partition = 6", "at most receiver.max_rate_per_partition (5)"],
+    ),
+    ({"receiver__initial_rate": 500}, ["receiver.initial_rate = 500", "driver.backpressure = true"]),
+    ({"driver__backpressure_integral": -0.5}, ["driver.backpressure_integral = -0.5", "at least 0"]),
+    ({"driver__backpressure_derivative": math.nan}, ["driver.backpressure_derivative = nan", "write a number"]),
+    ({"driver__backpressure_proportional": "much"}, ["driver.backpressure_proportional", "write a number, as in 0.2"]),
+    ({"driver__backpressure_min_rate": 0}, ["driver.backpressure_min_rate = 0", "at least 1"]),
+    ({"driver__max_batch_records": -1}, ["driver.max_batch_records = -1", "at least 0"]),
     ({"kafka__read_timeout": "0ms"}, ["kafka.read_timeout", "longer than 0ms"]),
     ({"kafka__read_prefetch": "1MB"}, ["kafka.read_prefetch = 1000000", "at least 1048576"]),
     ({"agent__quota": "0B"}, ["agent.quota = 0", "at least 1"]),
