@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
+from forebay.errors import UsageError
 from forebay.values import OffsetRange, lineage_of
 from wal.reading import BlockReference, TierCounts
 
@@ -35,7 +36,7 @@ class BatchWork:
     that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: batches that may be in work at
     once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run. ``outputs``:
     those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
-    that it can reach, in order.
+    that it can reach, in order; ``covers``: of a window, its batches before this one.
     """
 
     batch_id: int
@@ -54,6 +55,7 @@ class BatchWork:
     outputs: frozenset[str] = frozenset()
     window_batches: int = 0
     past: tuple[BatchWork, ...] = ()
+    covers: tuple[int, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -78,14 +80,18 @@ class Rows(Protocol):
 
     def read(self) -> Iterator[pa.RecordBatch]: ...
 
+    def over(self, work: BatchWork) -> Rows:
+        """The rows of ``work``, counted with these."""
+
 
 class Batch:
     """The records of one batch interval, given to your job: ``def process(batch): …``.
 
-    Jobs get batches one at a time, in order. When the job returns, the batch is completed and never given again. When
-    it raises, or the driver dies before the completion is durable, the **same batch comes again**: same ``id``, same
-    rows, same order, same partitions. So a job may run more than once for one batch; make its output replace what an
-    earlier run of the same ``id`` wrote (a file or a row named after ``batch.id``, or delete and insert by that id).
+    Jobs get batches in order: one at a time, or ``driver.concurrent_jobs`` of them, begun in order. When the job returns, the
+    batch is completed and never given again. When it raises, or the driver dies before the completion is durable, the **same
+    batch comes again**: same ``id``, same rows, same order, same partitions. So a job may run more than once for one batch;
+    make its output replace what an earlier run of the same ``id`` wrote (a file or a row named after ``batch.id``, or delete
+    and insert by that id).
 
     A person can rewind the stream (``forebay recover --to-batch``): completed batches then run again in a **replay**, with
     the same ``id``, rows, order and partitions, ``rerun`` true and ``replay`` a number that grows with each. A job that
@@ -181,6 +187,38 @@ class Batch:
         """Shows ``written`` with this batch in ``forebay status``. Output helpers call it."""
         self._work.written.append(written)
 
+    def window(self, batches: int) -> Batch:
+        """The records of this batch and of those just before it, ``batches`` together, in order: a Batch with this one's ``id``,
+        ``time`` and ``key``, and the rows and ranges of all. The same on every rerun.
+
+        It may hold fewer: at the beginning of a stream, soon after ``driver.window_batches`` grew, and in a replay that begins
+        where the batches before it are no longer held; ``covered`` says which it holds. Raises UsageError for more than
+        ``driver.window_batches`` + 1.
+        """
+        reach = self._work.window_batches
+        if not 1 <= batches <= reach + 1:
+            raise UsageError(
+                f"batch.window({batches}): past batches stay readable for windows of 1 to {reach + 1} batches; "
+                f"set driver.window_batches = {max(1, batches - 1)} for this one"
+            )
+        past = self._work.past[-(batches - 1) :] if batches > 1 else ()
+        works = (*past, self._work)
+        over = replace(
+            self._work,
+            tasks=tuple(task for work in works for task in work.tasks),
+            lost=frozenset().union(*(work.lost for work in works)),
+            headers=any(work.headers for work in works),
+            topic_ids={life: topic_id for work in works for life, topic_id in work.topic_ids.items()},
+            past=past,
+            covers=tuple(work.batch_id for work in past),
+        )
+        return Batch(over, self._rows.over(over))
+
+    @property
+    def covered(self) -> tuple[int, ...]:
+        """Ids of the batches whose records it hands out, in order: its own alone, but for a window."""
+        return (*self._work.covers, self.id)
+
     @property
     def df(self) -> Any:
         """A ``pyspark.sql.DataFrame`` with exactly the schema of Spark's Kafka source (``timestamp`` is TimestampType).
@@ -226,7 +264,7 @@ class NamedJob:
 
 
 class Engine(Protocol):
-    """Runs jobs. Called from one thread, one batch at a time; ``start`` and ``stop`` may be repeated."""
+    """Runs jobs. ``run`` may be called from several threads, each with another batch; ``start`` and ``stop`` may be repeated."""
 
     @property
     def parallelism(self) -> int:
@@ -238,8 +276,11 @@ class Engine(Protocol):
         """Calls ``job`` with the batch and returns, when it has, how its ranges were read.
 
         Raises what the job raises, and UnreadableBlockError if that is what made it fail. A failed job's tasks are
-        cancelled, and the next ``run`` begins only when none of them is left, so that no late task of an old attempt
-        writes over a new one's output.
+        cancelled, and the next ``run`` of the batch begins only when none of them is left, so that no late task of an old
+        attempt writes over a new one's output.
         """
+
+    def cancel(self) -> None:
+        """Ends, from any thread, what the running jobs have others do for them (Spark's tasks); the jobs then fail."""
 
     def stop(self) -> None: ...

@@ -25,9 +25,11 @@ def following(state: State, in_work: Collection[Run]) -> tuple[Batch | ReplayedB
     return next(((batch, 0) for batch in state.unfinished() if (0, batch.batch_id) not in in_work), None)
 
 
-def window(state: State, batch: Batch | ReplayedBatch, replay: int) -> tuple[Batch | ReplayedBatch, ...]:
+def window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> tuple[Batch | ReplayedBatch, ...]:
     """The batches before ``batch`` that its window can reach, in order: those just before it in its lineage, without a hole,
-    as far as they are held. On every rerun the same, since they stay until it is completed (``State.is_past``)."""
+    as far as they are held. On every rerun the same, since they stay until it is completed (``State.is_past``). ``replay``:
+    whether one runs it.
+    """
     held: dict[int, Batch | ReplayedBatch] = {**state.replay_window} if replay else {**state.batches}
     found: list[Batch | ReplayedBatch] = []
     first = max(numbered(lineage_of(batch.batch_id), 0), batch.batch_id - 1 - state.window_batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -47,8 +48,12 @@ class LocalEngine:
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """As ``driver.batch.Engine.run``."""
         counter = Counter()
-        job(Batch(work, LocalRows(work, read_plan(self._settings, work, self._agent_urls()), counter.add)))
+        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
+        job(Batch(work, LocalRows(work, plan_of, counter.add)))
         return counter.total
+
+    def cancel(self) -> None:
+        """Nothing to cancel: what runs is the job itself."""
 
     def stop(self) -> None:
         """Nothing to stop."""
@@ -67,10 +72,14 @@ class Counter:
 class LocalRows:
     """The rows of one batch, read in this process."""
 
-    def __init__(self, work: BatchWork, plan: ReadPlan, count: Count) -> None:
+    def __init__(self, work: BatchWork, plan_of: Callable[[BatchWork], ReadPlan], count: Count) -> None:
         self._work = work
-        self._plan = plan
+        self._plan_of = plan_of
+        self._plan = plan_of(work)
         self._count = count
+
+    def over(self, work: BatchWork) -> LocalRows:
+        return LocalRows(work, self._plan_of, self._count)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for task in self._work.tasks:

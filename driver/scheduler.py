@@ -190,7 +190,7 @@ class Scheduler:
         return self._work(state, state.batches[work.batch_id])
 
     def _work(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0, reach: bool = True) -> BatchWork:
-        past = window(state, batch, replay)[-self._window_batches :] if reach and self._window_batches else ()
+        past = window(state, batch, replay > 0)[-self._window_batches :] if reach and self._window_batches else ()
         block_ids = [block_id for task in batch.tasks for block_id in task]
         return BatchWork(
             batch_id=batch.batch_id,

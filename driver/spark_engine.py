@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from py4j.clientserver import ClientServer
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -23,11 +26,14 @@ from pyspark.sql.types import (
 )
 
 from driver.batch import Batch, BatchWork, Job
+from driver.batch_order import Run
 from driver.local_engine import LocalRows, read_plan
 from driver.spark_tasks import KafkaRecord, read_in_task, records, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
 from wal.reading import BlockReference, ReadPlan, TierCounts
+
+log = logging.getLogger(__name__)
 
 #: defaults that ``[spark]`` in the configuration overrides
 DEFAULTS = {
@@ -74,8 +80,9 @@ class SparkEngine:
         self._agent_urls = agent_urls
         self._given = session
         self._session = session
+        self._lock = threading.Lock()
         self._attempts = 0
-        self._failed_group: str | None = None
+        self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
 
     @property
@@ -92,69 +99,109 @@ class SparkEngine:
     def start(self) -> None:
         """Starts Spark if no session was given. Raises UsageError if it can't start, for want of Java above all."""
         self._stopping.clear()
-        if self._session is not None:
-            return
+        if self._session is None:
+            self._session = self._make_session()
+        pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
+        if self._settings.driver.concurrent_jobs > 1 and not pinned:
+            raise UsageError(
+                "driver.concurrent_jobs > 1 needs PySpark's pinned threads, by which it tells the tasks of one batch from "
+                "another's: leave PYSPARK_PIN_THREAD out of the environment, or set it to true"
+            )
+
+    def _make_session(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
         for key, value in {**DEFAULTS, **self._settings.spark}.items():
             builder = builder.config(key, value)
         try:
-            self._session = builder.getOrCreate()
+            return builder.getOrCreate()
         except Exception as error:
             raise UsageError(f"Spark can't start (it needs Java 17 or 21): {error}") from error
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """As ``driver.batch.Engine.run``. Raises JobError if the old attempt's tasks don't end in time."""
         context = self.session.sparkContext
-        self._await_old_tasks(context)
-        self._attempts += 1
-        group = f"forebay-batch-{work.batch_id}-{self._attempts}"
-        plan = read_plan(self._settings, work, self._agent_urls())
+        run = (work.replay, work.batch_id)
+        self._await_old_tasks(context, run)
+        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         counts = context.accumulator(TierCounts(), _Counts())
-        batch = Batch(work, _SparkRows(self.session, work, plan, counts))
+        batch = Batch(work, _SparkRows(self.session, work, plan_of, counts))
+        with self._lock:
+            self._attempts += 1
+            group = f"forebay-batch-{work.batch_id}-{self._attempts}"
+            self._groups[run] = group
+        # a property of the thread, and of the threads that the job makes of it
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
-        self._failed_group = group
         try:
             job(batch)
         except Exception as error:
             if self._session is not None:
-                context.cancelJobGroup(group)
+                _cancel(context, group)
             cause = unreadable(error)
             if cause is None or cause is error:
                 raise
             raise cause from error
         else:
-            self._failed_group = None
+            with self._lock:
+                self._groups.pop(run, None)
         finally:
             if self._session is not None:  # the job may have stopped the engine
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type, unused-ignore]
         return counts.value
 
+    def cancel(self) -> None:
+        """As ``driver.batch.Engine.cancel``."""
+        session = self._session
+        if session is None:
+            return
+        with self._lock:
+            groups = list(self._groups.values())
+        for group in groups:
+            _cancel(session.sparkContext, group)
+
     def stop(self) -> None:
-        """Stops Spark, unless the session was given."""
+        """Stops Spark, unless the session was given: then it returns when no task of a failed attempt is left in it, since
+        whoever goes on in this session knows nothing of them."""
         self._stopping.set()
-        if self._given is None and self._session is not None:
+        if self._session is None:
+            return
+        if self._given is None:
             self._session.stop()
             self._session = None
-            self._failed_group = None
+        elif self._session.sparkContext._jsc is not None:
+            for group in self._groups.values():
+                try:
+                    _await_end(self._session.sparkContext, group, threading.Event())
+                except JobError as error:
+                    log.error("%s", error)
+        self._groups.clear()
 
-    def _await_old_tasks(self, context: SparkContext) -> None:
+    def _await_old_tasks(self, context: SparkContext, run: Run) -> None:
         """Returns when no task of the failed attempt runs any more: a late one could write over the retry's output."""
-        group = self._failed_group
+        group = self._groups.get(run)
         if group is None:
             return
-        waited = 0.0
-        while (running := _running_tasks(context, group)) and not self._stopping.is_set():
-            if waited >= OLD_TASKS_SECONDS_MAX:
-                raise JobError(
-                    f"{running} tasks of an earlier attempt still run {waited:.0f} s after they were cancelled"
-                )
-            context.cancelJobGroup(group)
-            self._stopping.wait(_LOOK_SECONDS)
-            waited += _LOOK_SECONDS
-        self._failed_group = None
+        _await_end(context, group, self._stopping)
+        with self._lock:
+            self._groups.pop(run, None)
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """Also what a thread that the job left behind begins later."""
+    java: Any = context._jsc.sc()
+    java.cancelJobGroupAndFutureJobs(group)
+
+
+def _await_end(context: SparkContext, group: str, stopping: threading.Event) -> None:
+    waited = 0.0
+    while (running := _running_tasks(context, group)) and not stopping.is_set():
+        if waited >= OLD_TASKS_SECONDS_MAX:
+            raise JobError(f"{running} tasks of an earlier attempt still run {waited:.0f} s after they were cancelled")
+        _cancel(context, group)
+        stopping.wait(_LOOK_SECONDS)
+        waited += _LOOK_SECONDS
 
 
 def _running_tasks(context: SparkContext, group: str) -> int:
@@ -187,14 +234,20 @@ class _Counts(AccumulatorParam[TierCounts]):
 class _SparkRows:
     """The rows of one batch, read in Spark's tasks."""
 
-    def __init__(self, session: SparkSession, work: BatchWork, plan: ReadPlan, counts: Any) -> None:
+    def __init__(
+        self, session: SparkSession, work: BatchWork, plan_of: Callable[[BatchWork], ReadPlan], counts: Any
+    ) -> None:
         self._session = session
         self._work = work
-        self._plan = plan
+        self._plan_of = plan_of
+        self._plan = plan_of(work)
         self._counts = counts
 
+    def over(self, work: BatchWork) -> _SparkRows:
+        return _SparkRows(self._session, work, self._plan_of, self._counts)
+
     def read(self) -> Iterator[pa.RecordBatch]:
-        return LocalRows(self._work, self._plan, self._counts.add).read()
+        return LocalRows(self._work, self._plan_of, self._counts.add).read()
 
     def arrow(self) -> Any:
         plan, counts = self._plan, self._counts

@@ -15,6 +15,7 @@ from typing import Any
 
 from driver import events as ev
 from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.batch_order import window
 from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.rate import is_significant
@@ -806,14 +807,14 @@ class Tracker:
         return Decision(m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}"), decided)
 
     def _accept_loss(self, request: m.AcceptLossRequest, now: float, now_ms: int) -> Decision:
-        batch = self.state.batches.get(request.batch_id)
+        first = self.state.batches.get(request.batch_id)
         again = self.state.replaying.get(request.batch_id)
-        if again is not None:
-            block_ids = [block_id for task in again.tasks for block_id in task]
-        elif batch is not None and batch.completed_ms is None:
-            block_ids = batch.block_ids
-        else:
+        batch = again or (first if first is not None and first.completed_ms is None else None)
+        if batch is None:
             raise RefusedError(f"batch {request.batch_id} is not an unfinished batch of this stream", "not-found")
+        # a batch also goes on without what it would read in its window: there the loss is its own, not the earlier batch's
+        reach = (*window(self.state, batch, again is not None), batch)
+        block_ids = [block_id for one in reach for task in one.tasks for block_id in task]
         labels = {r.label for b in block_ids for r in self.state.blocks[b].meta.ranges}
         unknown = [label for label in request.ranges if label not in labels]
         if unknown or not request.ranges:
