@@ -17,6 +17,8 @@ from forebay.values import check_name
 
 #: what a child may need beyond its own drain: the answer of a slow store, the end of Spark
 _STOP_MARGIN_SECONDS = 15.0
+#: what a driver gives a job beyond the time for a drain
+_JOB_GRACE_SECONDS = 5.0
 
 
 def log_to_stderr() -> None:
@@ -29,9 +31,14 @@ def log_to_stderr() -> None:
     short_help="Run the driver.", epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over")
 )
 @click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; it will be fenced.")
+@click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="Take in and complete all that Kafka holds now, then drain the receivers and end.",
+)
 @shared_options
 @pass_invocation
-def driver(invocation: Invocation, take_over: bool) -> int:
+def driver(invocation: Invocation, take_over: bool, until_caught_up: bool) -> int:
     """Run the driver: it takes in blocks, makes batches of them and runs the job.
 
     It refuses while another driver's lease is fresh. A driver that was fenced exits with 4 and must not be restarted.
@@ -43,7 +50,7 @@ def driver(invocation: Invocation, take_over: bool) -> int:
         import_jobs(settings, invocation.config_path)
     from driver.main import run
 
-    return run(settings, take_over=take_over)
+    return run(settings, take_over=take_over, until_caught_up=until_caught_up)
 
 
 @click.command(short_help="Run this host's executor agent.", epilog=example("forebay --config forebay.toml agent"))
@@ -114,9 +121,11 @@ def up(invocation: Invocation, folder: Path | None) -> int:
 def children(settings: Settings, config_path: Path, receivers: range) -> list[ChildSpec]:
     """The services of this machine as child processes: driver, agent, and a receiver for each number."""
     base = (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
+    drains = settings.driver.stop == "drain"
+    driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
     drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
     return [
-        ChildSpec("driver", (*base, "driver"), stop_rank=1, stop_seconds=30.0 + _STOP_MARGIN_SECONDS),
+        ChildSpec("driver", (*base, "driver"), stop_rank=1, stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS),
         ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=_STOP_MARGIN_SECONDS),
         *(
             ChildSpec(

@@ -18,7 +18,7 @@ from forebay.errors import UnreachableError, UsageError
 from forebay.http import Direct, application
 from forebay.values import RESERVED_PREFIX, is_reserved
 
-Submit = Callable[[Request | m.ReplayRequest], "Future[Any]"]
+Submit = Callable[[Request | m.ReplayRequest | m.StopRequest], "Future[Any]"]
 
 
 class _Answers:
@@ -64,7 +64,7 @@ def tracker_application(
 
     answers = _Answers()
 
-    async def decided(request: Request | m.ReplayRequest) -> Any:
+    async def decided(request: Request | m.ReplayRequest | m.StopRequest) -> Any:
         receiver_id = getattr(request, "receiver_id", "")
         if is_reserved(receiver_id):
             raise UsageError(
@@ -120,6 +120,10 @@ def tracker_application(
     async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/operator/stop", status_code=200, summary="End the driver, after a drain if asked", tags=["people"])
+    async def stop(data: JSONBody[m.StopRequest]) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
@@ -147,6 +151,7 @@ def tracker_application(
             accept_loss,
             replay,
             fence,
+            stop,
             get_status,
             health,
         ],

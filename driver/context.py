@@ -118,11 +118,12 @@ class IngestContext:
             finally:
                 self._ended.set()
 
-    def stop(self) -> None:
-        """Lets the running job finish, then ends. Returns at once when called in the job, else when it has ended."""
+    def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
+        """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns at once when
+        called in the job, else when it has ended."""
         driver = self._driver
         if driver is not None:
-            driver.stop()
+            driver.stop(drain, timeout_seconds)
         if driver is None or not driver.in_job():
             self._ended.wait()
 

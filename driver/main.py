@@ -22,28 +22,37 @@ from forebay.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, take_over: bool = False) -> int:
-    """Runs the driver until SIGTERM or SIGINT (the running job may finish), a failure, or a newer driver.
+def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False) -> int:
+    """Runs the driver until SIGTERM or SIGINT (the running jobs may finish; what else, ``driver.stop`` says), a failure, or a
+    newer driver; ``until_caught_up``: until all is completed that Kafka held at the start.
 
     Returns the exit code: 0 stopped as told, 1 failed (reason logged), 2 wrong settings, 4 fenced.
     """
     jobs = find_jobs(settings)
     try:
-        with_engine(settings, jobs, take_over)
+        with_engine(settings, jobs, take_over, until_caught_up)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
     return 0
 
 
-def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool) -> None:
+def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool, until_caught_up: bool = False) -> None:
     from forebay.kafka.admin import KafkaAdmin
 
     driver: Driver
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
-        settings, KafkaAdmin(settings.kafka.options), engine, jobs, SystemClock(), version("forebay"), take_over
+        settings,
+        KafkaAdmin(settings.kafka.options),
+        engine,
+        jobs,
+        SystemClock(),
+        version("forebay"),
+        take_over,
+        until_caught_up,
     )
+    driver.overdue = _end_at_once
 
     told, tell = os.pipe()
 
@@ -55,8 +64,10 @@ def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool) -
 
     def stop_when_told() -> None:
         os.read(told, 1)
-        print("forebay driver: stopping when the running job has finished", file=sys.stderr, flush=True)
-        driver.stop()
+        drain = settings.driver.stop == "drain"
+        words = "draining; a second signal stops at once" if drain else "stopping when the running job has finished"
+        print(f"forebay driver: {words}", file=sys.stderr, flush=True)
+        driver.stop(drain)
 
     threading.Thread(target=stop_when_told, name="stop", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -65,12 +76,19 @@ def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool) -
         driver.start()
         print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
         driver.run()
+        print(f"forebay driver: {driver.summary()}", file=sys.stderr, flush=True)
     except FencedError as error:
         # nothing of this process may count any more, and nothing it still does is worth waiting for
         log.error("%s", error)
         raise
     finally:
         driver.close()
+
+
+def _end_at_once(words: str) -> None:
+    """As a second signal: the job that does not end is left in the middle, and its batch comes again."""
+    print(f"forebay driver: ends amid a job that does not: {words}", file=sys.stderr, flush=True)
+    os._exit(0)
 
 
 def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], session: Any = None) -> Engine:

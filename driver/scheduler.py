@@ -158,6 +158,10 @@ class Scheduler:
         except BaseException as error:
             self._fail(error)
 
+    def drain(self) -> None:
+        """From now on no batch is made of nothing."""
+        self._empty_batches = False
+
     def allocate(self, time_ms: int, empty: bool = False) -> None:
         """Makes a batch of what waits, if there is room for one; ``empty``: also of nothing."""
         if self._loop.ask(Allocate(time_ms, self._tasks(), empty)) is not None:

@@ -18,6 +18,7 @@ from driver.allocation import BatchLimits
 from driver.api import tracker_application
 from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
+from driver.catch_up import CatchUp
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.events import Event
@@ -29,6 +30,7 @@ from driver.replay import Horizon, RewindTo, needed
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
+from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
 from driver.tracker import Ask, BeginReplay, Request, Tracker, status
 from forebay.clock import Clock
 from forebay.errors import (
@@ -43,7 +45,14 @@ from forebay.errors import (
 )
 from forebay.http import Server
 from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.messages import ClaimRequest, LookRequest, ReplayRequest
+from forebay.messages import (
+    ClaimRequest,
+    LookRequest,
+    OperatorAnswer,
+    RegisterRequest,
+    ReplayRequest,
+    StopRequest,
+)
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal import layout
@@ -67,6 +76,8 @@ DAMAGED_JOURNAL = (
 )
 #: how often a replay is asked for again because batches moved to the history while it was read
 REPLAY_ATTEMPTS = 10
+#: the longest time that a stop may be given over HTTP
+STOP_SECONDS_MAX = 86_400.0
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
@@ -85,6 +96,7 @@ class Driver:
         clock: Clock,
         release: str,
         take_over: bool = False,
+        until_caught_up: bool = False,
     ) -> None:
         self._settings = settings
         self._admin = admin
@@ -93,6 +105,15 @@ class Driver:
         self._clock = clock
         self._release = release
         self._take_over = take_over
+        self._targets: CatchUp | None = None
+        self._until_caught_up = until_caught_up
+        self._drain: Drain | None = None
+        self._drain_lock = threading.Lock()
+        self._ran = threading.Event()  # no job runs any more
+        self._published: dict[TopicPartition, int] = {}
+        self._before = (0, 0)  # batches and records completed when this driver began
+        #: called when a job goes on after the time for a drain, and what Spark did for it was cancelled
+        self.overdue: Callable[[str], None] = log.error
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
         self._detail = "opening the journal"
@@ -153,6 +174,7 @@ class Driver:
             _sharing(settings, state),
         )
         self._tracker = tracker
+        self._before = (state.batches_completed, state.records_completed)
         again = tracker.pending_actions()
         writer = history.HistoryWriter(
             journal_storage,
@@ -254,9 +276,9 @@ class Driver:
         )
         lease.start()
         self._closing.callback(lambda: lease.abandon() if isinstance(self._failure, FencedError) else lease.stop())
-        housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
-        housekeeping.start()
-        self._closing.callback(housekeeping.join)
+        self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._housekeeping.start()
+        self._closing.callback(self._housekeeping.join)
 
     def _serve(self) -> None:
         self._operator = self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator"))
@@ -265,7 +287,7 @@ class Driver:
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
 
-    def _submit(self, request: Request | ReplayRequest) -> Future[Any]:
+    def _submit(self, request: Request | ReplayRequest | StopRequest) -> Future[Any]:
         if self._loop is None:
             return _refused(self._detail)
         if isinstance(
@@ -273,6 +295,10 @@ class Driver:
         ):  # the history is read beside the deciding thread, which goes on meanwhile
             storage = open_storage(self._settings.driver.journal, self._settings.storage)
             return self._operator.submit(begin_replay, self._loop.ask, storage, self._settings.stream, request)
+        if isinstance(request, StopRequest):
+            return _outcome(self._stop_as_told, request)
+        if isinstance(request, RegisterRequest) and (self._drain is not None or self._stopping.is_set()):
+            return _refused("the driver is stopping: it registers no receivers")
         if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
@@ -295,17 +321,82 @@ class Driver:
             self._scheduler.run()
         except BaseException as error:
             self._fail(error)
+        self._ran.set()
         self._stopping.set()
         if self._failure is not None:
             raise self._failure
+        if self._drain is not None:
+            self._publish_last()
 
-    def stop(self) -> None:
-        """Lets the running job finish and ends. May be called from any thread, also from the job."""
+    def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
+        """Lets the running jobs finish and ends. With ``drain`` registration is refused from now on, receivers drain, and all
+        that was taken in is completed first, within ``timeout_seconds`` (default: ``driver.stop_timeout``); what is not
+        completed then waits for the next driver. Returns at once. May be called from any thread, also from the job, and
+        again: without ``drain`` it ends one that is under way."""
+        if drain and self._scheduler is not None and self._loop is not None:
+            with self._drain_lock:
+                if self._drain is None and not self._stopping.is_set():
+                    self._begin_drain(self._loop, self._scheduler, timeout_seconds)
+            return
         self._stopping.set()
         if self._state != "failed":
             self._state = "stopping"
         if self._scheduler is not None:
             self._scheduler.stop()
+
+    def _begin_drain(self, loop: DriverLoop, scheduler: Scheduler, timeout_seconds: float | None) -> None:
+        tracker, seconds = self._tracker, self._settings.driver.receiver_timeout
+        assert tracker is not None
+        if self._state != "failed":
+            self._state, self._detail = "stopping", "draining"
+        self._drain = Drain(
+            loop.ask,
+            lambda _: remaining(tracker, self._clock.monotonic(), self._started_at, seconds),
+            lambda: scheduler.allocate(self._clock.wall_ms()),
+            self._stopping,
+            self._clock,
+            self._settings.driver.stop_timeout if timeout_seconds is None else timeout_seconds,
+        )
+        scheduler.drain()
+        threading.Thread(target=self._drain_and_stop, args=(self._drain,), name="drain", daemon=True).start()
+
+    def _drain_and_stop(self, drain: Drain) -> None:
+        try:
+            drained = drain.run()
+        except BaseException as error:
+            self._fail(error)
+            return
+        cut_off = not drained and not self._stopping.is_set()
+        self.stop()
+        if not cut_off:
+            return
+        log.warning("the time for draining is over: %s left", drain.left.words)
+        self._engine.cancel()
+        if not self._ran.wait(GRACE_SECONDS):
+            self.overdue(str(self.summary()))
+
+    def summary(self) -> Summary:
+        """What this driver did so far, and after a drain what it left."""
+        state, (batches, records) = self._tracker.state if self._tracker is not None else None, self._before
+        if state is None:
+            return Summary(0, 0)
+        done = (state.batches_completed - batches, state.records_completed - records)
+        drain = self._drain
+        if drain is None:
+            left = Remaining((), len(state.waiting), len(state.unfinished()) + len(state.replaying))
+            return Summary(*done, left=left)
+        return Summary(*done, drain.drained, drain.left)
+
+    def _stop_as_told(self, request: StopRequest) -> OperatorAnswer:
+        limit = f"{STOP_SECONDS_MAX:g}"
+        if not 0 <= request.timeout_seconds <= STOP_SECONDS_MAX:
+            raise UsageError(f"a stop may take 0 to {limit} seconds, not {request.timeout_seconds:g}")
+        if not request.drain:
+            self.stop()
+            return OperatorAnswer(message="stopping when the running jobs have finished")
+        seconds = request.timeout_seconds or self._settings.driver.stop_timeout
+        self.stop(drain=True, timeout_seconds=seconds)
+        return OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")
 
     def in_job(self) -> bool:
         """Whether the calling thread is one that runs jobs: nobody may wait in it for their end."""
@@ -381,7 +472,6 @@ class Driver:
         new partitions, publishes completed positions."""
         try:
             next_discovery = 0.0
-            published: dict[TopicPartition, int] = {}
             while True:
                 now = self._clock.monotonic()
                 try:
@@ -398,16 +488,37 @@ class Driver:
                         next_discovery = now + (self._settings.kafka.discovery_interval if created else 1.0)
                         self._partitions_found = self._partitions_found or self._copied
                         self._settle_state()
-                    published = self._publish(published)
+                    self._published = self._publish(self._published)
+                    self._look_whether_caught_up()
                     self._say("")
                 except (UnreachableError, UnknownTopicError) as error:
                     self._say(f"Kafka: {error}")
                 except StoreError as error:  # no space included
                     self._say(f"WAL: {error}")
-                if self._stopping.wait(ROUND_SECONDS if next_discovery > now + 1 else 0.5):
+                often = next_discovery <= now + 1 or self._until_caught_up
+                if self._stopping.wait(0.5 if often else ROUND_SECONDS):
                     return
         except BaseException as error:
             self._fail(error)
+
+    def _look_whether_caught_up(self) -> None:
+        if not self._until_caught_up or not self._partitions_found or self._drain is not None:
+            return
+        if self._targets is None:
+            lives = self._ask(lambda s: {p.tp: p.life.life for p in s.partitions.values()})
+            self._targets = CatchUp.of(self._admin.ends(lives), lives)
+            log.info("taking all there is up to %s, and ending then", self._targets)
+        elif not self._ask(self._targets.missing):
+            log.info("caught up: all that Kafka held at the start is completed")
+            self.stop(drain=True)
+
+    def _publish_last(self) -> None:
+        """Shows what the drain completed; when the housekeeping has ended."""
+        self._housekeeping.join()
+        try:
+            self._publish(self._published)
+        except ForebayError as error:
+            log.warning("group %s: completed positions could not be shown: %s", self._settings.completed_group, error)
 
     def _copy(self, created: bool) -> None:
         assert self._copies is not None
@@ -528,6 +639,15 @@ def begin_replay(ask: Callable[[Request], Any], storage: Storage, stream: str, r
             if refusal.code != "stale" or last:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _outcome(function: Callable[[Any], Any], argument: Any) -> Future[Any]:
+    outcome: Future[Any] = Future()
+    try:
+        outcome.set_result(function(argument))
+    except ForebayError as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 def _refused(words: str) -> Future[Any]:

@@ -96,6 +96,11 @@ class LearnRate:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginDrain:
+    """The driver is to end, and all receivers are to drain before. → ids of those that are told to."""
+
+
+@dataclass(frozen=True, slots=True)
 class BeginReplay:
     """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's."""
 
@@ -212,6 +217,7 @@ Request = (
     | CompleteOutput
     | KeepWindow
     | LearnRate
+    | BeginDrain
     | BeginReplay
     | CleanLocalCopies
     | CleanSegment
@@ -315,6 +321,7 @@ class Tracker:
             CompleteOutput: self._complete_output,
             KeepWindow: self._keep_window,
             LearnRate: self._learn_rate,
+            BeginDrain: self._begin_drain,
             BeginReplay: self._begin_replay,
             CleanLocalCopies: self._clean_local_copies,
             CleanSegment: self._clean_segment,
@@ -359,6 +366,18 @@ class Tracker:
             rates=rates,
         )
         orders.open.append(command)
+
+    def orders_open(self, receiver_id: str) -> bool:
+        """Whether the receiver has yet to acknowledge a command."""
+        orders = self._orders.get(receiver_id)
+        return orders is not None and bool(orders.open)
+
+    def _begin_drain(self, request: BeginDrain, now: float, now_ms: int) -> Decision:
+        known = self.state.receivers.values()
+        told = tuple(sorted(r.receiver_id for r in known if r.instance_id and not is_reserved(r.receiver_id)))
+        for receiver_id in told:
+            self.order(receiver_id, "drain")
+        return Decision(told)
 
     def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
         for event in decided:

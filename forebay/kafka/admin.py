@@ -163,6 +163,10 @@ class KafkaAdmin:
         high = self._offsets(dict.fromkeys(wanted, _LATEST), IsolationLevel.READ_UNCOMMITTED, timeout_seconds)
         return {tp: (low[tp], high[tp]) for tp in wanted}
 
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a consumer with these options would end now: the last stable offset for ``read_committed``."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST), self._isolation)
+
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """What ``group`` committed, for those of ``partitions`` that it committed anything for.
 
@@ -198,7 +202,7 @@ class KafkaAdmin:
         wanted = list(partitions)
         earliest = dict.fromkeys(wanted, _EARLIEST)
         if policy == "latest":
-            return self._offsets(dict.fromkeys(wanted, _LATEST), self._isolation)
+            return self.ends(wanted)
         if policy == "committed":
             committed = self.committed(group, wanted)
             beginnings = self._offsets(
