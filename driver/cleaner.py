@@ -15,7 +15,7 @@ from driver import history
 from driver.loop import DriverLoop
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
-from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment, KeepWindow
+from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
@@ -47,10 +47,8 @@ class Cleaner:
         failed: Callable[[BaseException], None],
         copies: SnapshotCopies,
         superseded: Callable[[], bool] = lambda: False,
-        window_batches: int = 0,
     ) -> None:
         self._failed = failed
-        self._window_batches = window_batches
         self._copies = copies
         self._superseded = superseded
         self._loop = loop
@@ -85,7 +83,6 @@ class Cleaner:
                 self._act(wait_seconds)
                 wait_seconds = self._pause_seconds
                 self._refuse_if_superseded()
-                self._loop.ask(KeepWindow(self._window_batches))  # before anything is judged by an older one
                 self._archive()
                 self._copies.keep_up()
                 self._loop.ask(CleanLocalCopies())

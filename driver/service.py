@@ -31,7 +31,7 @@ from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import Ask, BeginReplay, Request, Tracker, status
+from driver.tracker import Ask, BeginReplay, KeepWindow, Request, Tracker, status
 from forebay.clock import Clock
 from forebay.errors import (
     CorruptionError,
@@ -238,7 +238,6 @@ class Driver:
             self._fail,
             copies,
             lambda: wal_storage.exists(next_lineage),
-            settings.driver.window_batches,
         )
         scheduler = Scheduler(
             loop,
@@ -257,6 +256,7 @@ class Driver:
             _backpressure(settings, loop, state, self._clock.wall_ms()),
         )
         self._loop, self._scheduler = loop, scheduler
+        loop.submit(KeepWindow(settings.driver.window_batches))  # decided before any batch begins, or is cleaned up
         loop.start()
         self._closing.callback(loop.stop)
         for action in again:

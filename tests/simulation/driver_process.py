@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from driver import history, journal
 from driver.adoption import advanced
+from driver.batch_order import Run, following, window
 from driver.cleaner import Cleaner, due_paths
 from driver.discovery import check_commits
-from driver.events import Event, LifeStart
+from driver.events import Event, LifeStart, ReplayedBatch
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
-from driver.state import State
+from driver.state import Batch, State
 from driver.tracker import (
     ADOPTER,
     Allocate,
@@ -31,6 +32,7 @@ from driver.tracker import (
     Decision,
     DeleteSegment,
     FoundPartitions,
+    KeepWindow,
     Request,
     Tracker,
 )
@@ -72,6 +74,16 @@ class Decided:
     refusal: ForebayError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A batch in work: its blocks by task, and the batches before it that its window reaches."""
+
+    batch_id: int
+    replay: int
+    tasks: tuple[tuple[Block, ...], ...]
+    past: tuple[Work, ...] = ()
+
+
 class DriverProcess:
     """``name``: ``d<number>``, in order of start. Dead once ``killed`` is set or ``ended`` says why."""
 
@@ -88,6 +100,7 @@ class DriverProcess:
         self.queue: deque[Waiting] = deque()
         self._group: list[Waiting] = []
         self._deletes: deque[DeleteSegment] = deque()
+        self._in_work: set[Run] = set()
         self._main = self._run()
         self._next = next(self._main)
         self._tasks: dict[str, Task] = {}
@@ -131,9 +144,9 @@ class DriverProcess:
             return True
         state = self.tracker.state
         if task == "timer":
-            return bool(state.waiting)
-        if task == "job":
-            return bool(state.replaying) or (bool(state.batches) and bool(state.unfinished()))
+            return bool(state.waiting) or self._may_be_empty()
+        if task.startswith("job"):
+            return following(state, self._in_work) is not None
         if task == "discover":
             return True
         if task == "adopt":
@@ -249,7 +262,7 @@ class DriverProcess:
             state,
             self.journal.epoch,
             world.options.on_gap,
-            world.options.max_queued_batches,
+            world.options.max_queued_batches + world.options.concurrent_jobs - 1,
             world.options.retention_ms,
             world.options.retention_bytes,
         )
@@ -257,6 +270,8 @@ class DriverProcess:
 
     def _lead(self) -> None:
         world = self.world
+        if world.options.window_batches != self.tracker.state.window_batches:
+            self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
         self._deletes.extend(self.tracker.pending_actions())
         self._history = world.kinds.history(
             world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
@@ -301,6 +316,7 @@ class DriverProcess:
             "job": self._job(),
             "clean": self._clean(),
             "adopt": self._adopt(),
+            **{f"job{number}": self._job() for number in range(2, world.options.concurrent_jobs + 1)},
         }
         for name, task in tasks.items():
             self._tasks[name] = task
@@ -423,28 +439,54 @@ class DriverProcess:
     def _timer(self) -> Task:
         while True:
             yield "begin"
-            yield Allocate(self.world.wall_ms, self.world.options.tasks)
+            yield Allocate(self.world.wall_ms, self.world.options.tasks, self._may_be_empty())
+
+    def _may_be_empty(self) -> bool:
+        """Not when the faults have ended: there would be no end of batches."""
+        return self.world.options.empty_batches and not self.world.calm
 
     def _job(self) -> Task:
+        """One of ``driver.scheduler``'s workers. It reads the batches of its window too."""
         while True:
             yield "begin"
-            work = yield Ask(_first_unfinished)
+            work = yield Ask(self._begin_batch)
             if work is None:
                 continue
-            batch_id, tasks, replay = work
+            past = []
+            for before in work.past:
+                for task in before.tasks:
+                    for block in task:
+                        yield "read-window"
+                        self._read(block)
+                past.append(before.batch_id)
             rows: list[tuple[tuple[str, ...], ...]] = []
-            for task in tasks:
+            for task in work.tasks:
                 read: list[str] = []
                 for block in task:
                     yield "read"
                     read += self._read(block)
                 rows.append((tuple(b.id for b in task), tuple(read)))
-            self.world.invariants.job_done(self, batch_id, tuple(rows))
+            self.world.invariants.job_done(self, work.batch_id, work.replay, tuple(rows), tuple(past))
             yield "complete"
             try:
-                yield Complete(batch_id, self.world.wall_ms, 1, replay)
+                yield Complete(work.batch_id, self.world.wall_ms, 1, work.replay)
             except RefusedError:
-                raise AssertionError("one job at a time, and each batch once") from None
+                raise AssertionError("each batch is in work once") from None
+            self._in_work.discard((work.replay, work.batch_id))
+
+    def _begin_batch(self, state: State) -> Work | None:
+        """As the scheduler takes a batch into work: in the deciding thread."""
+        found = following(state, self._in_work)
+        if found is None:
+            return None
+        batch, replay = found
+        self._in_work.add((replay, batch.batch_id))
+
+        def held(one: Batch | ReplayedBatch) -> tuple[tuple[Block, ...], ...]:
+            return tuple(tuple(state.blocks[b] for b in task) for task in one.tasks)
+
+        past = tuple(Work(one.batch_id, replay, held(one)) for one in window(state, batch, replay > 0))
+        return Work(batch.batch_id, replay, held(batch), past)
 
     def _read(self, block: Block) -> list[str]:
         """The rows of one block, by handle, from the WAL: ``topic/partition/life/value``."""
@@ -464,7 +506,7 @@ class DriverProcess:
         while True:
             yield "begin"
             yield from self._delete()
-            batches = yield Ask(history.finished)
+            batches = yield Ask(self._finished)
             if batches:
                 yield "archive"
                 try:
@@ -496,6 +538,9 @@ class DriverProcess:
                     yield facts
             yield from self._delete()
 
+    def _finished(self, state: State) -> tuple[history.FinishedBatch, ...]:
+        return history.finished(state)
+
     def _copy(self) -> Task:
         """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
         due = yield Ask(lambda state: copy_due(state, self._limits, self.world.wall_ms))
@@ -522,12 +567,3 @@ class DriverProcess:
 
 def _due_and_named(state: State, limits: Limits, now_ms: int) -> tuple[tuple[str, ...], frozenset[str]]:
     return due_paths(state, limits, now_ms), frozenset(state.index.segments)
-
-
-def _first_unfinished(state: State) -> tuple[int, tuple[tuple[Block, ...], ...], int] | None:
-    """Batch id, its blocks by task, and the replay that runs it (0: none)."""
-    unfinished = [*state.replaying.values()] or state.unfinished()
-    if not unfinished:
-        return None
-    replay = state.replays[-1].replay if state.replaying else 0
-    return unfinished[0].batch_id, tuple(tuple(state.blocks[b] for b in task) for task in unfinished[0].tasks), replay

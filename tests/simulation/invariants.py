@@ -103,6 +103,9 @@ class Invariants:
         self._given_up: dict[str, tuple[int, int]] = {}  # per partition, the gaps and lives that were checked
         self._synced: dict[str, BlockMeta] = {}  # durable, and not known to be accepted
         self._void: set[str] = set()  # blocks that a fenced process made durable
+        self._windows: dict[
+            tuple[int, int], tuple[int, ...]
+        ] = {}  # batch and replay → the batches before it in its window
         self.runs: dict[int, tuple[Any, ...]] = {}  # batch → packing and rows that the job saw
 
     # ---- after every step --------------------------------------------------------------------------------------------
@@ -139,6 +142,22 @@ class Invariants:
             if self.lost:
                 self._rebuilt(self.durable)
             self._check_state(self.durable)
+
+    def _check_batches(self, state: State) -> None:
+        """INV-3: nothing is completed before its job has returned, nor shown as completed before all that was taken in before
+        it is, however the jobs end."""
+        open_blocks = list(state.waiting)
+        for batch in state.batches.values():
+            if batch.completed_ms is None:
+                open_blocks += batch.block_ids
+            elif batch.batch_id not in self.runs:
+                raise InvariantViolation("INV-3", f"batch {batch.batch_id} is completed, and no job returned for it")
+        for held in (r for block_id in open_blocks for r in state.blocks[block_id].meta.ranges):
+            partition = state.partitions[str(held.tp)]
+            if held.life == partition.life.life and held.from_offset < partition.completed:
+                raise InvariantViolation(
+                    "INV-3", f"{partition.tp} is shown as completed beyond {held.label}, which is not"
+                )
 
     def has_copy(self) -> bool:
         self._refresh()
@@ -230,6 +249,7 @@ class Invariants:
                 raise InvariantViolation(
                     "INV-3", f"{partition.tp} is shown as completed to {partition.completed} of {partition.position}"
                 )
+        self._check_batches(state)
         self._check_given_up(state)
         findings = audit.report(state, self.finished).findings
         if findings:
@@ -530,8 +550,21 @@ class Invariants:
         if self._world.wal.exists(path) and (self.durable is None or path not in self.durable.cleaning_segments):
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
 
-    def job_done(self, driver: DriverProcess, batch_id: int, rows: tuple[Any, ...]) -> None:
-        """INV-3: a rerun has the same blocks, rows, order and packing; and only durable batches are given to a job."""
+    def job_done(
+        self, driver: DriverProcess, batch_id: int, replay: int, rows: tuple[Any, ...], past: tuple[int, ...]
+    ) -> None:
+        """INV-3: a rerun has the same blocks, rows, order, packing and window; and only durable batches are given to a job."""
+        window = self._windows.setdefault((batch_id, replay), past)
+        if window != past:
+            raise InvariantViolation("INV-3", f"batch {batch_id} ran with window {window}, and again with {past}")
+        if not replay:
+            rebuilds = driver.tracker.state.rebuilds
+            begun = next((r.batch_count for r in rebuilds if r.lineage == lineage_of(batch_id)), 0)
+            reach = min(self._world.options.window_batches, count_of(batch_id) - begun - 1)
+            if len(past) != reach:
+                raise InvariantViolation(
+                    "INV-8", f"the window of batch {batch_id} reaches {len(past)} batches back, not {reach}"
+                )
         before = self.runs.setdefault(batch_id, rows)
         if before != rows:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")

@@ -17,11 +17,11 @@ from driver import journal, rebuild
 from driver.adoption import Adopter, Orphan, eligible
 from driver.block_index import BlockIndex
 from driver.events import BlockAdded, Event
-from driver.history import FinishedBatch, HistoryWriter
+from driver.history import FinishedBatch, HistoryWriter, finished
 from driver.journal import Journal
-from driver.state import ADOPTER, EndedEpoch, Writer
+from driver.state import ADOPTER, EndedEpoch, State, Writer
 from driver.state import Partition as PartitionState
-from driver.tracker import CleanSegment, Decision, Search, Tracker
+from driver.tracker import CleanSegment, Complete, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
 from forebay.errors import StoreError, TurnedAwayError
@@ -292,6 +292,29 @@ class UncoveredTracker(Tracker):
             return super()._clean_segment(request, now, now_ms)
 
 
+class HighestTracker(Tracker):
+    """Batches run in order, so the end of one is the end of all before it."""
+
+    def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
+        events: tuple[Event, ...] = ()
+        if not request.replay:
+            before = [b.batch_id for b in self.state.unfinished() if b.batch_id < request.batch_id]
+            for batch_id in before:
+                events += super()._complete(replace(request, batch_id=batch_id), now, now_ms).events
+            known = self.state.batches.get(request.batch_id)
+            if known is None or known.completed_ms is not None:
+                return Decision(None, events)
+        last = super()._complete(request, now, now_ms)
+        return replace(last, events=events + last.events)
+
+
+class ForgetfulOfWindowsDriver(DriverProcess):
+    """Archives what is completed, whether the window of a later batch reaches back to it or not."""
+
+    def _finished(self, state: State) -> tuple[FinishedBatch, ...]:
+        return finished(state, windows=False)
+
+
 def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int, cause: str) -> rebuild.Plan:
     """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
     token, from where that begins."""
@@ -339,6 +362,8 @@ MISTAKES = (
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
+    _mistake("completed-with-the-highest", "INV-3", tracker=HighestTracker),
+    _mistake("clean-up-under-a-window", "INV-8", driver=ForgetfulOfWindowsDriver),
     _mistake("reserve-that-turns-completions-away", "progress", driver=TurningAwayDriver),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),

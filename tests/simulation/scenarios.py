@@ -102,6 +102,11 @@ class Script:
         state = self.world.invariants.durable
         return state.batches_completed if state is not None else 0
 
+    def waiting(self) -> bool:
+        """Whether a block is in no batch."""
+        state = self.world.invariants.durable
+        return state is None or bool(state.waiting)
+
     def covered(self) -> bool:
         """Whether both snapshot copies know of all that is released."""
         state = self.world.invariants.durable
@@ -448,6 +453,37 @@ def clean_up_under_a_replay() -> Script:
     return script
 
 
+def completed_with_the_highest() -> Script:
+    """Two batches are in work at once; the later one ends first."""
+    script = Script(concurrent_jobs=2, faults=())
+    script.begin("r1")
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+        script.run(*LOOP, "d1 timer", until=lambda: not script.waiting())
+    script.run(*LOOP, "d1 job:", until=lambda: script.world.can("d1 job:read"))
+    script.run(*LOOP, "d1 job2:", until=lambda: script.world.can("d1 job2:complete"))
+    script.do("d1 job2:complete")
+    script.run(*LOOP, until=lambda: not any(map(script.world.can, LOOP)))
+    return script
+
+
+def clean_up_under_a_window() -> Script:
+    """A batch is completed; the window of the next one reaches back to it when clean-up comes round."""
+    script = Script(segment_bytes=1, window_batches=1, faults=())
+    script.begin("r1")
+    for number in (1, 2):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda number=number: script.position() == 4 * number)  # type: ignore[misc]
+        script.run(*LOOP, "d1 timer", until=lambda: not script.waiting())
+        if number == 1:
+            script.run(*LOOP, "d1 job", until=lambda: script.completed() == 1)
+    for _ in range(12):
+        script.perhaps(*LOOP, *CLEAN, "d1 clean:archive")
+    script.run(*LOOP, "d1 job", until=lambda: script.completed() == 2, optional=True)
+    return script
+
+
 def _replaying(script: Script) -> bool:
     state = script.world.invariants.durable
     return state is not None and bool(state.replaying)
@@ -485,6 +521,8 @@ def rebuild_that_trusts_the_highest_token_alone() -> Script:
 
 SCENARIOS: dict[str, Callable[[], Script]] = {
     "clean-up-under-a-replay": clean_up_under_a_replay,
+    "completed-with-the-highest": completed_with_the_highest,
+    "clean-up-under-a-window": clean_up_under_a_window,
     "rewind-by-seek-alone": rewind_by_seek_alone,
     "answer-before-durable": answer_before_durable,
     "journal-order-unlike-decisions": journal_order_unlike_decisions,

@@ -69,6 +69,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wal_reserve_bytes: int = 0
     stays_full: bool = False  # a full disk is not made larger when the faults end: what is completed must free it
     faults: tuple[str, ...] = FAULTS
+    concurrent_jobs: int = 1
+    window_batches: int = 0
+    empty_batches: bool = False
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
     @classmethod
@@ -93,6 +96,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             wal_objects=random.random() < 0.5,
             journal_reserve_bytes=random.choice((0, 0, 0, 400)),
             wal_reserve_bytes=random.choice((0, 0, 0, 400)),
+            concurrent_jobs=random.choice((1, 1, 2, 3)),
+            window_batches=random.choice((0, 0, 1, 2)),
+            empty_batches=random.random() < 0.2,
         )
 
 
