@@ -11,6 +11,7 @@ from typing import Any
 from driver.batch import Job, NamedJob
 from driver.main import find_jobs, make_engine
 from driver.service import Driver
+from driver.stopping import Summary
 from forebay.clock import SystemClock
 from forebay.errors import UsageError
 from forebay.settings import Settings, load
@@ -57,6 +58,11 @@ class IngestContext:
     def url(self) -> str:
         """Where receivers, agents and people reach the tracker; "" before ``start``."""
         return self._driver.url if self._driver is not None else ""
+
+    @property
+    def summary(self) -> Summary:
+        """What was done since ``start``, and after a stop with ``drain`` what it left."""
+        return self._driver.summary() if self._driver is not None else Summary(0, 0)
 
     def foreach_batch(self, job: Job, name: str | None = None) -> IngestContext:
         """Names the job and starts; or, with a ``name``, one of several outputs of each batch, made in the order named, which

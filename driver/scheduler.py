@@ -148,10 +148,14 @@ class Scheduler:
             self._timer.join()
 
     def _tick(self) -> None:
+        last = 0.0
         try:
             while not self._stopping.is_set():
                 now = self._clock.wall_ms() / 1000.0
                 due = (now // self._interval + 1) * self._interval
+                if abs(due - last) < self._interval / 2:  # it woke a moment before the wall clock got there
+                    due += self._interval
+                last = due
                 if self._stopping.wait(max(0.0, due - now)):
                     return
                 self.allocate(round(due * 1000), self._empty_batches)

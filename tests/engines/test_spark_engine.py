@@ -224,6 +224,65 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
     actions[0].join()
 
 
+def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(
+    engine: SparkEngine, stored: Stored, tmp_path: Path
+) -> None:
+    """A batch that fails cancels its own tasks, also those that a thread it left behind begins later, and no other's."""
+    references = [stored.add(*block({("a", 0): filler(2, start=2 * n)}, sequence=n + 1)) for n in range(2)]
+    slow, failing = (BatchWork(1 << 40 | n, n, 0, False, ((references[n - 1],),), concurrent_jobs=2) for n in (1, 2))
+    context = engine.session.sparkContext
+    ended: list[str] = []
+    late = threading.Event()
+    left_behind: list[threading.Thread] = []
+
+    def linger(rows: Any) -> Any:
+        (tmp_path / f"offset-{next(iter(rows)).column('offset')[0]}").touch()
+        time.sleep(60)
+        return iter([1])
+
+    def endless(batch: Batch) -> None:
+        batch.arrow.mapPartitions(linger).count()
+
+    def run_slow() -> None:
+        try:
+            engine.run(slow, endless)
+        except Py4JError:
+            ended.append("cancelled")
+
+    def fail(batch: Batch) -> None:
+        def act_late() -> None:
+            late.wait(30)
+            try:
+                batch.arrow.count()
+            except Py4JError:
+                ended.append("late")
+
+        for target in (lambda: _quietly(lambda: endless(batch)), act_late):
+            left_behind.append(InheritableThread(target=target))
+            left_behind[-1].start()
+        _until((tmp_path / "offset-2").exists)
+        raise ValueError("no")
+
+    thread = threading.Thread(target=run_slow)
+    thread.start()
+    _until((tmp_path / "offset-0").exists)
+    with pytest.raises(ValueError, match="no"):
+        engine.run(failing, fail)
+    group = f"forebay-batch-{slow.batch_id}-1"
+    seen: list[int] = []
+    engine.run(failing, lambda batch: seen.append(batch.arrow.count()))
+    assert seen == [1]
+    assert _running_tasks(context, group) == 1, "the other batch goes on"
+    late.set()
+    engine.cancel()
+    for one in (*left_behind, thread):
+        one.join(60)
+        assert not one.is_alive()
+    assert sorted(ended) == ["cancelled", "late"]
+    engine.stop()
+    assert _running_tasks(context, group) == 0, "a given session is left without tasks of the jobs that failed in it"
+
+
 def _until(condition: Any) -> None:
     """Returns when ``condition`` holds: a mark left by a task in another process."""
     while not condition():
