@@ -55,7 +55,7 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
         news = tracker.receiver_news.get(name)
         if now - (news.at if news is not None else since) > receiver_timeout:
             continue
-        if name in owners or (news is not None and tracker.orders_open(name)):
+        if name in owners or (news is not None and tracker.is_to_drain(name)):
             at_work.append(name)
     return Remaining(tuple(sorted(at_work)), len(state.waiting), len(state.unfinished()) + len(state.replaying))
 

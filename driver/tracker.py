@@ -367,10 +367,10 @@ class Tracker:
         )
         orders.open.append(command)
 
-    def orders_open(self, receiver_id: str) -> bool:
-        """Whether the receiver has yet to acknowledge a command."""
+    def is_to_drain(self, receiver_id: str) -> bool:
+        """Whether the receiver has yet to acknowledge that it is to drain."""
         orders = self._orders.get(receiver_id)
-        return orders is not None and bool(orders.open)
+        return orders is not None and any(command.kind == "drain" for command in orders.open)
 
     def _begin_drain(self, request: BeginDrain, now: float, now_ms: int) -> Decision:
         known = self.state.receivers.values()
