@@ -57,13 +57,18 @@ def driver(invocation: Invocation, take_over: bool, until_caught_up: bool) -> in
 @shared_options
 @pass_invocation
 def agent(invocation: Invocation) -> int:
-    """Run the executor agent: it keeps this host's blocks, serves them and deletes them on the driver's word."""
+    """Run the executor agent: it keeps this host's blocks, serves them and deletes them on the driver's word.
+
+    With receiver.mode = "managed" it also runs the receivers that the driver places on this host, up to agent.capacity; they
+    drain when it is stopped, and die with it when it is killed.
+    """
     settings = invocation.settings()
     log_to_stderr()
     require_writable("agent.blocks", settings.agent.blocks)
     from executor_agent.main import run
 
-    return run(settings)
+    managed = settings.receiver.mode == "managed"
+    return run(settings, (*_base(invocation.config_path), "receiver", "--id") if managed else ())
 
 
 @click.command(short_help="Run one receiver.", epilog=example("forebay --config forebay.toml receiver --id r1"))
@@ -105,7 +110,8 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
 def up(invocation: Invocation, folder: Path | None) -> int:
     """Run driver, agent and all receivers of this machine, and restart what dies.
 
-    SIGTERM or Ctrl-C stops all: receivers drain first, then the driver, then the agent; a second one kills. What exited
+    With receiver.mode = "managed" the agent runs the receivers that the driver places on it. SIGTERM or Ctrl-C stops all:
+    receivers drain first, then the driver, then the agent; a second one kills. What exited
     with 4 (fenced) stays down; what exited with 2 (wrong use) stops all, since they share the configuration.
     """
     settings = invocation.settings()
@@ -118,14 +124,24 @@ def up(invocation: Invocation, folder: Path | None) -> int:
         return supervisor.run()
 
 
+def _base(config_path: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
+
+
 def children(settings: Settings, config_path: Path, receivers: range) -> list[ChildSpec]:
-    """The services of this machine as child processes: driver, agent, and a receiver for each number."""
-    base = (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
+    """The services of this machine as child processes: driver, agent, and a receiver for each number; without receivers where
+    these are managed, since the agent runs them, and they drain while there is a driver to report to."""
+    base = _base(config_path)
     drains = settings.driver.stop == "drain"
     driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
     drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
+    driver_child = ChildSpec(
+        "driver", (*base, "driver"), stop_rank=1, stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS
+    )
+    if settings.receiver.mode == "managed":
+        return [driver_child, ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds)]
     return [
-        ChildSpec("driver", (*base, "driver"), stop_rank=1, stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS),
+        driver_child,
         ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=_STOP_MARGIN_SECONDS),
         *(
             ChildSpec(

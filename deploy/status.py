@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
-from forebay.messages import StatusAnswer, TrackedBatch, TrackedReplay
+from deploy.supervision import described
+from forebay.messages import ErrorNote, StatusAnswer, TrackedBatch, TrackedReplay
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusA
 def needs_a_person(answer: StatusAnswer) -> list[str]:
     """A sentence for each thing that does not mend itself."""
     found = [partition.trouble for partition in answer.partitions if partition.trouble]
+    found += [receiver.trouble for receiver in answer.managed if receiver.trouble]
     found += [f"batch {b.batch_id} can't be read: {b.detail}" for b in answer.batches if b.state == "unreadable"]
     if answer.state == "failed":
         found.append(f"the driver failed: {answer.detail}")
@@ -130,6 +132,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                                     for n, count in r.counters.items()
                                     if count and not n.startswith("wal_")
                                 ),
+                                *(_error(e) for e in r.errors),
                             ],
                         )
                     ),
@@ -137,9 +140,10 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 for r in answer.receivers
             ],
         ),
+        *([_managed(answer)] if answer.managed else []),
         table(
             "Agents",
-            ("host", "url", "silent", "blocks", "used", "free"),
+            ("host", "url", "silent", "blocks", "used", "free", "room for", "labels"),
             [
                 (
                     a.host,
@@ -148,6 +152,8 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     a.blocks,
                     bytes_text(a.used_bytes),
                     bytes_text(a.free_bytes),
+                    f"{a.capacity} receivers" if a.capacity else "-",
+                    ", ".join(a.labels) or "-",
                 )
                 for a in answer.agents
             ],
@@ -182,6 +188,32 @@ def _replay(replay: TrackedReplay | None) -> str:
         f"{replay.replay}: {replay.completed} of {replay.batches} batches done, from {replay.first_id} to {replay.last_id}; "
         f"asked for by {replay.cause}"
     )
+
+
+def _managed(answer: StatusAnswer) -> Group:
+    from deploy.table import table
+
+    return table(
+        "Managed receivers",
+        ("receiver", "state", "host", "process", "restarts", "last exit", "detail"),
+        [
+            (
+                r.receiver_id,
+                r.state,
+                f"{r.host} → {r.moves_to}" if r.moves_to else r.host or "-",
+                r.pid or "-",
+                r.restarts,
+                "-" if r.exit_code is None else described(r.exit_code),
+                r.detail,
+            )
+            for r in answer.managed
+        ],
+    )
+
+
+def _error(error: ErrorNote) -> str:
+    times = "" if error.count == 1 else f"{error.count} times, last "
+    return f"{error.words} ({times}{error.seconds_ago:.0f} s ago)"
 
 
 def _silence(seconds: float) -> str:

@@ -26,12 +26,13 @@ from driver.lease import LeaseKeeper, wait_until_stale
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
+from driver.receiver_life import ManagedReceivers
 from driver.replay import Horizon, RewindTo, needed
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import Ask, BeginReplay, KeepWindow, Request, Tracker, status
+from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker, status
 from forebay.clock import Clock
 from forebay.errors import (
     CorruptionError,
@@ -54,7 +55,7 @@ from forebay.messages import (
     StopRequest,
 )
 from forebay.settings import Settings
-from forebay.values import TopicPartition, lineage_of
+from forebay.values import TopicPartition, lineage_of, managed_ordinal
 from wal import layout
 from wal.encryption import load_keys
 from wal.probe import probe
@@ -172,6 +173,7 @@ class Driver:
             int(settings.wal.retention_size),
             BatchLimits(settings.driver.max_batch_records, settings.driver.max_batch_bytes),
             _sharing(settings, state),
+            _managed(settings, state, opened.epoch),
         )
         self._tracker = tracker
         self._before = (state.batches_completed, state.records_completed)
@@ -276,6 +278,9 @@ class Driver:
         )
         lease.start()
         self._closing.callback(lambda: lease.abandon() if isinstance(self._failure, FencedError) else lease.stop())
+        placing = threading.Thread(target=self._keep_receivers, name="placing", daemon=True)
+        placing.start()
+        self._closing.callback(placing.join)
         self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         self._housekeeping.start()
         self._closing.callback(self._housekeeping.join)
@@ -465,6 +470,18 @@ class Driver:
         agents = list(tracker.agent_news.values()) if tracker else []
         return {a.heartbeat.host: a.heartbeat.url for a in agents if a.at >= since}
 
+    # ---- receivers -----------------------------------------------------------------------------------------------
+
+    def _keep_receivers(self) -> None:
+        """Where managed receivers run, and whether they do, is looked at in the deciding thread, once per interval."""
+        assert self._loop is not None
+        try:
+            while not self._stopping.wait(self._settings.driver.placing_interval):
+                for words in self._loop.ask(PlaceReceivers()):
+                    log.info("receiver %s", words)
+        except BaseException as error:
+            self._fail(error)
+
     # ---- housekeeping --------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
@@ -610,6 +627,27 @@ def _backpressure(settings: Settings, loop: DriverLoop, state: State, now_ms: in
         driver.backpressure_min_rate,
     )
     return Backpressure(loop, gains, driver.batch_interval, state.learned, now_ms).completed
+
+
+def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedReceivers:
+    """Those that this driver keeps, with the hosts where the journal says that they ran last."""
+    managed = settings.receiver.mode == "managed"
+    known = {
+        number: receiver.host
+        for receiver in state.receivers.values()
+        if receiver.instance_id and (number := managed_ordinal(settings.stream, receiver.receiver_id)) is not None
+    }
+    return ManagedReceivers(
+        settings.stream,
+        driver_epoch,
+        settings.receiver.count if managed else 0,
+        known if managed else {},
+        preferred=settings.receiver.preferred_hosts,
+        hosts_wait_seconds=settings.receiver.hosts_wait,
+        moves_max=settings.receiver.moves_max,
+        timeout_seconds=settings.driver.receiver_timeout,
+        round_seconds=settings.driver.placing_interval,
+    )
 
 
 def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:

@@ -20,6 +20,7 @@ from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
+from driver.receiver_life import ManagedReceivers
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
 from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
@@ -189,6 +190,18 @@ class AdoptionHindered:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceReceivers:
+    """A placing interval has passed. → what changed of managed receivers since the last one, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantReceivers:
+    """Keep ``count`` managed receivers from now on; 0: all drain. Nothing where they are static."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
 
@@ -224,6 +237,8 @@ Request = (
     | CleanedUp
     | Archived
     | Copied
+    | PlaceReceivers
+    | WantReceivers
     | Ask
 )
 
@@ -273,7 +288,7 @@ class _Orders:
 class Tracker:
     """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
     the WAL holds more than ``retention_bytes`` (0: no limit). ``sharing``: of the rate that was learned; None: receivers are
-    held to no rate."""
+    held to no rate. ``managed``: the receivers that it keeps; None: none."""
 
     def __init__(
         self,
@@ -285,11 +300,13 @@ class Tracker:
         retention_bytes: int = 0,
         batch_limits: BatchLimits = UNLIMITED,
         sharing: RateSharing | None = None,
+        managed: ManagedReceivers | None = None,
     ) -> None:
         self.state = state
         self.driver_epoch = driver_epoch
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
+        self.managed = managed or ManagedReceivers(state.stream, driver_epoch, 0, {})
         self.hindered: dict[TopicPartition, str] = {}  # why adoption can't go on
         self._outdated = _outdated(state)  # where each receiver may still write under tokens that others have ended
         self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
@@ -328,6 +345,8 @@ class Tracker:
             CleanedUp: self._cleaned_up,
             Archived: self._archived,
             Copied: self._copied,
+            PlaceReceivers: self._place_receivers,
+            WantReceivers: self._want_receivers,
             Ask: self._ask,
         }
 
@@ -797,7 +816,20 @@ class Tracker:
             for c in mine
             if c.number not in done
         )
+        commands += self.managed.heard(request, now)
         return Decision(m.AgentHeartbeatAnswer(driver_epoch=self.driver_epoch, commands=commands), decided)
+
+    def _place_receivers(self, request: PlaceReceivers, now: float, now_ms: int) -> Decision:
+        self.managed.look(
+            now,
+            {host: news.at for host, news in self.agent_news.items()},
+            {receiver_id: news.at for receiver_id, news in self.receiver_news.items()},
+        )
+        return Decision(tuple(self.managed.notes()))
+
+    def _want_receivers(self, request: WantReceivers, now: float, now_ms: int) -> Decision:
+        self.managed.want(request.count, now)
+        return Decision()
 
     # ---- people ------------------------------------------------------------------------------------------------------
 
@@ -1164,6 +1196,7 @@ def status(
                 records=heard.heartbeat.records if heard is not None else 0,
                 counters=heard.heartbeat.counters if heard is not None else {},
                 rate=heard.heartbeat.rate if heard is not None else 0.0,
+                errors=heard.heartbeat.errors if heard is not None else (),
             )
         )
     agents = [
@@ -1174,6 +1207,8 @@ def status(
             blocks=a.heartbeat.blocks,
             used_bytes=a.heartbeat.used_bytes,
             free_bytes=a.heartbeat.free_bytes,
+            labels=a.heartbeat.labels,
+            capacity=a.heartbeat.capacity,
         )
         for a in tracker.agent_news.values()
     ]
@@ -1205,6 +1240,7 @@ def status(
         replay=_tracked_replay(state),
         backpressure=tracker.sharing is not None,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
+        managed=tuple(tracker.managed.status(now)),
     )
 
 

@@ -37,6 +37,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int
     refused_commands: int
     silent_driver: str
+    receivers: tuple[m.ReceiverProcess, ...] = ()
 
 
 def agent_application(store: BlockStore, status: Callable[[], AgentStatus], release: str) -> Litestar:

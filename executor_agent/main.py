@@ -8,12 +8,14 @@ import signal
 import socket
 import sys
 import uuid
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import FrameType
 from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
+from executor_agent.receivers import Receivers
 from executor_agent.service import Heartbeat
 from executor_agent.store import BlockStore
 from forebay.clock import SystemClock
@@ -24,24 +26,39 @@ from forebay.values import check_name
 
 log = logging.getLogger(__name__)
 
+#: what a receiver may need beyond its own drain: the answer of a slow store
+STOP_MARGIN_SECONDS = 5.0
+
 
 class Agent:
     """The parts of one agent put together. Entering opens the store, serves it and begins the heartbeat.
 
-    ``url``: where it listens, known when entered. Entering raises UsageError (directory, host, port).
+    ``url``: where it listens, known when entered. Entering raises UsageError (directory, host, port). ``receiver_command``:
+    what starts a receiver when its id is added; () if this agent shall run none.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, receiver_command: Sequence[str] = ()) -> None:
         self._settings = settings
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
         self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock())
         self._client = Client(settings.driver.url)
+        self.receivers = Receivers(
+            settings.stream,
+            receiver_command,
+            settings.agent.capacity,
+            settings.receiver.drain_timeout + STOP_MARGIN_SECONDS,
+            SystemClock(),
+            # a receiver's local copies lie in the directory of this agent, so its host is this one's
+            {**os.environ, "FOREBAY__RECEIVER__HOST": self._host},
+        )
         self.heartbeat = Heartbeat(
             self.store,
+            self.receivers,
             self._client,
             stream=settings.stream,
             host=self._host,
+            labels=settings.agent.labels,
             instance_id=uuid.uuid4().hex,
             interval_seconds=settings.agent.heartbeat_interval,
         )
@@ -65,6 +82,7 @@ class Agent:
             deleted=self.heartbeat.deleted,
             refused_commands=self.heartbeat.refused,
             silent_driver=self.heartbeat.silent_driver,
+            receivers=self.receivers.processes(),
         )
 
     def __enter__(self) -> Agent:
@@ -80,6 +98,9 @@ class Agent:
             self.heartbeat.url = reached_at(self._server.url, self._host)
             opening.callback(self.heartbeat.stop)
             self.heartbeat.start()
+            opening.callback(
+                self.receivers.stop
+            )  # while the driver is told, and before the thread ends that started them
             self._open = opening.pop_all()
         return self
 
@@ -93,8 +114,11 @@ def reached_at(listens_at: str, host: str) -> str:
     return f"http://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
 
 
-def run(settings: Settings) -> int:
-    """Runs the agent until SIGTERM or SIGINT. Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed."""
+def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
+    """Runs the agent until SIGTERM or SIGINT; its receivers drain first.
+
+    Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed.
+    """
     told, tell = os.pipe()
 
     def told_to_stop(number: int, _: FrameType | None) -> None:
@@ -105,7 +129,7 @@ def run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told_to_stop)
     try:
-        with Agent(settings) as agent:
+        with Agent(settings, receiver_command) as agent:
             print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)
             os.read(told, 1)
     except ForebayError as error:

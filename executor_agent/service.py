@@ -1,4 +1,5 @@
-"""The agent's heartbeat: tells the driver how the store stands, and deletes what the driver says (INV-8)."""
+"""The agent's heartbeat: tells the driver how the store and the host's receivers stand, deletes what the driver says (INV-8),
+and has receivers started and ended by its word."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from executor_agent.commands import block_names, orders
+from executor_agent.receivers import KINDS, Receivers
 from executor_agent.store import BlockStore
 from forebay import failpoints
 from forebay.errors import FencedError, ForebayError
@@ -36,9 +38,20 @@ class Heartbeat:
     """
 
     def __init__(
-        self, store: BlockStore, driver: Driver, *, stream: str, host: str, instance_id: str, interval_seconds: float
+        self,
+        store: BlockStore,
+        receivers: Receivers,
+        driver: Driver,
+        *,
+        stream: str,
+        host: str,
+        labels: tuple[str, ...],
+        instance_id: str,
+        interval_seconds: float,
     ) -> None:
         self._store = store
+        self._receivers = receivers
+        self._labels = labels
         self._driver = driver
         self._stream = stream
         self._host = host
@@ -63,7 +76,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the exchange in flight has ended."""
+        """Returns when the exchange in flight has ended, and the driver, if it answers, knows that no receiver runs here."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -85,6 +98,11 @@ class Heartbeat:
                 self.silent_driver = ""
                 delay = self._interval_seconds
             self._stopping.wait(delay)
+        if self._receivers.processes() and not self.silent_driver:
+            try:
+                self.beat()  # its receivers are started elsewhere at once, and not when the host counts as lost
+            except (ForebayError, OSError, msgspec.DecodeError) as error:
+                log.warning("the last heartbeat: %s", error)
 
     def beat(self) -> None:
         """One heartbeat and what its answer asks for. Raises ForebayError; what was not done is asked for again."""
@@ -102,6 +120,9 @@ class Heartbeat:
                 for name in usage.old_blocks
                 if name.startswith(f"{self._stream}/")
             ),
+            labels=self._labels,
+            capacity=self._receivers.capacity,
+            receivers=self._receivers.processes(),
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
         self._acknowledged = 0
@@ -111,8 +132,12 @@ class Heartbeat:
             self._driver_epoch = decided.driver_epoch
         self.refused += len(decided.refused)
         for command in decided.commands:
-            self._obey(command)
-            self._acknowledged = command.version
+            if command.kind in KINDS:
+                self._receivers.obey(command)
+        for command in decided.commands:
+            if command.kind not in KINDS:
+                self._obey(command)
+                self._acknowledged = command.version
         if answer.driver_epoch < decided.driver_epoch:
             raise FencedError(
                 f"the driver that answers has epoch {answer.driver_epoch}, {decided.driver_epoch} was seen: not obeyed"

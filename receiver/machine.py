@@ -39,6 +39,10 @@ REPORT_RANGES_MAX = 10_000
 COMMITS_FAILED_TOLD = 3
 #: a store that has said nothing, not even that it failed, for so many times ``store_timeout`` hangs
 STORE_PATIENCE = 2.0
+#: a polling thread that has not come round for so long hangs; a synchronous commit may take that
+POLL_PATIENCE_SECONDS = 5.0
+#: errors that a heartbeat tells, and the characters of each
+ERRORS_MAX, ERROR_WORDS_MAX = 5, 300
 #: an answer that did not come within so many times ``report_timeout`` is taken for lost
 ANSWER_PATIENCE = 3.0
 
@@ -52,6 +56,14 @@ class _Sealed:
     checked: bool  # topic ids were read after its last poll, and are those of the claims
     sealed_at: float
     stored: Block | None = None
+
+
+@dataclass(slots=True)
+class _Error:
+    """What went wrong and ended nothing: how often, and when last."""
+
+    count: int
+    at: float
 
 
 @dataclass(slots=True)
@@ -111,6 +123,9 @@ class ReceiverMachine:
         self._check_obstacle = ""
         self._heartbeat_at = 0.0
         self._beating = False
+        self._polled_at = 0.0
+        self._errors: dict[str, _Error] = {}  # by their words, the latest last
+        self._now = 0.0
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
         self._no_space = ""
@@ -211,6 +226,7 @@ class ReceiverMachine:
         """What to do about ``event`` at ``now`` (seconds, never going back). After an ``Exit`` nothing is done."""
         if self._ended:
             return []
+        self._now = now
         handler: Callable[[Any, float], None] = getattr(self, _HANDLERS[type(event)])
         handler(event, now)
         self._progress(now)
@@ -223,6 +239,16 @@ class ReceiverMachine:
 
     def _note(self, text: str, warning: bool = False) -> None:
         self._do(act.Note(text, warning))
+        if warning:
+            self._remember(text)
+
+    def _remember(self, text: str) -> None:
+        """An error that does not end the process rides on its heartbeats (INV-6: the last few)."""
+        words = text[:ERROR_WORDS_MAX]
+        known = self._errors.pop(words, None)
+        self._errors[words] = _Error(known.count + 1 if known is not None else 1, self._now)
+        while len(self._errors) > ERRORS_MAX:
+            del self._errors[next(iter(self._errors))]
 
     def _exit(self, code: int, reason: str) -> None:
         self._do(act.Exit(code, reason))
@@ -307,7 +333,8 @@ class ReceiverMachine:
         self._broker_error = event.error
 
     def _tick(self, event: inp.Tick, now: float) -> None:
-        """``_progress`` does it all."""
+        """``_progress`` does the rest."""
+        self._polled_at = now
 
     def _expire(self, now: float) -> None:
         patience = ANSWER_PATIENCE * self._settings.report_timeout
@@ -610,6 +637,7 @@ class ReceiverMachine:
     # ---- what is polled ----------------------------------------------------------------------------------------------
 
     def _polled(self, event: inp.Polled, now: float) -> None:
+        self._polled_at = now
         for item in event.items:
             partition = self._partitions.get(item.tp)
             # Rule 3: a poll may still return what was fetched before a rebalance or a new claim.
@@ -1073,7 +1101,8 @@ class ReceiverMachine:
             self._acknowledged = 0  # a new driver counts its commands anew
 
     def _beat(self, now: float) -> None:
-        if self._beating or now < self._heartbeat_at:
+        # a poll that hangs is silence, whatever the other threads still do: that is how the driver finds it
+        if self._beating or now < self._heartbeat_at or now - self._polled_at > POLL_PATIENCE_SECONDS:
             return
         self._beating = True
         self._heartbeat_at = now + self._settings.heartbeat_interval
@@ -1090,6 +1119,10 @@ class ReceiverMachine:
             claims_done=min(self._claims_open) - 1 if self._claims_open else self._claims,
             holding=self._holding(),
             rate=self._throttle.rate,
+            errors=tuple(
+                messages.ErrorNote(words=words, count=error.count, seconds_ago=round(now - error.at, 1))
+                for words, error in self._errors.items()
+            ),
         )
         self._do(act.Heartbeat(self._ask(now, self._beat_answered, self._beat_failed), message))
 
