@@ -21,8 +21,9 @@ from forebay.values import managed_id, managed_ordinal
 #: after so many failures in a row on one host, another one is taken if there is one with room, for so long
 FAILURES_MAX = 3
 AVOID_SECONDS = 600.0
-#: one that has never been heard has so many times the receiver time-out: it opens its store and waits for the driver first
-START_PATIENCE = 3.0
+#: one that has never been heard has so many times the receiver time-out, and at least so long: it starts Python, opens its
+#: store and waits for the driver first, on a host that may be busy
+START_PATIENCE, START_PATIENCE_SECONDS_MIN = 3.0, 60.0
 #: a round that comes late (the driver waited for space) counts as no more than so many intervals of silence
 LATE_ROUNDS_MAX = 2.0
 
@@ -123,6 +124,7 @@ class ManagedReceivers:
         timeout_seconds: float = 30.0,
         round_seconds: float = 1.0,
         policy: RestartPolicy | None = None,
+        avoid_seconds: float = AVOID_SECONDS,
     ) -> None:
         self._stream = stream
         self._driver_epoch = driver_epoch
@@ -131,8 +133,10 @@ class ManagedReceivers:
         self._hosts_wait_seconds = hosts_wait_seconds
         self._moves_max = moves_max
         self._timeout_seconds = timeout_seconds
+        self._start_patience_seconds = max(START_PATIENCE * timeout_seconds, START_PATIENCE_SECONDS_MIN)
         self._round_seconds = round_seconds
         self._policy = policy or RestartPolicy()
+        self._avoid_seconds = avoid_seconds
         self._versions = 0
         self._looked_at: float | None = None
         self._share_at = 0.0  # hosts are waited for until then
@@ -254,7 +258,7 @@ class ManagedReceivers:
         receiver.due_at = now + self._policy.delay_seconds(sum(receiver.failures.values()))
         receiver.restarts += 1
         if failures >= FAILURES_MAX:
-            receiver.avoided[receiver.host] = now + AVOID_SECONDS
+            receiver.avoided[receiver.host] = now + self._avoid_seconds
 
     # ---- what is to be done ------------------------------------------------------------------------------------------
 
@@ -316,7 +320,7 @@ class ManagedReceivers:
         heard_at = receivers_heard_at.get(receiver.receiver_id)
         silent_seconds = receiver.silence.after(passed, heard_at)
         known = heard_at is not None and heard_at >= receiver.began_at
-        patience_seconds = self._timeout_seconds * (1.0 if known else START_PATIENCE)
+        patience_seconds = self._timeout_seconds if known else self._start_patience_seconds
         if receiver.host in lost and (silent_seconds > self._timeout_seconds or not receiver.has_process):
             self._give_up(receiver, now, f"host {receiver.host} is not heard any more")
         elif receiver.kill and silent_seconds > patience_seconds + self._timeout_seconds:
@@ -330,7 +334,7 @@ class ManagedReceivers:
         ):
             self._happen(receiver, Happened.HANGS, now, f"silent for {silent_seconds:.0f} s")
             receiver.kill = True
-            receiver.avoided[receiver.host] = now + AVOID_SECONDS
+            receiver.avoided[receiver.host] = now + self._avoid_seconds
             receiver.detail = f"it said nothing for {silent_seconds:.0f} s"
 
     def _give_up(self, receiver: _Receiver, now: float, words: str) -> None:

@@ -167,6 +167,12 @@ class Cluster:
         """Makes a receiver known; :meth:`start` starts it."""
         self._services[name] = _Service(name, ("receiver", "--id", name))
 
+    def start_agent(self, host: str) -> None:
+        """Starts an agent of another host than this machine, as far as Forebay can tell: its name, port and folder."""
+        self._services[host] = _Service(host, ("agent",))
+        own = {"HOST": host, "URL": f"http://127.0.0.1:{_free_port()}", "BLOCKS": f"{self.folder}/blocks-{host}"}
+        self.start(host, environment={f"FOREBAY__AGENT__{key}": value for key, value in own.items()}, keep=False)
+
     @property
     def names(self) -> list[str]:
         return list(self._services)
