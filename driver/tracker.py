@@ -195,13 +195,6 @@ class PlaceReceivers:
 
 
 @dataclass(frozen=True, slots=True)
-class WantReceivers:
-    """Keep ``count`` managed receivers from now on; 0: all drain. Nothing where they are static."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
 
@@ -238,7 +231,6 @@ Request = (
     | Archived
     | Copied
     | PlaceReceivers
-    | WantReceivers
     | Ask
 )
 
@@ -346,7 +338,6 @@ class Tracker:
             Archived: self._archived,
             Copied: self._copied,
             PlaceReceivers: self._place_receivers,
-            WantReceivers: self._want_receivers,
             Ask: self._ask,
         }
 
@@ -396,6 +387,7 @@ class Tracker:
         told = tuple(sorted(r.receiver_id for r in known if r.instance_id and not is_reserved(r.receiver_id)))
         for receiver_id in told:
             self.order(receiver_id, "drain")
+        self.managed.want(0, now)  # or they would be started again
         return Decision(told)
 
     def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
@@ -826,10 +818,6 @@ class Tracker:
             {receiver_id: news.at for receiver_id, news in self.receiver_news.items()},
         )
         return Decision(tuple(self.managed.notes()))
-
-    def _want_receivers(self, request: WantReceivers, now: float, now_ms: int) -> Decision:
-        self.managed.want(request.count, now)
-        return Decision()
 
     # ---- people ------------------------------------------------------------------------------------------------------
 
