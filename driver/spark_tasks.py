@@ -55,6 +55,15 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
         raise UnreadableBlockError(_MARKED.format(error)) from None
 
 
+def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each record batch as one row: an Arrow stream in a column of bytes, which Spark passes on as it is."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.record_batch([pa.array([sink.getvalue()], pa.binary())], ["stream"])
+
+
 def unreadable(error: BaseException) -> UnreadableBlockError | None:
     """The UnreadableBlockError that made a Spark action fail with ``error``, or that the job's ``error`` came from."""
     seen: set[int] = set()

@@ -4,4 +4,4 @@ set -eu
 cd "$(dirname "$0")/.."
 exec .venv/bin/python -m uv pip compile --universal --python-version 3.10 --generate-hashes --upgrade --quiet \
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-    --group dev --group demo pyproject.toml --output-file requirements.lock
+    --all-extras --group dev --group demo pyproject.toml --output-file requirements.lock

@@ -60,6 +60,9 @@ ADOPTION = tuple(f"adoption.before-{step}" for step in ("bar", "search", "claim"
 #: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
 RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete")
 
+#: passed by output helpers: tests/outputs/test_killed.py
+OUTPUTS = tuple(f"output.{step}" for step in ("before-write", "mid-write", "before-commit", "aside", "after-commit"))
+
 
 def process_of(failpoint: str) -> str:
     part = failpoint.partition(".")[0]
@@ -89,7 +92,9 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY]) == sorted(failpoints.NAMES)
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *OUTPUTS]) == sorted(
+        failpoints.NAMES
+    )
 
 
 @pytest.mark.parametrize("failpoint", ARRIVALS)

@@ -31,6 +31,7 @@ from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.units import parse_duration
+from wal.storage.folders import check_folder_path
 from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
@@ -308,6 +309,55 @@ class HdfsStorage:
     def _count(self, kind: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
         with self._counting:
             self._requests.update({kind: 1, "bytes_in": bytes_in, "bytes_out": bytes_out})
+
+
+class HdfsFolders(HdfsStorage):
+    """Whole folders (see :class:`~wal.storage.folders.Folders`), by the NameNode, which moves one at a time."""
+
+    def put(self, path: str, data: Buffer) -> None:
+        full, whole = self._full(path), bytes(data)
+
+        async def write(client: AsyncClient) -> None:
+            writer = await client.create(full, WriteOptions(overwrite=True, create_parent=True))
+            await writer.write(whole)
+            await writer.hsync()
+            await writer.close()
+
+        self._count("put", bytes_out=len(whole))
+        self._repeated(lambda _: self._ask(write, len(whole)), f"{full} can't be written")
+
+    def folders(self, path: str) -> Sequence[str]:
+        full = self._full(path)
+        try:
+            return sorted(entry.path.rpartition("/")[2] for entry in self._entries(full) if entry.isdir)
+        except FileNotFoundError:
+            return []
+
+    def move_folder(self, old: str, new: str) -> None:
+        source, target = self._full(old), self._full(new)
+        parent = target.rpartition("/")[0]
+
+        def attempt(_: int) -> None:
+            self._ask(lambda client: client.mkdirs(parent, 0o755, True))
+            self._ask(lambda client: client.rename(source, target, False))
+
+        self._count("put")
+        self._repeated(attempt, f"{source} can't be moved", source)
+
+    def delete_folder(self, path: str) -> None:
+        full = self._full(path)
+        self._count("delete")
+        with suppress(FileNotFoundError):
+            self._repeated(
+                lambda _: self._ask(lambda client: client.delete(full, True)), f"{full} can't be deleted", full
+            )
+
+    def sync_folder(self, path: str) -> None:
+        """Nothing: what :meth:`put` wrote is synced. What Spark wrote is as durable as the DataNodes make closed files
+        (``dfs.datanode.synconclose``), which nobody can ask for afterwards."""
+
+    def _full(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{check_folder_path(path)}"
 
 
 class _PassingError(StoreError):

@@ -1,0 +1,266 @@
+"""Rows into a Delta Lake table, each run of a batch as one commit that names it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from driver.batch import Batch, Written
+from driver.outputs.output import told
+from driver.outputs.rows import pieces
+from driver.outputs.run import Run, check_output_name, run_of
+from forebay import failpoints
+from forebay.errors import FencedError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_ROWS_AT_ONCE = 64_000
+_PIECES_WAITING = 2
+_LOOK_SECONDS = 0.2
+
+
+def transaction(run: Run) -> tuple[str, int]:
+    """Delta's transaction of a run: application id and version (``txnAppId``, ``txnVersion``).
+
+    The application is stream, output, lineage and replay, the version the batch id. So a journal that was rebuilt, whose
+    batches have new ids in a new lineage, is another application, and so is each replay: neither is taken for what was
+    written before. Within one the versions ascend with the batches.
+    """
+    return f"forebay/{run.stream}/{run.output}/{run.lineage}/{run.replay}", run.batch_id
+
+
+def transaction_of(batch: Batch, output: str) -> tuple[str, int]:
+    """:func:`transaction` of ``batch``, for who writes by Spark's own Delta Lake (``delta-spark``)::
+
+    app_id, version = transaction_of(batch, "flights")
+    frame.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", version).save(path)
+    """
+    return transaction(run_of(batch, check_output_name(output)))
+
+
+class DeltaOutput:
+    """``DeltaOutput("s3://bucket/flights")``; needs ``forebay[delta]`` (delta-rs), neither Java nor Spark's jars.
+
+    ``url``: a folder, ``file://``, ``s3://``, or another that delta-rs knows; ``storage_options`` go to it unchanged. The
+    table is made with the first rows if it is not there. ``partition_by``: its columns, then. ``batch_column``: a column of
+    text, added to the rows, that gets ``<stream>/<output>/<batch id>``; with it a replay takes the place of what earlier runs
+    of its batch wrote, in one commit; without it, it adds its rows.
+
+    Each run is one commit, which carries Delta's own transaction identifiers (:func:`transaction`, and one with the driver's
+    epoch): they are read before, and a commit beside another one of the same output fails, by delta-rs's own check. Rows go
+    through the driver's process, piece by piece; Spark's tasks don't write. The files of a run that was killed before its
+    commit stay in the folder, in no version of the table: ``VACUUM`` removes them.
+
+    **Crash window**: none. Rows and identifiers are committed by one file of the log, created only if absent; if that
+    answer is lost, the table tells the retry. It is as durable as the store makes it: on a local folder delta-rs does not
+    sync, so a power loss (not a kill) may take a commit that the journal calls completed. A table whose
+    ``delta.setTransactionRetentionDuration`` is shorter than a driver may be away has the window that the identifiers close.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "delta",
+        partition_by: Sequence[str] = (),
+        batch_column: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Opens nothing yet."""
+        try:
+            import deltalake  # noqa: F401
+        except ImportError:
+            raise UsageError("DeltaOutput needs delta-rs: pip install 'forebay[delta]'") from None
+        self.name = check_output_name(name)
+        self._url = url.removeprefix("file://") if url.startswith("file:///") else url
+        self._partition_by = list(partition_by)
+        self._batch_column = batch_column
+        self._storage_options = dict(storage_options) if storage_options else None
+        self._table: DeltaTable | None = None
+
+    def write(self, batch: Batch, data: Any) -> Written:
+        """As ``Output.write``."""
+        run = run_of(batch, self.name)
+        try:
+            written = self._write(run, data)
+        except StoreError:
+            self._table = None
+            raise
+        return told(batch, written)
+
+    # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _write(self, run: Run, data: Any) -> Written:
+        table = self._open()
+        if table is not None:
+            skipped = self._reason_to_skip(run, table)
+            if skipped:
+                return Written(self.name, 0, skipped)
+        failpoints.hit("output.before-write")
+        rows = pieces(data, _ROWS_AT_ONCE)
+        first = next(rows, None)
+        if first is None:
+            return Written(self.name, 0)  # nothing to commit, now or in a rerun
+        schema = self._labelled(first, run).schema
+        if table is None:
+            # by a commit of its own: delta-rs lets two drivers that create it with rows both add them
+            table = self._create(schema)
+            skipped = self._reason_to_skip(run, table)
+            if skipped:
+                return Written(self.name, 0, skipped)
+        count = self._commit(table, run, schema, first, rows)
+        failpoints.hit("output.after-commit")
+        return Written(self.name, count)
+
+    def _reason_to_skip(self, run: Run, table: DeltaTable) -> str:
+        newest = table.transaction_version(_epochs(run))
+        if newest is not None and newest > run.epoch:
+            raise FencedError(
+                f"output {self.name!r} was written by a newer driver of stream {run.stream!r} (epoch {newest}, this is "
+                f"{run.epoch})"
+            )
+        application, version = transaction(run)
+        last = table.transaction_version(application)
+        if last is None or last < version:
+            return ""
+        return f"{run.words} is written already" + ("" if last == version else f", and so is {last}")
+
+    def _commit(
+        self, table: DeltaTable, run: Run, schema: pa.Schema, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> int:
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        properties = CommitProperties(
+            custom_metadata={"forebay": run.encoded()},
+            app_transactions=[Transaction(*transaction(run)), Transaction(_epochs(run), run.epoch)],
+        )
+        replaced = f"{self._batch_column} = '{_label(run)}'" if self._batch_column and run.replay else None
+
+        def write(rows: Iterator[pa.RecordBatch]) -> None:
+            reader = pa.RecordBatchReader.from_batches(schema, rows)
+            if replaced is None:
+                write_deltalake(table, reader, mode="append", commit_properties=properties)
+            else:
+                write_deltalake(table, reader, mode="overwrite", predicate=replaced, commit_properties=properties)
+
+        count = 0
+        with _Feed(self.name, write) as feed:
+            for rows in chain([first], rest):
+                feed.put(self._labelled(rows, run))
+                count += rows.num_rows
+                failpoints.hit("output.mid-write")
+            failpoints.hit("output.before-commit")
+        return count
+
+    def _labelled(self, rows: pa.RecordBatch, run: Run) -> pa.RecordBatch:
+        if not self._batch_column:
+            return rows
+        if self._batch_column in rows.schema.names:
+            raise UsageError(f"output {self.name!r}: the rows have a column {self._batch_column} already")
+        return rows.append_column(self._batch_column, pa.array([_label(run)] * rows.num_rows, pa.string()))
+
+    def _open(self) -> DeltaTable | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self._url, storage_options=self._storage_options)
+            else:
+                self._table.update_incremental()
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise StoreError(f"output {self.name!r}: {error}") from error
+        return self._table
+
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            self._table = DeltaTable.create(
+                self._url, schema, partition_by=self._partition_by or None, storage_options=self._storage_options
+            )
+        except (DeltaError, OSError) as error:
+            table = self._open()
+            if table is None:
+                raise StoreError(f"output {self.name!r}: the table can't be made: {error}") from error
+            return table  # another one was faster
+        return self._table
+
+
+class _Feed:
+    """Rows from the job's thread to delta-rs, which asks for them in a thread of its own, where none of Spark's jobs would be
+    of the batch's group. Leaving it commits; leaving it by an error does not, and that error goes on, not delta-rs's."""
+
+    def __init__(self, name: str, write: Callable[[Iterator[pa.RecordBatch]], None]) -> None:
+        self._name = name
+        self._write = write
+        self._queue: queue.Queue[pa.RecordBatch | _GivenUpError | None] = queue.Queue(_PIECES_WAITING)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"output-{name}", daemon=True)
+
+    def put(self, rows: pa.RecordBatch) -> None:
+        """Waits for room. Raises StoreError if nobody takes rows any more."""
+        if not self._offer(rows):
+            raise self._failed()
+
+    def __enter__(self) -> _Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._offer(None if error is None else _GivenUpError())
+        self._thread.join()
+        if error is None and self._failure is not None:
+            raise self._failed()
+
+    def _failed(self) -> StoreError:
+        words = " ".join(str(self._failure).split())
+        error = StoreError(f"output {self._name!r}: {type(self._failure).__name__}: {words}")
+        error.__cause__ = self._failure
+        return error
+
+    def _offer(self, item: pa.RecordBatch | _GivenUpError | None) -> bool:
+        while self._thread.is_alive():
+            try:
+                self._queue.put(item, timeout=_LOOK_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _run(self) -> None:
+        try:
+            self._write(self._rows())
+        except BaseException as error:
+            self._failure = error
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, _GivenUpError):
+                raise item
+            yield item
+
+
+class _GivenUpError(Exception):
+    """The rows ended by an error: what was written of them is not to be committed."""
+
+
+def _epochs(run: Run) -> str:
+    """The application whose version is the epoch of the driver that wrote last."""
+    return f"forebay/{run.stream}/{run.output}"
+
+
+def _label(run: Run) -> str:
+    return f"{run.stream}/{run.output}/{run.batch_id}"

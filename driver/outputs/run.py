@@ -1,0 +1,94 @@
+"""Which run of a batch an output holds, and whether another one is to be written: decisions on values alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forebay.errors import FencedError, StoreError, UsageError
+from forebay.values import check_name
+
+if TYPE_CHECKING:
+    from driver.batch import Batch
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
+    driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them."""
+
+    stream: str
+    output: str
+    lineage: int
+    replay: int
+    number: int
+    batch_id: int
+    epoch: int
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Runs of one line follow each other by batch id. Batches that run for the first time are one line, since their ids
+        ascend over all lineages; each replay is another, and no replay outlives its journal."""
+        return (self.lineage, self.replay) if self.replay else (0, 0)
+
+    @property
+    def words(self) -> str:
+        replayed = f" in replay {self.replay}" if self.replay else ""
+        return f"batch {self.batch_id} (number {self.number}){replayed}"
+
+    def encoded(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def decoded(text: str | bytes, place: str) -> Run:
+    """Raises StoreError if ``text``, found at ``place``, is no marker."""
+    try:
+        return msgspec.json.decode(text, type=Run)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"{place} is no marker of Forebay ({error}): another program wrote there") from None
+
+
+def run_of(batch: Batch, output: str) -> Run:
+    """Raises UsageError if the batch comes from a driver that runs several at once."""
+    if batch.concurrent:
+        raise UsageError(
+            f"output {output!r} commits batches in order: set driver.concurrent_jobs = 1, or write without an output helper"
+        )
+    return Run(
+        stream=batch.stream,
+        output=output,
+        lineage=batch.lineage,
+        replay=batch.replay,
+        number=batch.number,
+        batch_id=batch.id,
+        epoch=batch.epoch,
+    )
+
+
+def check_output_name(name: str) -> str:
+    """Returns ``name``. Raises UsageError if it can't name an output."""
+    try:
+        return check_name("output", name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def reason_to_skip(run: Run, last: Run | None) -> str:
+    """Why ``run`` is not to be written over ``last``, the newest that the output holds; "" if it is.
+
+    A run is skipped if it is the last one, or an older one of the same line: batches are committed in order, so it is in. A
+    run of another line is written: a replay after what it replays, a new batch after a replay. Raises FencedError if a newer
+    driver wrote the last one (INV-4).
+    """
+    if last is None:
+        return ""
+    if last.epoch > run.epoch:
+        raise FencedError(
+            f"output {run.output!r} was written by a newer driver of stream {run.stream!r} (epoch {last.epoch}, this is "
+            f"{run.epoch}); if the journal was put back on purpose, remove the output's marker"
+        )
+    if last.line != run.line or last.batch_id < run.batch_id:
+        return ""
+    if last.batch_id == run.batch_id:
+        return f"{run.words} is written already"
+    return f"{last.words} is written already, and batches are written in order"

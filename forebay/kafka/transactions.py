@@ -1,0 +1,189 @@
+"""Records into a topic in transactions, each with a marker that is committed together with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.errors import ForebayError, SettingsError, StoreError, UnreachableError, UsageError
+from forebay.kafka.options import client_options
+
+_log = logging.getLogger("forebay.kafka")
+_ROWS_PER_POLL = 1_000
+#: what the producer may hold that the brokers have not taken yet
+_QUEUE_KIB = 65_536
+_COMMITS_MAX = 5
+_UNREACHABLE = {
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE, KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
+}  # fmt: skip
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90}  # 90: PRODUCER_FENCED, which has no name here
+
+#: key, value, partition (None: the key decides, as by Java's client) and headers of one record
+Record = tuple["bytes | None", "bytes | None", "int | None", "list[tuple[str, bytes | None]] | None"]
+
+
+class TransactionalSender:
+    """One producer with ``transactional_id``, and a marker that each of its transactions leaves.
+
+    The marker is the metadata of an offset that ``group``, which has no members, commits for the topic's partition 0 within
+    the transaction. So it is read by one request, and costs no topic of its own. The broker forgets it
+    ``offsets.retention.minutes`` (7 days) after the last transaction, and together with the topic.
+
+    One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, and raises UnreachableError if none
+    answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because another sender has
+    taken the id over, say. After an error: :meth:`close`, :meth:`open` anew, and the marker tells what was committed.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], topic: str, transactional_id: str, group: str, timeout_seconds: float = 60.0
+    ) -> None:
+        self._options = options
+        self._topic = topic
+        self._id = transactional_id
+        self._group = group
+        self._timeout = timeout_seconds
+        self._producer: Producer | None = None
+        self._reader: Consumer | None = None
+        self._failure: KafkaError | None = None
+
+    def open(self) -> str:
+        """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
+        marker of the last transaction, "" if there is none."""
+        milliseconds = str(round(self._timeout * 1000))
+        own = {
+            "transactional.id": self._id, "transaction.timeout.ms": milliseconds, "message.timeout.ms": milliseconds,
+            "queue.buffering.max.kbytes": str(_QUEUE_KIB), "queue.buffering.max.messages": "1000000",
+        }  # fmt: skip
+        made = {"linger.ms": "20", "compression.type": "zstd", "partitioner": "murmur2_random"}
+        made.update(client_options(self._options, "forebay-output"))
+        try:
+            self._producer = Producer({**made, **own}, logger=_log)
+            self._reader = Consumer(
+                {**client_options(self._options, "forebay-output"), "group.id": self._group}, logger=_log
+            )
+        except KafkaException as error:
+            self.close()
+            raise SettingsError(f"topic {self._topic}: {error.args[0].str()}") from None
+        try:
+            found = self._producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+            if found.error is not None:
+                raise UsageError(f"topic {self._topic} is not there ({found.error.str()}): create it first")
+            self._producer.init_transactions(self._timeout)
+            # in doubt, while an older transaction is being ended, the broker has the client ask again
+            [marked] = self._reader.committed([WirePartition(self._topic, 0)], timeout=self._timeout)
+        except KafkaException as error:
+            self.close()
+            raise self._explained(error, "can't be opened for transactions") from None
+        except UsageError:
+            self.close()
+            raise
+        if marked.error is not None:
+            self.close()
+            raise self._explained(KafkaException(marked.error), "its marker can't be read")
+        return (marked.metadata or "") if marked.offset >= 0 else ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._producer is not None
+
+    def begin(self) -> None:
+        self._failure = None
+        try:
+            self._opened.begin_transaction()
+        except KafkaException as error:
+            raise self._explained(error, "no transaction could be begun") from None
+
+    def put(self, records: Iterable[Record]) -> None:
+        """Queues records; waits while the queue is full."""
+        producer = self._opened
+        for number, (key, value, partition, headers) in enumerate(records):
+            record: dict[str, Any] = {"key": key, "value": value, "on_delivery": self._delivered}
+            if partition is not None:
+                record["partition"] = partition
+            if headers:
+                record["headers"] = headers
+            while True:
+                try:
+                    producer.produce(self._topic, **record)
+                    break
+                except BufferError:  # until the brokers have taken some, each within its time-out
+                    producer.poll(0.1)
+                    self._check()
+                except KafkaException as error:
+                    raise self._explained(error, "a record was refused") from None
+            if number % _ROWS_PER_POLL == 0:
+                producer.poll(0)
+                self._check()
+        producer.poll(0)
+        self._check()
+
+    def commit(self, marker: str, number: int) -> None:
+        """All that was put since :meth:`begin`, and ``marker``, or nothing. ``number`` is what lag tools show of the group."""
+        assert self._reader is not None
+        producer = self._opened
+        try:
+            producer.flush(self._timeout)
+            self._check()
+            marked = WirePartition(self._topic, 0, number, metadata=marker)
+            producer.send_offsets_to_transaction([marked], self._reader.consumer_group_metadata(), self._timeout)
+            for left in reversed(range(_COMMITS_MAX)):
+                try:
+                    producer.commit_transaction(self._timeout)
+                    return
+                except KafkaException as error:
+                    if not left or not error.args[0].retriable():
+                        raise
+        except KafkaException as error:
+            raise self._explained(error, "the transaction was not committed") from None
+
+    def abort(self) -> None:
+        """Gives up what was put since :meth:`begin`, so that readers need not wait for its time-out. Never raises."""
+        if self._producer is not None:
+            with suppress(KafkaException):
+                self._producer.purge()
+                self._producer.abort_transaction(self._timeout)
+
+    def close(self) -> None:
+        """An open transaction ends by its time-out, or when the id is taken over."""
+        producer, self._producer = self._producer, None
+        reader, self._reader = self._reader, None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
+        if reader is not None:
+            reader.close()
+
+    @property
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise StoreError(f"topic {self._topic}: the sender is not open")
+        return self._producer
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._explained(KafkaException(self._failure), "a record was not taken")
+
+    def _explained(self, error: KafkaException, what: str) -> ForebayError:
+        cause = error.args[0]
+        words = f"topic {self._topic}: {what}: {cause.str()}"
+        if cause.code() in _FENCED:
+            return StoreError(
+                f"{words}; another driver has begun to write, or the transaction took over {self._timeout:g} s"
+            )
+        return UnreachableError(words) if cause.code() in _UNREACHABLE else StoreError(words)
+
+
+def transactional_group(transactional_id: str) -> str:
+    """The group whose offset carries the marker."""
+    return f"{transactional_id}/marker"
