@@ -269,9 +269,7 @@ class Scheduler:
                 if len(left) == 1:
                     break
                 written = work.written
-                failpoints.hit("driver.before-output")
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
-                failpoints.hit("driver.after-output")
             work = replace(self._loop.ask(Ask(partial(self._again, work=work))), written=list(written))
         self._complete(work, attempts, worked_ms)
 

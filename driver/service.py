@@ -419,6 +419,9 @@ class Driver:
             self._failure = error
             self._state, self._detail = "failed", str(error)
         self.stop()
+        if isinstance(self._failure, FencedError) and not self._ran.is_set():
+            # a newer driver runs these batches: what Spark still does for them here would write beside it (INV-4)
+            self._engine.cancel()
 
     def _wall_seconds(self) -> float:
         return self._clock.wall_ms() / 1000.0

@@ -197,6 +197,8 @@ ELSEWHERE = {
     "LossAccepted": "tests/integration/test_lost_block.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
+    "OutputCompleted": "tests/integration/test_batches.py",
+    "WindowChanged": "tests/integration/test_batches.py",
     "BlockMoved": "tests/recovery/test_killed.py",
     "CursorMoved": "nothing makes one in this release",
 }
