@@ -285,3 +285,66 @@ def test_down_to_its_reserve_the_driver_takes_nothing_in_and_does_all_that_frees
     assert led.loop.ask(reports[1]).results[0].accepted
     assert not led.loop.reserve_reached
     led.loop.stop()
+
+
+def report_of(led: Led, *ends: int) -> m.ReportRequest:
+    """Blocks up to each of ``ends`` of the only partition, from a receiver that registers and claims first."""
+    led.loop.ask(CREATE)
+    epoch = led.loop.ask(register("r1")).epoch
+    ask = m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=(m.ClaimAsk(topic=TOPIC, partition=0, known_token=0),))
+    token = led.loop.ask(ask).claims[0].view.token
+    t = Tracked(partitions=1)
+    blocks = [t.block(epoch, [offsets(at, end, token)]) for at, end in itertools.pairwise((0, *ends))]
+    return m.ReportRequest(receiver_id="r1", epoch=epoch, blocks=tuple(blocks))
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_blocks_whose_allocation_failed_with_the_journal_are_allocated_once_by_the_next_driver(
+    led: Led, lands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-3: whether or not the bytes of the failed write are there after all."""
+    led.loop.ask(report_of(led, 5, 9))
+    blocks = set(led.durable().waiting)
+
+    def fail(*_: object) -> None:
+        raise StoreError("the disk said no")
+
+    if lands:
+        led.storage.before_sync = fail
+    else:
+        monkeypatch.setattr(led.journal, "append", fail)
+    with pytest.raises(UnreachableError):
+        led.loop.ask(Allocate(1, 1))
+    assert led.ended.wait(30)
+    led.storage.before_sync = lambda: None
+    opened, state = journal.lead(led.storage, STREAM, "next", 2, lambda: 2.0, lambda: next(numbers))
+    assert bool(state.unfinished()) == lands
+    following = Tracker(state, opened.epoch, "stop", 4, 0)
+    for _ in range(2):
+        following.decide(Allocate(2, 1), 2.0, 2)
+    (batch,) = state.unfinished()
+    assert set(batch.block_ids) == blocks
+    assert not state.waiting
+
+
+def test_an_allocation_that_a_full_journal_holds_up_is_made_once(led: Led) -> None:
+    """INV-3: the timer waits, nobody is told, and nothing is allocated beside it."""
+    led.loop.ask(report_of(led, 5, 9))
+    tried = threading.Event()
+    space = threading.Event()
+
+    def full() -> None:
+        if not space.is_set():
+            tried.set()
+            raise OutOfSpaceError("full")
+
+    led.storage.before_sync = full
+    first = led.loop.submit(Allocate(1, 1))
+    assert tried.wait(30)
+    second = led.loop.submit(Allocate(2, 1))
+    assert not first.done()
+    space.set()
+    batch = first.result(30)
+    assert second.result(30) is None
+    assert [unfinished.batch_id for unfinished in led.durable().unfinished()] == [batch]
+    assert not led.durable().waiting

@@ -40,7 +40,7 @@ def test_killed_around_outputs_and_windows_each_batch_has_both_outputs_and_the_s
     topic = topic_name()
     kafka_broker.create_topic(topic)
     (tmp_path / "second.py").write_text(SECOND)
-    places = ("before-sync:WindowChanged", "before-sync:OutputCompleted", "after-sync:OutputCompleted")
+    places = ("before-write:WindowChanged", "before-write:OutputCompleted", "after-sync:OutputCompleted")
     marks = [f"journal.{place}" for place in places]
     driver = {"job": ["jobs:local", "second:second"], "window_batches": 2}
     with (
