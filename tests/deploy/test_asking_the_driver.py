@@ -228,3 +228,19 @@ def test_a_replay_that_can_t_be_meant_is_told_in_a_sentence(
     assert run(project, "recover", *arguments) == 2
     assert words in capsys.readouterr().err
     assert made_up_driver.replays == []
+
+
+def test_managed_receivers_are_shown_with_state_host_restarts_and_last_exit(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
+) -> None:
+    moving = m.ManagedReceiver(
+        receiver_id="flights-r0", state="draining", host="h1", moves_to="h2", pid=77, restarts=3, exit_code=-9
+    )
+    trouble = "receiver flights-r1 has no place: start an agent"
+    homeless = m.ManagedReceiver(receiver_id="flights-r1", state="scheduled", host="", trouble=trouble)
+    made_up_driver.status = make_status(managed=(moving, homeless))
+    assert run(project, "status") == 1
+    shown = capsys.readouterr()
+    assert f"forebay: {trouble}" in shown.err
+    (line,) = (line for line in shown.out.splitlines() if "flights-r0" in line)
+    assert line.split() == ["flights-r0", "draining", "h1", "→", "h2", "77", "3", "was", "killed", "by", "SIGKILL"]

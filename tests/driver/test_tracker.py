@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 
 from driver import events as ev
+from driver.receiver_life import ManagedReceivers
 from driver.state import State, apply
 from driver.tracker import (
     Allocate,
+    BeginDrain,
     CleanedUp,
     CleanLocalCopies,
     CleanSegment,
     Complete,
     Copied,
     FoundPartitions,
+    PlaceReceivers,
     is_stray,
+    status,
 )
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
@@ -619,6 +623,93 @@ def test_local_copies_that_nobody_will_ever_report_are_told_to_go_and_others_are
     t.take_in(epoch, token, 12)
     (command,) = beat(accepted.id, coming.id)
     assert command.blocks == (f"{STREAM}/{coming.id}",), "a later block was accepted: this one was refused"
+
+
+# ---- managed receivers -----------------------------------------------------------------------------------------------
+
+
+def agent_says(host: str = "h1", *running: str) -> m.AgentHeartbeatRequest:
+    return m.AgentHeartbeatRequest(
+        host=host,
+        url="http://a",
+        instance_id="a",
+        acknowledged=0,
+        blocks=0,
+        used_bytes=0,
+        free_bytes=0,
+        capacity=2,
+        labels=("rack=a",),
+        receivers=tuple(
+            m.ReceiverProcess(receiver_id=name, driver_epoch=numbered(1, 1), version=1, running=True, pid=7)
+            for name in running
+        ),
+    )
+
+
+def managed(count: int = 1) -> Tracked:
+    t = Tracked()
+    t.tracker.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, hosts_wait_seconds=0.0)
+    return t
+
+
+def test_an_agent_is_told_what_to_start_until_it_says_that_it_runs_and_nothing_is_journalled() -> None:
+    t = managed()
+    assert t.say(agent_says()).commands == ()
+    journalled = len(t.events)
+    assert t.say(PlaceReceivers()) == ()
+    (start,) = t.say(agent_says()).commands
+    assert (start.kind, start.receiver_id) == ("start-receiver", f"{STREAM}-r0")
+    assert t.say(agent_says()).commands == (start,), "its answer may have been lost"
+    assert t.say(agent_says("h1", f"{STREAM}-r0")).commands == ()
+    assert len(t.events) == journalled
+    assert any("scheduled → active" in said for said in t.say(PlaceReceivers()))
+
+
+def test_status_shows_managed_receivers_and_what_their_agents_offer() -> None:
+    t = managed(count=3)
+    t.say(agent_says())
+    t.say(PlaceReceivers())
+    t.say(agent_says())
+    t.say(agent_says("h1", f"{STREAM}-r0"))
+    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
+    seen = status(t.tracker, t.now_ms / 1000, "test", 30.0, soft)
+    assert [(r.receiver_id, r.state, r.host, r.pid) for r in seen.managed] == [
+        (f"{STREAM}-r0", "active", "h1", 7),
+        (f"{STREAM}-r1", "scheduled", "h1", 0),
+        (f"{STREAM}-r2", "scheduled", "", 0),
+    ]
+    assert "has no place" in seen.managed[2].trouble
+    assert (seen.agents[0].capacity, seen.agents[0].labels) == (2, ("rack=a",))
+
+
+def test_managed_receivers_that_drain_with_their_driver_are_not_started_again() -> None:
+    t = managed()
+    t.say(agent_says())
+    t.say(PlaceReceivers())
+    t.say(agent_says())
+    t.say(agent_says("h1", f"{STREAM}-r0"))
+    t.say(BeginDrain())
+    (stop,) = t.say(agent_says("h1", f"{STREAM}-r0")).commands
+    assert (stop.kind, stop.receiver_id) == ("stop-receiver", f"{STREAM}-r0")
+    assert t.say(agent_says()).commands == ()
+    t.now_ms += 100_000
+    t.say(PlaceReceivers())
+    assert t.say(agent_says()).commands == ()
+    assert t.tracker.managed.at_rest
+
+
+def test_errors_that_a_receiver_tells_are_shown() -> None:
+    t = Tracked()
+    epoch = t.register()
+    note = m.ErrorNote(words="Kafka: a broker is away", count=2, seconds_ago=1.5)
+    t.say(
+        m.HeartbeatRequest(
+            receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0,
+            errors=(note,),
+        )
+    )  # fmt: skip
+    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
+    assert status(t.tracker, t.now_ms / 1000, "test", 30.0, soft).receivers[0].errors == (note,)
 
 
 # ---- INV-7 -----------------------------------------------------------------------------------------------------------

@@ -268,6 +268,62 @@ def test_an_agent_outlives_its_drivers_absence(stored: Stored, three: list[Block
             assert agent.heartbeat.silent_driver == ""
 
 
+# ---- receivers ---------------------------------------------------------------------------------------------------------
+
+SLEEPER = (
+    sys.executable,
+    "-I",
+    "-S",
+    "-c",
+    "import os, time; print(os.environ['FOREBAY__RECEIVER__HOST']); time.sleep(60)",
+)
+
+
+def receiver_order(kind: str, version: int, epoch: int = 5) -> Command:
+    return Command(version=version, driver_epoch=epoch, kind=f"{kind}-receiver", receiver_id="s-r0")
+
+
+def test_receivers_are_run_by_the_drivers_word_beside_its_deletes(
+    driver: FakeDriver, settings: Settings, three: list[BlockReference]
+) -> None:
+    """Only deletes are acknowledged by their number; what runs is told itself."""
+    driver.say(5, receiver_order("start", 90), delete(8, 5, three[0]))
+    with Agent(settings, SLEEPER) as agent:
+        beat = driver.await_heartbeat(lambda beat: bool(beat.receivers))
+        assert (beat.acknowledged, beat.capacity) == (8, settings.agent.capacity)
+        (said,) = agent.status().receivers
+        assert (said.receiver_id, said.version, said.running) == ("s-r0", 90, True)
+        driver.say(5, receiver_order("kill", 90))
+        driver.await_heartbeat(lambda beat: not beat.receivers[0].running)
+    last = driver.heard[-1]
+    assert last.capacity == 0, "the last heartbeat says that nothing is to be started here"
+
+
+def test_a_superseded_drivers_receivers_are_not_started(driver: FakeDriver, settings: Settings) -> None:
+    """INV-4, after a restart too."""
+    driver.say(9)
+    with Agent(settings, SLEEPER):
+        driver.await_heartbeat(lambda _: True)
+        driver.await_heartbeat(lambda _: True)
+    driver.say(8, receiver_order("start", 1, epoch=8))
+    with Agent(settings, SLEEPER) as agent:
+        driver.await_heartbeat(lambda _: True)
+        driver.await_heartbeat(lambda _: True)
+        assert agent.status().receivers == ()
+        assert agent.status().refused_commands >= 1
+
+
+def test_a_receiver_is_of_its_agents_host(
+    driver: FakeDriver, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its local copies lie in this agent's directory, so that is where tasks must look for them."""
+    monkeypatch.setenv("FOREBAY__RECEIVER__HOST", "elsewhere")
+    driver.say(5, receiver_order("start", 1))
+    says = (sys.executable, "-I", "-S", "-c", "import os; print('host', os.environ['FOREBAY__RECEIVER__HOST'])")
+    with Agent(settings, says):
+        driver.await_heartbeat(lambda beat: bool(beat.receivers) and beat.receivers[0].last_words == "host h1")
+
+
 # ---- start and stop --------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from forebay.units import Duration, Size
 from forebay.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.machine import PAUSE_SECONDS
+from receiver.machine import ERROR_WORDS_MAX, ERRORS_MAX, PAUSE_SECONDS, POLL_PATIENCE_SECONDS
 from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offsets_of, view
 
 # ---- rule 1: register ------------------------------------------------------------------------------------------------
@@ -882,3 +882,30 @@ def test_blocks_of_a_topic_that_was_created_again_are_not_said_to_be_checked() -
     stage.poll(start, range(3)).wait(1.0)
     stage.tell(inp.TopicIdsRead(stage.one(act.CheckTopicIds).request, {"t": "other"}))
     stage.none(act.TopicsChecked)
+
+
+def test_a_poll_that_hangs_is_silence_whatever_the_other_threads_still_do() -> None:
+    """The driver finds it by its lease: stores and answers go on, and no heartbeat leaves until the polling thread is back."""
+    stage = Stage(heartbeat_interval=Duration(1.0))
+    stage.own(P0)
+    stage.tell(inp.HeartbeatAnswered(stage.one(act.Heartbeat).request, numbered(1, 1), ()))
+    stage.now += POLL_PATIENCE_SECONDS + 1
+    stage.tell(inp.StoreAway("the store is away"))
+    stage.none(act.Heartbeat)
+    stage.tell(inp.Tick())
+    stage.one(act.Heartbeat)
+
+
+def test_errors_that_do_not_end_it_ride_on_its_heartbeat_the_last_few() -> None:
+    stage = Stage(heartbeat_interval=Duration(1.0))
+    stage.own(P0)
+    stage.tell(inp.HeartbeatAnswered(stage.one(act.Heartbeat).request, numbered(1, 1), ()))
+    for number in range(ERRORS_MAX + 3):
+        stage.tell(inp.SourceSeen({}, f"broker {number} is away" + "!" * ERROR_WORDS_MAX))
+    stage.tell(inp.SourceSeen({}, "again"))
+    stage.tell(inp.SourceSeen({}, ""))
+    stage.tell(inp.SourceSeen({}, "again"))
+    errors = stage.wait(2.0).one(act.Heartbeat).message.errors
+    assert len(errors) == ERRORS_MAX
+    assert all(len(error.words) <= ERROR_WORDS_MAX for error in errors)
+    assert (errors[-1].words, errors[-1].count, errors[-1].seconds_ago) == ("Kafka: again", 2, 2.0)

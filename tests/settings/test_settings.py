@@ -68,6 +68,9 @@ def test_a_whole_file_gives_settings_with_defaults(tmp_path: Path) -> None:
         ("FOREBAY__RECEIVER__BLOCK_INTERVAL", "1s", "receiver", "block_interval", 1.0),
         ("FOREBAY__RECEIVER__BLOCK_SIZE", "2MiB", "receiver", "block_size", 2 * 2**20),
         ("FOREBAY__RECEIVER__COUNT", "3", "receiver", "count", 3),
+        ("FOREBAY__RECEIVER__MODE", "managed", "receiver", "mode", "managed"),
+        ("FOREBAY__RECEIVER__PREFERRED_HOSTS", "h1,rack=a", "receiver", "preferred_hosts", ("h1", "rack=a")),
+        ("FOREBAY__AGENT__LABELS", "rack=a, disk=nvme", "agent", "labels", ("rack=a", "disk=nvme")),
         ("FOREBAY__RECEIVER__LOCAL_COPIES", "False", "receiver", "local_copies", False),
         ("FOREBAY__RECEIVER__HOST", "h-1", "receiver", "host", "h-1"),
         ("FOREBAY__RECEIVER__HOST", "", "receiver", "host", None),
@@ -193,6 +196,14 @@ def test_starting_offsets_may_be_a_section_of_partitions(tmp_path: Path) -> None
 
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
+    ({"receiver__mode": "auto"}, ['receiver.mode = "auto"', 'allowed are "static", "managed"']),
+    ({"receiver__preferred_hosts": ["a b"]}, ["receiver.preferred_hosts", "key=value"]),
+    ({"receiver__moves_max": -1}, ["receiver.moves_max = -1", "at least 0"]),
+    ({"agent__labels": ["fast"]}, ['agent.labels = "fast"', "key=value"]),
+    ({"agent__capacity": -1}, ["agent.capacity = -1", "at least 0"]),
+    ({"stream": "s" * 63, "receiver__mode": "managed"}, ["stream", "managed receivers' ids"]),
+    ({"stream": "forebay-x", "receiver__mode": "managed"}, ['stream = "forebay-x"', "managed receivers' ids"]),
+    ({"receiver__mode": "managed", "receiver__count": 1001}, ["receiver.count = 1001", "at most 1000"]),
     ({"streams": "x"}, ["unknown key streams", "allowed are", "stream"]),
     ({"receiver__cuont": 3}, ["unknown key receiver.cuont", "allowed are", "count"]),
     ({"kafka__topic": ["t"]}, ["unknown key kafka.topic", "allowed are", "topics"]),

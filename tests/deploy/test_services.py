@@ -1,0 +1,34 @@
+"""Which processes `forebay up` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.services import children
+from forebay.settings import Settings, from_values
+
+
+def settings(mode: str) -> Settings:
+    return from_values(
+        {
+            "stream": "flights",
+            "kafka": {"topics": ["t"], "bootstrap.servers": "b"},
+            "wal": {"url": "file:///w"},
+            "driver": {"journal": "file:///j"},
+            "agent": {"blocks": "/b"},
+            "receiver": {"mode": mode, "host": "h1"},
+        }
+    )
+
+
+def test_static_receivers_are_ups_own_and_stop_first() -> None:
+    made = children(settings("static"), Path("f.toml"), range(1, 3))
+    assert sorted(made, key=lambda child: child.stop_rank)[0].name == "receiver-1"
+    assert {child.name for child in made} == {"driver", "agent", "receiver-1", "receiver-2"}
+
+
+def test_managed_receivers_are_the_agents_which_ends_before_the_driver_and_has_the_time_to_drain_them() -> None:
+    made = {child.name: child for child in children(settings("managed"), Path("f.toml"), range(1, 3))}
+    assert set(made) == {"driver", "agent"}
+    assert made["agent"].stop_rank < made["driver"].stop_rank
+    assert made["agent"].stop_seconds > settings("managed").receiver.drain_timeout
