@@ -101,12 +101,29 @@ def _keep(access: KafkaAccess, reader: RangeReader) -> None:
         old.close()
 
 
-# ---- one reader ------------------------------------------------------------------------------------------------------
+# ---- what Kafka must prove: decisions on values alone, which the simulation runs too -----------------------------------
+
+
+def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
+    """``ids``: topic → its id now, "" if it is not there or the broker can't tell. Raises RangeNotHeldError."""
+    for item in held:
+        if not item.topic_id:
+            raise RangeNotHeldError(
+                f"{item.range.label}: the journal knows no topic id, so nothing proves that Kafka holds the same records"
+            )
+    for item in held:
+        now = ids[item.range.topic]
+        if now != item.topic_id:
+            found = f"now has the id {now}" if now else "is not there, or the broker tells no topic ids"
+            raise RangeNotHeldError(
+                f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
+            )
 
 
 @dataclass(slots=True)
-class _Reading:
-    """How far one range is read. ``low``: the first offset that Kafka held when the reading began."""
+class RangeReading:
+    """How far one range is read: ``position`` is the next offset. ``low``: the first one that Kafka held when the reading
+    began."""
 
     range: OffsetRange
     low: int
@@ -115,9 +132,41 @@ class _Reading:
     bytes: int = 0
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
+    @classmethod
+    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeReading:
+        """``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
+        if low >= range_.until_offset or high < range_.until_offset:
+            raise RangeNotHeldError(f"{range_.label}: Kafka holds offsets {low} to {high} alone")
+        return cls(range_, low, max(low, range_.from_offset))
+
     @property
     def done(self) -> bool:
         return self.position >= self.range.until_offset
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Raises RangeNotHeldError as soon as there is more than the range has (INV-6)."""
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.bytes += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
+        if self.bytes > self.range.bytes > 0:
+            raise self._other(f"more than {self.range.bytes} bytes")
+        if self.rows > self.range.records:
+            raise self._other(f"more than {self.range.records} records")
+
+    def check(self) -> None:
+        """Raises RangeNotHeldError unless what was read is what was taken in."""
+        if self.rows != self.range.records:
+            raise self._other(f"{self.rows} records of {self.range.records}")
+        found = digest(self.batches)
+        if found != self.range.digest:
+            raise self._other(f"other records (digest {found}, not {self.range.digest})")
+
+    def _other(self, words: str) -> RangeNotHeldError:
+        beginning = f"; the first offset that it holds is {self.low}" if self.low > self.range.from_offset else ""
+        return RangeNotHeldError(f"{self.range.label}: Kafka holds {words}{beginning}")
+
+
+# ---- one reader ------------------------------------------------------------------------------------------------------
 
 
 class RangeReader:
@@ -151,34 +200,21 @@ class RangeReader:
     def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
         """As :func:`read_ranges`."""
         held = [item for item in wanted if item.range.records]  # without records there is nothing to ask for
-        self._check_topics(held)
-        readings = {item.range.tp: _reading(item.range, self._watermarks(held)) for item in held} if held else {}
-        if readings:
+        readings: dict[TopicPartition, RangeReading] = {}
+        if held:
+            check_topics(held, self._admin.topic_ids({item.range.topic for item in held}))
+            watermarks = self._watermarks(held)
+            readings = {item.range.tp: RangeReading.begin(item.range, *watermarks[item.range.tp]) for item in held}
             try:
                 self._fetch(readings, headers)
             except KafkaException as error:
                 raise UnreachableError(f"Kafka at {self._address}: {error.args[0].str()}") from None
         for reading in readings.values():
-            _check(reading)
+            reading.check()
         return [
             RangeRows(item.range.tp, readings[item.range.tp].batches if item.range.tp in readings else [])
             for item in wanted
         ]
-
-    def _check_topics(self, held: Sequence[Wanted]) -> None:
-        for item in held:
-            if not item.topic_id:
-                raise RangeNotHeldError(
-                    f"{item.range.label}: the journal knows no topic id, so nothing proves that Kafka holds the same records"
-                )
-        ids = self._admin.topic_ids({item.range.topic for item in held})
-        for item in held:
-            now = ids[item.range.topic]
-            if now != item.topic_id:
-                found = f"now has the id {now}" if now else "is not there, or the broker tells no topic ids"
-                raise RangeNotHeldError(
-                    f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
-                )
 
     def _watermarks(self, held: Sequence[Wanted]) -> dict[TopicPartition, tuple[int, int]]:
         try:
@@ -186,7 +222,7 @@ class RangeReader:
         except UnknownTopicError as error:
             raise RangeNotHeldError(str(error)) from None
 
-    def _fetch(self, readings: Mapping[TopicPartition, _Reading], headers: bool) -> None:
+    def _fetch(self, readings: Mapping[TopicPartition, RangeReading], headers: bool) -> None:
         """Reads each range to its end; all partitions at once."""
         self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
         paused: list[WirePartition] = []
@@ -209,7 +245,7 @@ class RangeReader:
             self._consumer.resume(paused)  # librdkafka would keep the pause over to the partition's next assignment
         self._consumer.unassign()
 
-    def _take(self, messages: Sequence[Message], waiting: Mapping[TopicPartition, _Reading], headers: bool) -> bool:
+    def _take(self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeReading], headers: bool) -> bool:
         """Whether any range came further."""
         records: dict[TopicPartition, list[Message]] = {}
         progress = False
@@ -227,10 +263,10 @@ class RangeReader:
                 reading.position = offset + 1
                 progress = True
         for tp, own in records.items():
-            _append(waiting[tp], record_batch(own, headers))
+            waiting[tp].append(record_batch(own, headers))
         return progress
 
-    def _take_event(self, error: KafkaError, message: Message, reading: _Reading | None) -> bool:
+    def _take_event(self, error: KafkaError, message: Message, reading: RangeReading | None) -> bool:
         code = error.code()
         if reading is None or reading.done:
             self._last_error = error.str()
@@ -248,37 +284,6 @@ class RangeReader:
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
-
-
-def _reading(range_: OffsetRange, watermarks: Mapping[TopicPartition, tuple[int, int]]) -> _Reading:
-    low, high = watermarks[range_.tp]
-    if low >= range_.until_offset or high < range_.until_offset:
-        raise RangeNotHeldError(f"{range_.label}: Kafka holds offsets {low} to {high} alone")
-    return _Reading(range_, low, max(low, range_.from_offset))
-
-
-def _append(reading: _Reading, batch: pa.RecordBatch) -> None:
-    """Raises RangeNotHeldError as soon as there is more than the range has (INV-6)."""
-    reading.batches.append(batch)
-    reading.rows += batch.num_rows
-    reading.bytes += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
-    if reading.bytes > reading.range.bytes > 0:
-        raise _other(reading, f"more than {reading.range.bytes} bytes")
-    if reading.rows > reading.range.records:
-        raise _other(reading, f"more than {reading.range.records} records")
-
-
-def _check(reading: _Reading) -> None:
-    if reading.rows != reading.range.records:
-        raise _other(reading, f"{reading.rows} records of {reading.range.records}")
-    found = digest(reading.batches)
-    if found != reading.range.digest:
-        raise _other(reading, f"other records (digest {found}, not {reading.range.digest})")
-
-
-def _other(reading: _Reading, words: str) -> RangeNotHeldError:
-    beginning = f"; the first offset that it holds is {reading.low}" if reading.low > reading.range.from_offset else ""
-    return RangeNotHeldError(f"{reading.range.label}: Kafka holds {words}{beginning}")
 
 
 def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:

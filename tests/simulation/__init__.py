@@ -1,8 +1,9 @@
 """The simulation: real decisions, journal, WAL writers and receivers in one process, under a seeded scheduler.
 
 What is real: ``driver.tracker``, ``driver.state``, ``driver.journal`` (opening included), ``driver.history``,
-``driver.audit``, the clean-up's scan, ``wal.writer``, ``wal.scan``, ``receiver.machine`` and the encoding of blocks. What is
-modelled: Kafka (``kafka.py``), the network (``network.py``), the shells around the machines (``driver_process.py``,
+``driver.audit``, the clean-up's scan, ``wal.writer``, ``wal.scan``, ``receiver.machine``, the encoding of blocks and what
+Kafka must prove before a task reads from it (``forebay.kafka.ranges``; ``kafka_tier.py`` around it). What is modelled:
+Kafka (``kafka.py``), the network (``network.py``), the shells around the machines (``driver_process.py``,
 ``receiver_process.py``) and the disks (``tests.support.forgetful``, which forget what was not synced). No threads, no real
 time: a run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``, and between
 any two of them a process may be killed or paused, a host may lose its page cache, a message may be lost, repeated or late.

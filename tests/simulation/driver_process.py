@@ -6,11 +6,14 @@ kill, a pause or another driver can come between any two. The batch timer, the j
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from driver import history, journal
 from driver.adoption import advanced
@@ -36,10 +39,19 @@ from driver.tracker import (
     Request,
     Tracker,
 )
-from forebay.errors import FencedError, ForebayError, OutOfSpaceError, RefusedError, TurnedAwayError, UsageError
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    OutOfSpaceError,
+    RangeNotHeldError,
+    RefusedError,
+    TurnedAwayError,
+    UsageError,
+)
 from forebay.kafka.admin import Committed
+from forebay.kafka.ranges import Wanted
 from forebay.records import decode_block
-from forebay.values import Block
+from forebay.values import Block, OffsetRange
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
@@ -106,6 +118,7 @@ class DriverProcess:
         self._tasks: dict[str, Task] = {}
         self._task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
         self._answers: dict[str, Any] = {}
+        self._wal_is_away = False
 
     @property
     def alive(self) -> bool:
@@ -135,6 +148,9 @@ class DriverProcess:
             if not self.world.journal.appendable:
                 for lands in ("now", "late"):
                     yield Step(f"{self.name} sync-lands-{lands}", partial(self.fail_in, "sync", lands), 3)
+        for task, name in self._task_next.items():
+            if task.startswith("job") and name == "read":
+                yield Step(f"{self.name} {task}:read-without-wal", partial(self.read_without_wal, task), 200)
         if self._next == "append":
             yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 4)
 
@@ -219,6 +235,12 @@ class DriverProcess:
         self.world.journal.fail(operation, 1, lands=lands)
         self.advance()
         self.world.clear_failures(self.world.journal)
+
+    def read_without_wal(self, task: str) -> None:
+        """A task's block is damaged or gone in the WAL, as far as this read can tell."""
+        self._wal_is_away = True
+        self.advance_task(task)
+        self._wal_is_away = False
 
     # ---- the deciding thread -----------------------------------------------------------------------------------------
 
@@ -463,8 +485,7 @@ class DriverProcess:
             for task in work.tasks:
                 read: list[str] = []
                 for block in task:
-                    yield "read"
-                    read += self._read(block)
+                    read += yield from self._read_block(block)
                 rows.append((tuple(b.id for b in task), tuple(read)))
             self.world.invariants.job_done(self, work.batch_id, work.replay, tuple(rows), tuple(past))
             yield "complete"
@@ -488,17 +509,42 @@ class DriverProcess:
         past = tuple(Work(one.batch_id, replay, held(one)) for one in window(state, batch, replay > 0))
         return Work(batch.batch_id, replay, held(batch), past)
 
+    def _read_block(self, block: Block) -> Generator[str, Any, list[str]]:
+        """From the WAL, or where that does not answer from Kafka; where neither does, it is tried again."""
+        while True:
+            yield "read"
+            if not self._wal_is_away:
+                return self._read(block)
+            with contextlib.suppress(RangeNotHeldError):
+                return (yield from self._read_from_kafka(block))
+
     def _read(self, block: Block) -> list[str]:
         """The rows of one block, by handle, from the WAL: ``topic/partition/life/value``."""
         stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
         if stored.meta != block.meta:
             raise AssertionError(f"another block lies where {block.id} should")
-        return [
-            f"{r.topic}/{r.partition}/{r.life}/{offset}"
-            for r, batches in decode_block(stored.payload, stored.meta, verify_digests=True)
+        return self._rows(block, decode_block(stored.payload, stored.meta, verify_digests=True))
+
+    def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
+        """The same from Kafka, which no group is asked for."""
+        lives = self.tracker.state.partitions
+        wanted = [Wanted(r, lives[str(r.tp)].topic_id(r.life)) for r in block.meta.ranges]
+        tier = self.world.kinds.kafka_tier(self.world.kafka, wanted)
+        tier.ask()
+        yield "fetch"
+        found = {rows.tp: rows.batches for rows in tier.fetch()}
+        self.world.read_from_kafka += 1
+        return self._rows(block, [(r, found.get(r.tp, [])) for r in block.meta.ranges])
+
+    def _rows(self, block: Block, found: Iterable[tuple[OffsetRange, Sequence[pa.RecordBatch]]]) -> list[str]:
+        rows = [
+            (r, offset, value)
+            for r, batches in found
             for batch in batches
-            for offset in batch.column("offset").to_pylist()
+            for offset, value in zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
         ]
+        self.world.invariants.block_read(self, block, rows)
+        return [f"{r.topic}/{r.partition}/{r.life}/{offset}" for r, offset, _ in rows]
 
     def _clean(self) -> Task:
         """A round of ``driver.cleaner``, its I/O as steps."""

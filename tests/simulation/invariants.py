@@ -550,6 +550,18 @@ class Invariants:
         if self._world.wal.exists(path) and (self.durable is None or path not in self.durable.cleaning_segments):
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
 
+    def block_read(self, driver: DriverProcess, block: Block, rows: list[tuple[OffsetRange, int, bytes]]) -> None:
+        """INV-3: whichever tier gave them, a task's rows are the records that the block holds, by offset and by content."""
+        partitions = driver.tracker.state.partitions
+        for held in block.meta.ranges:
+            own = {offset: value for r, offset, value in rows if r == held}
+            entries = self._world.kafka.log_of(held.tp, partitions[str(held.tp)].topic_id(held.life)).entries
+            other = [offset for offset, value in own.items() if entries[offset].value != value]
+            if other or len(own) != held.records:
+                raise InvariantViolation(
+                    "INV-3", f"{driver.name} reads {len(own)} records of {held.label}, of other content at {other}"
+                )
+
     def job_done(
         self, driver: DriverProcess, batch_id: int, replay: int, rows: tuple[Any, ...], past: tuple[int, ...]
     ) -> None:

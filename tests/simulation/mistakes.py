@@ -25,12 +25,14 @@ from driver.tracker import CleanSegment, Complete, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
 from forebay.errors import StoreError, TurnedAwayError
+from forebay.kafka.ranges import RangeReading, Wanted
 from forebay.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
 from receiver.machine import ReceiverMachine
 from receiver.partition import Partition, Phase
 from tests.simulation.driver_process import Decided, DriverProcess, Task
+from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.world import Kinds
 from wal.frame import FrameKind
 from wal.layout import BlockPlace
@@ -225,6 +227,16 @@ class HopefulWriter(LogWriter):
             super()._put(whole)
 
 
+class OffsetTrustingTier(KafkaTier):
+    """Takes what lies at the offsets for what was taken in there."""
+
+    def _check_topics(self, held: Sequence[Wanted]) -> None:
+        pass
+
+    def _check(self, reading: RangeReading) -> None:
+        pass
+
+
 class ForgetfulOfReplaysTracker(Tracker):
     """Cleans up what was completed once, whether a replay wants it again or not."""
 
@@ -359,6 +371,7 @@ MISTAKES = (
     _mistake("search-before-a-late-put", "INV-2", adopter=UnbarredAdopter),
     _mistake("adoption-that-the-reserve-ends", "progress", driver=EndingDriver),
     _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
+    _mistake("read-from-a-topic-created-again", "INV-3", kafka_tier=OffsetTrustingTier),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),

@@ -433,6 +433,19 @@ def adoption_that_the_reserve_ends() -> Script:
     return script
 
 
+def read_from_a_topic_created_again() -> Script:
+    """A batch's block can't be read in the WAL. Its topic was created again meanwhile, and holds as many records at the same
+    offsets."""
+    script = Script(faults=("driver", "kafka"))
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.world.can("d1 job:read"), without=("d1 job:read",))
+    script.do("recreate", "produce t/0 4", "d1 job:read-without-wal")
+    script.perhaps("d1 job:fetch")
+    return script
+
+
 def clean_up_under_a_replay() -> Script:
     """Clean-up has scanned a segment that nothing needs; before it is judged, a replay begins that needs it again."""
     script = Script(segment_bytes=1, faults=("replay",))
@@ -520,6 +533,7 @@ def rebuild_that_trusts_the_highest_token_alone() -> Script:
 
 
 SCENARIOS: dict[str, Callable[[], Script]] = {
+    "read-from-a-topic-created-again": read_from_a_topic_created_again,
     "clean-up-under-a-replay": clean_up_under_a_replay,
     "completed-with-the-highest": completed_with_the_highest,
     "clean-up-under-a-window": clean_up_under_a_window,

@@ -26,6 +26,7 @@ from receiver.machine import ReceiverMachine
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.invariants import Invariants, InvariantViolation
 from tests.simulation.kafka import Kafka
+from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.network import COPIES_MAX, Exchange, Network
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.scheduler import Step, TraceMismatch, draw, find
@@ -115,6 +116,7 @@ class Kinds:
     rebuilt: Callable[..., rebuild.Plan] = rebuild.rebuilt
     writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
+    kafka_tier: type[KafkaTier] = KafkaTier
 
 
 class World:
@@ -149,6 +151,7 @@ class World:
         self._drivers_started = 0
         self._produced = 0
         self._replays = 0
+        self.read_from_kafka = 0  # blocks
         self.invariants = Invariants(self)
 
     @property
