@@ -196,6 +196,8 @@ class Invariants:
         named = {batch.batch_id for batch in record.repeated}
         waiting = [r for b in state.waiting for r in state.blocks[b].meta.ranges]
         for batch in (*self._finished_before, *(b for b in before.batches.values() if b.completed_ms is not None)):
+            if not any(batch.tasks):
+                continue  # nothing of it waits again
             if state.is_void(batch.batch_id, batch.number) and batch.batch_id not in named and 0 not in named:
                 raise InvariantViolation("INV-3", f"batch {batch.batch_id} may run again, and is not named")
         for finished in self._finished_before:
