@@ -1,59 +1,82 @@
 """A link that is far away: forwards TCP, and holds back what comes from the server for a fixed time. Run as a process.
 
-Latency, not bandwidth: bytes that follow each other stay as close as they were sent.
+Latency, not bandwidth: bytes that follow each other stay as close as they were sent, and what goes to the server passes
+through the kernel alone (Linux).
 """
 
 from __future__ import annotations
 
-import asyncio
+import fcntl
+import os
+import queue
+import socket
 import sys
+import threading
+import time
 
 _PIECE_BYTES = 1 << 20
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(_PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
-    writer.close()
-
-
-async def _delayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def take() -> None:
-        while piece := await reader.read(_PIECE_BYTES):
-            waiting.put_nowait((loop.time() + seconds, piece))
-        waiting.put_nowait((loop.time() + seconds, b""))
-
-    taking = asyncio.create_task(take())
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    taken, given = os.pipe()
+    fcntl.fcntl(given, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
     try:
-        while True:
-            due, piece = await waiting.get()
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            if not piece:
-                break
-            writer.write(piece)
-            await writer.drain()
+        while left := os.splice(source.fileno(), given, _PIECE_BYTES):
+            while left:
+                left -= os.splice(taken, target.fileno(), left)
     finally:
-        taking.cancel()
-        writer.close()
+        os.close(taken)
+        os.close(given)
 
 
-async def serve(target_port: int, seconds: float) -> None:
+def _delayed(source: socket.socket, target: socket.socket, seconds: float) -> None:
+    waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+
+    def take() -> None:
+        piece = b"-"
+        while piece:
+            try:
+                piece = source.recv(_PIECE_BYTES)
+            except OSError:
+                piece = b""
+            waiting.put((time.monotonic() + seconds, piece))
+
+    threading.Thread(target=take, daemon=True).start()
+    while True:
+        due, piece = waiting.get()
+        time.sleep(max(0.0, due - time.monotonic()))
+        if not piece:
+            return
+        target.sendall(piece)
+
+
+def _until_closed(near: socket.socket, target_port: int, seconds: float) -> None:
+    with near, socket.create_connection(("127.0.0.1", target_port)) as far:
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def up() -> None:
+            try:
+                _forward(near, far)
+                far.shutdown(socket.SHUT_WR)
+            except OSError:  # either end broke the connection: the other direction sees it as well
+                near.close()
+
+        threading.Thread(target=up, daemon=True).start()
+        try:
+            _delayed(far, near, seconds)
+        except OSError:
+            return
+
+
+def serve(target_port: int, seconds: float) -> None:
     """Listens on a free port of the loopback, prints it, and forwards to ``target_port`` until it is ended."""
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target_port, limit=_PIECE_BYTES)
-        await asyncio.gather(
-            _forward(reader, far_writer), _delayed(far_reader, writer, seconds), return_exceptions=True
-        )
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_PIECE_BYTES)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        while True:
+            near, _ = server.accept()
+            threading.Thread(target=_until_closed, args=(near, target_port, seconds), daemon=True).start()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))
+    serve(int(sys.argv[1]), float(sys.argv[2]))

@@ -1,12 +1,11 @@
 """The storing side: a sealed block becomes bytes, a local copy and a durable frame of the WAL, in parallel.
 
-Three threads: one encodes, one writes the local copies, one writes the WAL. All blocks that are queued when the WAL's
-thread is free share one sync.
+Three threads: one encodes, one writes the local copies, one writes the WAL. All blocks that were gathered when the WAL's
+thread is free share one sync: what comes during a write is the next one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -35,8 +34,6 @@ from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _log = logging.getLogger("forebay.receiver")
 
-#: encoded blocks that wait for the WAL at most: each is a second copy of its records
-ENCODED_MAX = 1
 #: a step in hand when the store closes may take so long
 CLOSE_SECONDS_MAX = 30.0
 #: a block waits so long for the word that its topics' ids were checked, then goes without it
@@ -59,13 +56,54 @@ class _Writing:
     local: Future[bool]
 
 
+class _Gathering:
+    """Encoded blocks that wait for the WAL, in order: each is a second copy of its records, so :meth:`put` waits while
+    ``bytes_max`` of them are here. From two threads, one that puts and one that takes."""
+
+    def __init__(self, bytes_max: int, clock: Clock) -> None:
+        self._bytes_max = bytes_max
+        self._clock = clock
+        self._blocks: list[_Writing] = []
+        self._size_bytes = 0
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def put(self, writing: _Writing) -> None:
+        """After :meth:`end` without a wait, and in vain."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._size_bytes < self._bytes_max)
+            self._blocks.append(writing)
+            self._size_bytes += writing.block.payload.size
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def take(self, not_before: float) -> list[_Writing]:
+        """All that is here at ``not_before`` (the clock's monotonic seconds), or once that is ``bytes_max``; at least one.
+        [] after :meth:`end`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._blocks)
+            while not self._ended and self._size_bytes < self._bytes_max:
+                left_seconds = not_before - self._clock.monotonic()
+                if left_seconds <= 0:
+                    break
+                self._changed.wait(left_seconds)
+            blocks, self._blocks, self._size_bytes = self._blocks, [], 0
+            self._changed.notify_all()
+            return [] if self._ended else blocks
+
+
 class BlockStore:
     """Stores drafts in order and tells what became of each, from threads of its own.
 
     ``tell`` gets BlockStored, OutOfSpace, StoreAway, StoreFailed, Fenced or Broken. ``local_directory``: None for no local
-    copies. Between the beginnings of two writes lie at least ``flush_seconds``: what comes meanwhile is gathered, up to
-    ``gather_bytes``, and shares the next one. Blocks leave ``reserve_bytes`` of the WAL's store free (0: none), for what frees
-    a full one: they wait until there is more.
+    copies. Between the beginnings of two writes lie at least ``flush_seconds``, or ``gather_bytes``: what comes meanwhile is
+    gathered and shares the next one, and nothing more is encoded once it is so much. Blocks leave ``reserve_bytes`` of the
+    WAL's store free (0: none), for what frees a full one: they wait until there is more.
     Open (``with``) it before the first :meth:`put`; leaving waits for the step in hand, not for what is queued.
     """
 
@@ -84,7 +122,6 @@ class BlockStore:
         reserve_bytes: int = 0,
     ) -> None:
         self._flush_seconds = flush_seconds
-        self._gather_bytes = gather_bytes
         self._reserve_bytes = reserve_bytes
         self._opened_at = clock.monotonic()
         self._writing = writing
@@ -97,7 +134,7 @@ class BlockStore:
         self._tell = tell
         self._writer: LogWriter | None = None
         self._drafts: queue.SimpleQueue[BlockDraft | None] = queue.SimpleQueue()  # bounded by the machine's memory
-        self._encoded: queue.Queue[_Writing | None] = queue.Queue(ENCODED_MAX)
+        self._gathering = _Gathering(gather_bytes, clock)
         self._local = ThreadPoolExecutor(1, thread_name_prefix="store-local")
         self._closing = threading.Event()
         self._threads = [
@@ -148,6 +185,7 @@ class BlockStore:
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._drafts.put(None)
+        self._gathering.end()
         for thread in self._threads:
             thread.join(CLOSE_SECONDS_MAX)
             if thread.is_alive():
@@ -177,9 +215,9 @@ class BlockStore:
                 if failpoints.armed("receiver.after-local-write"):
                     local.result()
                     failpoints.hit("receiver.after-local-write")
-                self._hand_over(_Writing(draft.sequence, block, local))
+                self._gathering.put(_Writing(draft.sequence, block, local))
         finally:
-            self._hand_over(None)
+            self._gathering.end()
 
     def _is_checked(self, draft: BlockDraft) -> bool:
         """It is written all the same without that word: brokers may be gone for long, and memory is bounded. A block is
@@ -190,14 +228,6 @@ class BlockStore:
             known = self._check_came.wait_for(lambda: draft.sequence in self._checked, CHECK_SECONDS_MAX)
             self._checked = {sequence for sequence in self._checked if sequence > draft.sequence}
         return known
-
-    def _hand_over(self, writing: _Writing | None) -> None:
-        while not self._closing.is_set():
-            with contextlib.suppress(queue.Full):
-                self._encoded.put(writing, timeout=0.5)
-                return
-        with contextlib.suppress(queue.Full):  # full: the WAL's thread is about to see that the store closes
-            self._encoded.put_nowait(None)
 
     def _copy(self, block: EncodedBlock) -> bool:
         """The local copy may be given up, never the WAL's: readers have other tiers."""
@@ -216,32 +246,15 @@ class BlockStore:
     # ---- the WAL -----------------------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        ended = False
         not_before = 0.0
-        while not ended:
-            group = self._gather(not_before)
+        while blocks := self._gathering.take(not_before):
             not_before = self._clock.monotonic() + self._flush_seconds
-            blocks = [item for item in group if item is not None]
-            ended = self._closing.is_set() or len(blocks) < len(group) or not self._store(blocks)
-
-    def _gather(self, not_before: float) -> list[_Writing | None]:
-        """The next block and all that come with it, and until ``not_before``; each is a second copy of its records, so no
-        more than ``gather_bytes`` of them."""
-        group = [self._encoded.get()]
-        size = 0
-        while (last := group[-1]) is not None:
-            size += last.block.payload.size
-            if size >= self._gather_bytes:
-                break
-            wait_seconds = max(0.0, not_before - self._clock.monotonic())
-            try:
-                group.append(self._encoded.get(block=wait_seconds > 0, timeout=wait_seconds or None))
-            except queue.Empty:
-                break
-        return group
+            if self._closing.is_set() or not self._store(blocks):
+                return
 
     def _store(self, blocks: list[_Writing]) -> bool:
-        """Writes ``blocks`` and makes them durable by one sync. False: it failed for good, and was told."""
+        """Writes ``blocks`` and makes them durable by one sync. False: it failed for good, and was told. Empties ``blocks``:
+        the writer keeps what it needs, so that no payload is held twice while it is sent."""
         assert self._writer is not None, "a block was put before its epoch was opened"
         try:
             if not self._await_room(sum(item.block.payload.size for item in blocks)):
@@ -250,6 +263,8 @@ class BlockStore:
                 self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
                 for item in blocks
             ]
+            written = [(item.sequence, item.block.meta, item.local) for item in blocks]
+            blocks.clear()
             if not self._sync():
                 return False
         except FencedError as error:
@@ -259,10 +274,10 @@ class BlockStore:
             self._tell(StoreFailed(f"the WAL failed for {self._timeout_seconds:g} s: {error}"))
             return False
         self._writer.sealed.clear()  # who cleans up finds segments by the handles of their blocks
-        for item, frame in zip(blocks, pending, strict=True):
+        for (sequence, meta, copying), frame in zip(written, pending, strict=True):
             assert frame.handle is not None
-            local = item.local.result()  # both must have finished before the block is reported
-            self._tell(BlockStored(item.sequence, Block(meta=item.block.meta, handle=frame.handle, local=local)))
+            local = copying.result()  # both must have finished before the block is reported
+            self._tell(BlockStored(sequence, Block(meta=meta, handle=frame.handle, local=local)))
         return True
 
     def _await_room(self, needed_bytes: int) -> bool:

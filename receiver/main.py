@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -39,6 +40,9 @@ _log = logging.getLogger("forebay.receiver")
 STORE_RETRY_SECONDS = 2.0
 #: between two writes where each is an object of its own; [wal] flush_interval says otherwise
 FLUSH_SECONDS = 0.25
+#: how long the polling thread may keep the interpreter from one that waits for it: sending an object takes a hundred turns,
+#: and at Python's 5 ms each the polling of a backlog doubled the time of every object
+SWITCH_SECONDS = 0.0005
 
 
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
@@ -53,6 +57,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     # blocks come and go several times a second: Arrow's own pools give their pages back to the system in between, and
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
     pa.set_memory_pool(pa.system_memory_pool())
+    sys.setswitchinterval(SWITCH_SECONDS)
     source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
     storage = open_storage(settings.wal.url, settings.storage, STORE_RETRY_SECONDS)
     # with the store's own patience: a receiver that starts while a NameNode does must not end for it

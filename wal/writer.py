@@ -328,7 +328,10 @@ class LogWriter:
             size += sum(memoryview(part).nbytes for part in frame)
             parts += frame
         self._next_sequence += 1
-        return _Object(path, b"".join(parts), frames)
+        data = b"".join(parts)
+        for pending in frames:
+            pending._metadata, pending._payload = b"", ()  # from here on the object's own bytes are what is sent again
+        return _Object(path, data, frames)
 
     def _put(self, whole: _Object) -> None:
         if self._failpoints:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.clock import SystemClock
+from forebay.clock import Clock, SystemClock
 from forebay.columns import Columns
 from forebay.errors import StoreError
 from receiver import inputs as inp
@@ -45,10 +46,11 @@ class Told:
 
 @contextmanager
 def open_store(
-    storage: ForgetfulStorage, told: Told, flush_seconds: float, gather_bytes: int, store_timeout_seconds: float = 30.0
-) -> Iterator[BlockStore]:
+    storage: ForgetfulStorage, told: Told, flush_seconds: float, gather_bytes: int, store_timeout_seconds: float = 30.0,
+    clock: Clock | None = None,
+) -> Iterator[BlockStore]:  # fmt: skip
     store = BlockStore(
-        WRITING, storage, SegmentLimits(1 << 30, 1e9), None, 0, store_timeout_seconds, SystemClock(), told,
+        WRITING, storage, SegmentLimits(1 << 30, 1e9), None, 0, store_timeout_seconds, clock or SystemClock(), told,
         flush_seconds, gather_bytes,
     )  # fmt: skip
     store.open_epoch(EPOCH)
@@ -77,6 +79,50 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_the_bytes_for_i
             store.put(draft(sequence))
         paths += paths_of(told, 6)
     assert [paths.count(path) for path in storage.list("s")] == [1, 3, 3]
+
+
+class Slow(ForgetfulStorage):
+    """Puts wait for the gate."""
+
+    def __init__(self) -> None:
+        super().__init__(appendable=False)
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def put_new(self, path: str, data: object) -> None:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        super().put_new(path, data)  # type: ignore[arg-type]
+
+
+class EncodingClock(SystemClock):
+    """Counts the blocks whose encoding has begun: each asks once for the time."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+
+    def wall_ms(self) -> int:
+        if threading.current_thread().name == "store-encode":
+            self.begun.release()
+        return super().wall_ms()
+
+    def wait_for(self, count: int) -> None:
+        for _ in range(count):
+            assert self.begun.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_what_comes_during_a_write_is_encoded_and_is_the_next_one_up_to_the_bytes_for_it() -> None:
+    """INV-6: when the fifth is begun the three before it are gathered, it waits, and the others are not even encoded."""
+    block_bytes = encode(draft(1), WRITING, 0).payload.size
+    storage, told, clock = Slow(), Told(), EncodingClock()
+    with open_store(storage, told, flush_seconds=0.0, gather_bytes=3 * block_bytes, clock=clock) as store:
+        store.put(draft(0))
+        assert storage.begun.wait(PATIENCE_SECONDS)
+        for sequence in range(1, 40):
+            store.put(draft(sequence))
+        clock.wait_for(5)
+        storage.gate.set()
+        paths = paths_of(told, 40)
+    assert [paths.count(path) for path in storage.list("s")][:2] == [1, 3]
 
 
 def test_closing_does_not_wait_for_the_interval() -> None:
@@ -118,3 +164,17 @@ def test_a_store_that_stays_away_has_failed_after_the_time_for_it() -> None:
             pass
     assert isinstance(event, inp.StoreFailed)
     assert "HTTP 503, SlowDown" in event.reason
+
+
+def test_a_store_that_has_failed_closes_while_the_encoding_waits_for_it() -> None:
+    block_bytes = encode(draft(1), WRITING, 0).payload.size
+    storage, told, clock = Away(1_000_000), Told(), EncodingClock()
+    with open_store(
+        storage, told, flush_seconds=0.0, gather_bytes=block_bytes, store_timeout_seconds=0.2, clock=clock
+    ) as store:
+        for sequence in range(6):
+            store.put(draft(sequence))
+        while isinstance(event := told.next(), inp.StoreAway):
+            pass
+        clock.wait_for(3)  # one failed, one gathered, one that finds no room
+    assert isinstance(event, inp.StoreFailed)

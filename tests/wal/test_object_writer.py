@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from random import Random
 
+import numpy as np
 import pytest
 
 from forebay.errors import FencedError, OutOfSpaceError, StoreError
@@ -73,6 +75,22 @@ def test_after_an_error_the_same_bytes_are_put_under_the_same_name(lands: str) -
     assert second.handle is not None and second.handle.path == name(2)
     assert labels(storage) == [b"a", b"b"]
     assert storage.list("s") == [name(1), name(2)]
+
+
+def test_an_object_that_is_built_holds_the_only_copy_of_its_payloads() -> None:
+    """INV-6: a store that is away makes nobody keep them twice, and the same bytes are sent all the same."""
+    storage = objects()
+    log = writer(storage)
+    payload = np.frombuffer(b"x" * 1000, np.uint8).copy()
+    held = weakref.ref(payload)
+    log.append(FrameKind.BLOCK, b"a", payload)
+    storage.fail("put_new", 1)
+    with pytest.raises(StoreError):
+        log.sync()
+    del payload
+    assert held() is None
+    log.sync()
+    assert durable(storage) == [(b"a", b"x" * 1000)]
 
 
 def test_an_attempt_that_lands_after_its_repetition_changes_nothing() -> None:

@@ -75,7 +75,7 @@ class ObjectLimits:
 
     request_seconds: float = 10.0
     retry_seconds: float = 20.0
-    part_bytes: int = 16 << 20
+    part_bytes: int = 32 << 20
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], scheme: str) -> ObjectLimits:
