@@ -95,7 +95,7 @@ def test_views_of_memory_are_written_as_well_as_bytes(storage: Storage) -> None:
 
 
 def test_a_large_object_is_read_back_as_it_was_written(storage: Storage) -> None:
-    """Sent in parts where the store knows parts; create-if-absent holds there too (INV-4)."""
+    """INV-4: a store may refuse a taken name before it has read what is sent, so that its answer is lost with the connection."""
     whole = Random(1).randbytes(33 << 20)
     storage.put_new("s/large", whole)
     assert storage.size("s/large") == len(whole)

@@ -67,6 +67,10 @@ class _PassingError(StoreError):
     """What a repetition may mend. A put that ended so may have been carried out."""
 
 
+class _BrokenError(_PassingError):
+    """The connection ended before an answer was read."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectLimits:
     """``request_seconds``: for one request's answer to begin and end, beyond what its bytes may take.
@@ -138,8 +142,17 @@ class ObjectStorage:
             try:
                 self._put(key, whole, create=True)
             except FileExistsError:
-                if not self._holds(key, whole):
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+                ours = self._holds(key, whole)
+            except _BrokenError as error:
+                # a store that refuses before it has read everything may break the connection, and its answer is lost
+                try:
+                    ours = self._holds(key, whole)
+                except StoreError:
+                    raise error from None
+            else:
+                return
+            if not ours:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
 
         self._repeated(put)
 
@@ -331,7 +344,8 @@ def _translated(error: Exception, words: str, seconds: float) -> Exception:
     if isinstance(error, PermissionError):
         return StoreError(f"{words}: {reason}")
     if isinstance(error, OSError) or _package(error) in _CLIENTS:
-        return _PassingError(f"{words}: {reason}")
+        silent = any(name.endswith(("Timeout", "TimeoutError")) for name in names)
+        return (_PassingError if silent else _BrokenError)(f"{words}: {reason}")
     return error
 
 
