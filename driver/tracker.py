@@ -752,18 +752,18 @@ class Tracker:
         return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
 
     def _lags(self) -> Lags:
-        """Of what each receiver takes in: partitions that it owns and did not report in trouble. Those that have a claim and
-        are not heard of yet have no lag."""
+        """Of what each receiver takes in: partitions that it owns and did not report in trouble. Those of which it has said
+        nothing yet, since it was just given them or this driver just began, have no lag."""
         lags: dict[str, dict[TopicPartition, int | None]] = {receiver_id: {} for receiver_id in self.receiver_news}
         said = {
             receiver_id: {TopicPartition(p.topic, p.partition): p for p in news.heartbeat.partitions}
             for receiver_id, news in self.receiver_news.items()
         }
         for partition in self.state.partitions.values():
-            tp, own = partition.tp, lags.get(partition.owner)
-            if own is None:
+            if not partition.owner or is_reserved(partition.owner):
                 continue
-            status = said[partition.owner].get(tp)
+            tp, own = partition.tp, lags.setdefault(partition.owner, {})
+            status = said.get(partition.owner, {}).get(tp)
             if status is None or status.state == "claiming" or status.high_watermark < 0:
                 own[tp] = None
             elif status.state != "trouble":

@@ -204,8 +204,8 @@ class ReceiverMachine:
         return max(1, int(limit))
 
     def seconds_until_poll(self, now: float) -> float:
-        """How long the next poll waits for the rate's sake; 0: not at all."""
-        return 0.0 if self._paused else self._throttle.seconds_until_poll(now)
+        """How long the next poll has to wait for the rate's sake, unless all are paused; 0: not at all."""
+        return self._throttle.seconds_until_poll(now)
 
     def is_current(self, tp: TopicPartition, generation: int) -> bool:
         """Whether a start is still wanted when its turn comes: the group may have taken the partition since."""
@@ -1164,9 +1164,8 @@ class ReceiverMachine:
     def _beat_answered(self, event: inp.HeartbeatAnswered, now: float) -> None:
         self._beating = False
         if event.driver_epoch > self._driver_epoch:
-            self._throttle.learn(
-                None, now
-            )  # what an older driver learned; this one says with the same answer what holds
+            # what an older driver learned is over: this one says with the same answer what holds
+            self._throttle.learn(None, now)
         self._see_driver(event.driver_epoch)
         for command in sorted(event.commands, key=lambda c: c.version):
             if command.driver_epoch < self._driver_epoch:  # INV-4: an older driver's order, woken late

@@ -106,11 +106,19 @@ def test_other_orders_stay_when_rates_are_replaced() -> None:
 def test_a_new_process_of_a_receiver_is_told_anew() -> None:
     t = tracked(1000.0)
     epoch = t.register()
-    t.claim(epoch)
-    version = beat(t, "r1", epoch, p0=10)[0].version
-    assert beat(t, "r1", epoch, seen=version, p0=10) == ()
+    (first,) = beat(t, "r1", epoch)
+    assert beat(t, "r1", epoch, seen=first.version) == ()
     again = t.register(instance="i2")
-    assert given(beat(t, "r1", again)).partitions == ()
+    assert given(beat(t, "r1", again)) == first.rates
+
+
+def test_the_first_receiver_that_a_new_driver_hears_of_gets_no_more_than_its_share() -> None:
+    t = tracked(1000.0)
+    one, two = t.register("r1"), t.register("r2", "i2")
+    t.claim(one, 0)
+    t.claim(two, 1, receiver="r2")
+    assert given(beat(t, "r1", one, p0=50)).records_per_second == pytest.approx(500)
+    assert given(beat(t, "r2", two, p1=50)).records_per_second == pytest.approx(500)
 
 
 def test_a_partition_in_trouble_leaves_its_share_to_others() -> None:

@@ -19,6 +19,7 @@ from forebay.values import TopicPartition
 from receiver import block_store
 from receiver.main import compose
 from receiver.service import ReceiverService
+from receiver.throttle import GATHER_SECONDS
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
 from wal.frame import Frame, FrameKind
@@ -366,3 +367,24 @@ def test_a_block_is_written_without_that_word_when_no_broker_answers_and_reporte
         kafka.tells_ids.set()
         tracker.wait_for(all_taken(tracker, kafka))
     assert tracker.blocks[0].meta.checked is msgspec.UNSET
+
+
+def test_a_receiver_that_is_held_to_a_rate_polls_for_many_records_or_not_at_all(
+    tmp_path: Path, tracker: FakeTracker
+) -> None:
+    """INV-2. A tenth of a second's worth goes beyond what it may take at once."""
+    kafka = FakeKafka({P0: values(220)})
+    asked: list[int] = []
+    poll = kafka.poll
+
+    def noted(max_records: int, timeout_seconds: float) -> Any:
+        asked.append(max_records)
+        return poll(max_records, timeout_seconds)
+
+    kafka.poll = noted  # type: ignore[method-assign]
+    with running(tmp_path, tracker, kafka, max_rate=200):
+        tracker.wait_for(all_taken(tracker, kafka))
+        of_each = tuple(asked)  # without those of the drain, which waits for no rate
+    assert taken_in(tmp_path, tracker) == expected(kafka)
+    assert min(of_each) >= 200 * GATHER_SECONDS
+    assert max(of_each) <= 200

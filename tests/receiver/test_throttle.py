@@ -51,7 +51,8 @@ def test_a_receiver_takes_a_seconds_worth_at_once_and_then_as_much_as_comes_in()
     assert slow.seconds_until_poll(0.0) == pytest.approx(GATHER_SECONDS)
     assert slow.seconds_until_poll(GATHER_SECONDS) == 0
     assert slow.records_max(BOTH, GATHER_SECONDS) == pytest.approx(50)
-    assert not slow.over(BOTH, 0.0), "the partitions have no limit of their own"
+    assert slow.records_max(BOTH, 3600.0) == 1000, "no more than a second's worth, however long nothing came"
+    assert not slow.over(BOTH, 3600.0), "the partitions have no limit of their own"
 
 
 def test_bytes_are_a_limit_of_their_own() -> None:
