@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import tenacity
 
 from deploy import offsets_file
 from deploy.main import main
@@ -16,13 +17,14 @@ from deploy.offsets_file import Commit, commits, exported, read_file, starting_o
 from driver import events as ev
 from driver import journal
 from driver.state import State, apply
-from forebay.errors import RefusedError, UsageError
+from forebay.errors import RefusedError, UnreachableError, UsageError
 from forebay.kafka import admin
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.settings import Settings, load
 from forebay.values import TopicPartition
 from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
 
@@ -203,6 +205,12 @@ class Importing:
         project.replace('"127.0.0.1:1"', f'"{broker.address}"')
         with KafkaAdmin(broker.options) as admin:
             topic_id = admin.topic_ids([topic])[topic]
+        # the coordinator of a group that nobody has used yet takes a moment to know that it is
+        answered = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(UnreachableError), stop=tenacity.stop_after_delay(PATIENCE_SECONDS),
+            wait=tenacity.wait_fixed(0.1), reraise=True,
+        )  # fmt: skip
+        assert answered(self.committed) == {}
         part = {"topic": topic, "leader_epoch": 0, "life": 1, "topic_id": topic_id, "committed": None, "lives": []}
         self.document: dict[str, Any] = {
             "format": 1, "stream": "flights", "lineage": 1, "events": 1, "exported_ms": 1, "group": "g",
