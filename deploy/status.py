@@ -170,7 +170,8 @@ def tables(answer: StatusAnswer) -> list[Group]:
 
 
 def _detail(batch: TrackedBatch) -> str:
-    return batch.detail or "; ".join(batch.written)
+    done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
+    return batch.detail or "; ".join((*done, *batch.written))
 
 
 def _learned(rate: float) -> str:

@@ -197,6 +197,7 @@ ELSEWHERE = {
     "LossAccepted": "tests/integration/test_lost_block.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
+    "RateLearned": "tests/driver/test_backpressure.py: one that is lost is learned again",
     "OutputCompleted": "tests/integration/test_batches.py",
     "WindowChanged": "tests/integration/test_batches.py",
     "BlockMoved": "tests/recovery/test_killed.py",

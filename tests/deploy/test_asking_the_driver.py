@@ -97,7 +97,13 @@ def test_a_failed_driver_is_exit_code_1(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["offsets"], ["offsets", "accept-gap", "t/0", "1", "2", "--yes"], ["recover", "--accept-loss", "3"]],
+    [
+        ["status"],
+        ["offsets"],
+        ["offsets", "accept-gap", "t/0", "1", "2", "--yes"],
+        ["recover", "--accept-loss", "3"],
+        ["stop"],
+    ],
 )
 def test_a_driver_that_does_not_answer_is_exit_code_3(
     project: Any, capsys: pytest.CaptureFixture[str], arguments: list[str]

@@ -169,3 +169,54 @@ def test_a_replay_after_a_rebuild_has_a_key_of_its_own_though_the_new_journal_co
 
     assert key(0, numbered(1, 3)) == key(0, numbered(2, 1)) == f"1-0-{old}"
     assert (key(1, numbered(1, 3)), key(1, numbered(2, 1))) == (f"1-1-{old}", f"2-1-{old}")
+
+
+def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
+    """Batches stop there: what comes later would only pile up beyond the completed prefix."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.batch()
+    t.take_in(epoch, token, 9)
+    second = t.batch()
+    scheduler = scheduler_of(t)
+    first = scheduler._begin(t.state)
+    assert first is not None
+    scheduler._held_up.add((0, first.batch_id))
+    assert scheduler._begin(t.state) is None
+    scheduler._held_up.clear()
+    following = scheduler._begin(t.state)
+    assert following is not None
+    assert following.batch_id == second
+
+
+def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
+    walls = iter((990, 999, 2_001))
+    cut: list[int] = []
+
+    class Loop:
+        @staticmethod
+        def ask(request: Any) -> None:
+            cut.append(request.time_ms)
+
+    class Clock:
+        @staticmethod
+        def wall_ms() -> int:
+            return next(walls)
+
+    class Stopping:
+        @staticmethod
+        def is_set() -> bool:
+            return len(cut) == 3
+
+        @staticmethod
+        def wait(_: float) -> bool:
+            return False
+
+    scheduler = Scheduler(
+        cast(Any, Loop()), cast(Any, None), (), cast(Any, Clock()), 1.0, lambda: 1, 1, 1.0, headers=False
+    )
+    scheduler._stopping = cast(Any, Stopping())
+    scheduler._tick()
+    assert cut == [1_000, 2_000, 3_000]

@@ -17,7 +17,7 @@ from driver.stopping import Remaining, Summary, remaining
 from driver.tracker import BeginDrain
 from forebay import messages as m
 from forebay.clock import SystemClock
-from forebay.errors import UnreachableError, UsageError
+from forebay.errors import FencedError, ForebayError, UnreachableError, UsageError
 from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
 from forebay.settings import Settings
@@ -176,6 +176,56 @@ def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Co
     with IngestContext(None, s) as intake:
         intake.foreach_batch(job)
         assert job.enough.wait(30)
+    assert job.reruns == list(job.seen)
+
+
+def test_a_driver_that_learns_that_it_is_fenced_cancels_what_it_has_in_spark(
+    settings: Configure,  # noqa: F811
+) -> None:
+    """INV-4: a newer driver runs the same batch; the old one's tasks would write beside it."""
+    s = settings()
+    entered, cancelled = threading.Event(), threading.Event()
+
+    class Engine(LocalEngine):
+        def cancel(self) -> None:
+            cancelled.set()
+
+    def stuck(batch: Batch) -> None:
+        entered.set()
+        cancelled.wait(60)
+        raise ValueError("its tasks were cancelled")
+
+    old = Driver(s, KafkaAdmin(s.kafka.options), Engine(s, dict), (NamedJob("job", stuck),), SystemClock(), "test")
+    ends: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            old.run()
+        except FencedError as error:
+            ends.append(error)
+
+    runs = threading.Thread(target=run)
+    try:
+        old.start()
+        runs.start()
+        context = IngestContext(None, s)
+        context._driver = old
+        partition = ready(context, s)
+        receiver = PlayedReceiver(s, old.url)
+        receiver.take_in(partition, 10)
+        assert entered.wait(30)
+        job = Collecting(10)
+        with IngestContext(None, s, take_over=True) as intake:
+            intake.foreach_batch(job)
+            with pytest.raises(ForebayError):
+                receiver.take_in(partition, 10)  # the write by which it learns it
+            assert cancelled.wait(30)
+            runs.join(30)
+            assert not runs.is_alive()
+            assert job.enough.wait(30)
+    finally:
+        old.close()
+    assert len(ends) == 1
     assert job.reruns == list(job.seen)
 
 
