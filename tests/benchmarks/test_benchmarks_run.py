@@ -16,7 +16,11 @@ from tests.support.stores import require_s3
 #: name → the lines that it gives
 LINES = {
     "receiver": ["records/s", "CPU per record"],
-    "object-wal": ["WAL on S3, 20 ms away, against local files"],
+    "object-wal": [
+        "WAL on S3, 20 ms away, against local files",
+        "the same: CPU per record, receiver",
+        "the same: CPU per record, all processes",
+    ],
     "memory": ["peak", "last third / middle third"],
     "arrow": ["records/s", "records/s, values unread", "Spark's job over no records"],
     "dataframe": ["records/s"],
