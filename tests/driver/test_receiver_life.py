@@ -347,13 +347,18 @@ def test_one_that_was_just_started_gets_longer_to_speak_for_the_first_time() -> 
 
 
 def test_a_driver_that_heard_nobody_because_it_waited_itself_blames_nobody() -> None:
-    """Such as one whose journal had no space: it decided nothing, and heard nothing."""
+    """Such as one whose journal had no space: it decided nothing, and heard nothing. Then agents are heard before receivers."""
     played = Played(2, "a", "b").step(3)
     pids = [played.process(n).pid for n in (0, 1)]
     played.now += 10_000
-    played.driver.look(played.now, played.heard, played.receivers_heard)
+    for number in (0, 1):
+        played.process(number).hangs = True
+    played.step()
+    for number in (0, 1):
+        played.process(number).hangs = False
     played.step(3)
     assert [played.process(n).pid for n in (0, 1)] == pids
+    assert [played.of(n).restarts for n in (0, 1)] == [0, 0]
 
 
 def test_a_new_driver_takes_over_what_runs_and_moves_nothing() -> None:

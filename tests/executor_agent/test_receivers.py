@@ -207,6 +207,7 @@ def test_receivers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         "from forebay.messages import Command\n"
         "receivers = Receivers('s', tuple(sys.argv[1:]), 2, 10.0, SystemClock())\n"
         "receivers.obey(Command(version=1, driver_epoch=1, kind='start-receiver', receiver_id='s-r0'))\n"
+        "while receivers._children['s-r0'].last_words != 'ready': time.sleep(0.01)\n"
         "print(receivers.processes()[0].pid, flush=True)\n"
         "time.sleep(60)\n"
     )
