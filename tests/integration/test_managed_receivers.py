@@ -22,6 +22,12 @@ def managed(cluster: Cluster) -> Mapping[str, ManagedReceiver]:
     return {r.receiver_id: r for r in status.managed} if status is not None else {}
 
 
+def epochs(cluster: Cluster) -> set[int]:
+    """Of the processes that have registered and are heard: they take a signal as an order to drain."""
+    status = cluster.status()
+    return {r.epoch for r in status.receivers if r.state not in ("registered", "lost")} if status is not None else set()
+
+
 def on_hosts(cluster: Cluster, *hosts: str) -> Mapping[str, ManagedReceiver] | None:
     """The receivers, if they are active on these hosts, in the order of the hosts' names, and each owns a partition."""
     found = managed(cluster)
@@ -50,6 +56,7 @@ def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
         cluster.start_agent("h2")
         first = cluster.wait(lambda: on_hosts(cluster, "h1", "h2"), "one on each host")
 
+        before = cluster.wait(lambda: len(found := epochs(cluster)) == 2 and found, "both to be heard")
         (killed,) = (r for r in first.values() if r.host == "h1")
         (hung,) = (r for r in first.values() if r.host == "h2")
         os.kill(killed.pid, signal.SIGKILL)
@@ -60,6 +67,7 @@ def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
         ] * 2
         assert not {r.pid for r in first.values()} & {r.pid for r in found.values()}
 
+        cluster.wait(lambda: len(epochs(cluster) - before) == 2, "both to be heard anew")
         cluster.start_agent("h3")
         moved = cluster.wait(lambda: on_hosts(cluster, "h1", "h3"), "one to move to the host that joined")
         (stayed,) = (r for r in moved.values() if r.host == "h1")
