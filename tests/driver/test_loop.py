@@ -16,7 +16,7 @@ from driver.state import State
 from driver.tracker import Allocate, Archived, Ask, Complete, FoundPartitions, Tracker
 from forebay import messages as m
 from forebay.clock import SystemClock
-from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
+from forebay.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import AppendFile, MemoryStorage
 
@@ -273,7 +273,7 @@ def test_down_to_its_reserve_the_driver_takes_nothing_in_and_does_all_that_frees
 
     led.storage.free = 999
     for growing in (reports[1], register("r2"), ask):
-        with pytest.raises(UnreachableError, match="down to its reserve"):
+        with pytest.raises(TurnedAwayError, match="down to its reserve"):
             led.loop.ask(growing)
     assert led.loop.reserve_reached
     batch = led.loop.ask(Allocate(1, 1))

@@ -350,6 +350,7 @@ class DriverProcess:
         decided = []
         for waiting in self._group:
             if self._is_turned_away(waiting.request):
+                self.world.reached["turned away"] += 1
                 decided.append(Decided(waiting, Decision(), TurnedAwayError(RESERVE_REACHED)))
                 continue
             try:

@@ -16,7 +16,7 @@ from driver import events as ev
 from driver.block_index import BlockIndex
 from driver.discovery import LostJournal
 from driver.lineage import LineageFound
-from driver.state import BrokenInvariant, Partition, State
+from driver.state import ADOPTER, BrokenInvariant, Partition, State
 from driver.tracker import Decision, Request
 from forebay import messages as m
 from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
@@ -501,6 +501,9 @@ class Invariants:
             decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
         except BrokenInvariant as error:
             raise InvariantViolation(_named(error), f"{driver.name} decided it: {error}") from error
+        self._world.reached.update(type(event).__name__ for event in decision.events)
+        if isinstance(request, m.ReportRequest) and request.receiver_id == ADOPTER and decision.events:
+            self._world.reached["adopted"] += 1
         if isinstance(request, m.ClaimRequest):
             asked = {f"{ask.topic}/{ask.partition}": ask.known_token for ask in request.claims}
             for event in decision.events:

@@ -79,6 +79,11 @@ class ReceiverProcess:
         return self.alive and not self.paused
 
     @property
+    def has_unreported(self) -> bool:
+        """Whether it holds a durable block that no driver has answered for."""
+        return any(sealed.stored is not None for sealed in self.machine._sealed)
+
+    @property
     def member(self) -> str | None:
         return self._member
 
@@ -108,7 +113,8 @@ class ReceiverProcess:
 
     def fault_steps(self) -> Iterator[Step]:
         name = self.name
-        yield Step(f"{name} kill", self.kill, 2)
+        # what makes orphans is as likely as what goes on, however quiet the run is
+        yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
         if self._drafts and self._writer is not None and not self._sync_failures:
@@ -214,6 +220,7 @@ class ReceiverProcess:
         draft = self._drafts[0]
         block = encode(draft, self._writing, self.world.wall_ms)
         if not self._has_room(block.payload.size):
+            self.world.reached["no room above the reserve"] += 1
             self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
             return
         self._drafts.popleft()

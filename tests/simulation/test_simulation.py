@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from driver.state import ADOPTER
 from tests.simulation import __main__ as command
 from tests.simulation import traces
 from tests.simulation.mistakes import MISTAKES
@@ -15,6 +15,8 @@ from tests.simulation.world import World
 #: runs of one test, so that a failure names few of them
 RUNS = 25
 STEPS = 600
+#: of the 30 runs of one test, how many reach each thing that few runs reach
+SEEDS_MIN = 2
 
 
 @pytest.mark.parametrize("first", range(0, 225, RUNS))
@@ -43,7 +45,7 @@ def test_a_run_is_replayed_from_its_labels() -> None:
 
 def test_random_runs_reach_what_they_are_for() -> None:
     """A simulation whose faults prevent all work would prove nothing."""
-    worlds = [outcome for seed in range(40, 70) if isinstance(outcome := traces.explore(seed, STEPS), World)]
+    worlds = [outcome for seed in range(30) if isinstance(outcome := traces.explore(seed, STEPS), World)]
     states = [world.invariants.durable for world in worlds]
     assert len(worlds) == 30
     assert sum(state.records_completed for state in states if state is not None) > 1000
@@ -51,8 +53,10 @@ def test_random_runs_reach_what_they_are_for() -> None:
     assert sum(len(p.lives) - 1 for state in states if state is not None for p in state.partitions.values()) > 0
     assert sum(len(world.invariants.runs) for world in worlds) > 50
     assert sum(world.read_from_kafka for world in worlds) > 5
-    assert any(ADOPTER in state.receivers for state in states if state is not None)
     assert any(len(state.cleanups) or state.cleanup_count for state in states if state is not None)
+    seeds = Counter(kind for world in worlds for kind in world.reached)
+    rare = ("adopted", "EpochBarred", "ReplayCompleted", "turned away", "no room above the reserve")
+    assert {kind: seeds[kind] for kind in rare if seeds[kind] < SEEDS_MIN} == {}
 
 
 def test_a_failing_seed_is_cut_down_to_a_trace_that_fails_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -95,8 +96,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             quiet=random.choice((5, 20, 60)),
             journal_objects=random.random() < 0.4,
             wal_objects=random.random() < 0.5,
-            journal_reserve_bytes=random.choice((0, 0, 0, 400)),
-            wal_reserve_bytes=random.choice((0, 0, 0, 400)),
+            journal_reserve_bytes=random.choice((0, 600)),
+            wal_reserve_bytes=random.choice((0, 600)),
             concurrent_jobs=random.choice((1, 1, 2, 3)),
             window_batches=random.choice((0, 0, 1, 2)),
             empty_batches=random.random() < 0.2,
@@ -146,6 +147,7 @@ class World:
         self.losses = 0
         self.calm = False
         self.taken: list[str] = []
+        self.reached: Counter[str] = Counter()  # what happened: kinds of decided events, and what has no event
         self._uids = itertools.count(1)
         self._started: dict[str, int] = {}
         self._drivers_started = 0
@@ -272,7 +274,8 @@ class World:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
                     reserve_bytes = getattr(self.options, f"{name}_reserve_bytes")
-                    yield _fault(Step(f"{name} full", partial(self._fill, disk), 1, range(600 + reserve_bytes)))
+                    weight = 3 * self.options.quiet if reserve_bytes else 1
+                    yield _fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
 
@@ -358,7 +361,7 @@ class World:
                 yield _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000)))
                 yield _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100)))
             if self._unread(partition):
-                weight = 40 if self.invariants.unreported(TopicPartition(TOPIC, partition)) else 2
+                weight = 60 * self.options.quiet if self._is_orphaned(partition) else 2
                 yield _fault(Step(f"outlive {where}", partial(self._outlive, partition), weight, range(1, 101)))
         if "kafka" in self.options.faults:
             if topic.incarnation < 3 and not self.losses:
@@ -385,7 +388,8 @@ class World:
                 and driver.tracker.state.completed_number
                 and self._replays < REPLAYS_MAX
             ):
-                yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), 2, range(1, 4)))
+                weight = max(2, self.options.quiet // 2)
+                yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), weight, range(1, 4)))
 
     def _calm_steps(self) -> Iterator[Step]:
         """No faults any more: what was paused wakes, what is dead starts, messages arrive at the newest driver."""
@@ -521,6 +525,13 @@ class World:
             return 0
         return log.high - max(known.position, log.low)
 
+    def _is_orphaned(self, partition: int) -> bool:
+        """Whether Kafka and the WAL hold what nobody took in, and no living process will report it."""
+        tp = TopicPartition(TOPIC, partition)
+        known = self.invariants.durable.partition(tp) if self.invariants.durable is not None else None
+        in_kafka = known is not None and self.kafka.log(tp).low <= known.position
+        return in_kafka and self.invariants.unreported(tp) and not any(p.has_unreported for p in self._processes())
+
     def _outlive(self, partition: int, percent: int) -> None:
         """Retention passes what was not taken in."""
         topic = self.kafka.topics[TOPIC]
@@ -535,7 +546,7 @@ class World:
             topic=partition.topic,
             partition=partition.partition,
             from_offset=trouble.position,
-            until_offset=trouble.accept_until,
+            until_offset=trouble.accepted_until,
         )
         driver.queue.append(Waiting(request))
 
