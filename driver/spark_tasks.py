@@ -61,7 +61,7 @@ def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        yield pa.record_batch([pa.array([sink.getvalue()], pa.binary())], ["stream"])
+        yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["stream"])
 
 
 def unreadable(error: BaseException) -> UnreadableBlockError | None:

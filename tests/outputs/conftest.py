@@ -30,3 +30,10 @@ def postgresql() -> Iterator[PostgresServer]:
 def output_process() -> Iterator[OutputProcess]:
     with OutputProcess() as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def sleeper() -> Iterator[OutputProcess]:
+    """A second one, for a child that sleeps meanwhile."""
+    with OutputProcess() as process:
+        yield process

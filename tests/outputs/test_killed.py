@@ -5,8 +5,10 @@ The processes are real and so are the stores; what is not here is Spark, which h
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -17,11 +19,11 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as WirePartition
 from deltalake import DeltaTable
 
+from forebay.errors import FencedError
 from forebay.kafka.broker import KafkaBroker
+from tests.support.kafka import committed_values
 from tests.support.output_process import OutputProcess, Turn, expected
 from tests.support.postgresql import PostgresServer
 
@@ -126,34 +128,12 @@ class Topic(Place):
         self.options = {"timeout_seconds": 30.0}
 
     def rows(self) -> Rows:
-        return committed(self.broker, self.topic, 2)
-
-
-def committed(broker: KafkaBroker, topic: str, partitions: int) -> Rows:
-    """What a reader of committed records sees."""
-    options = {
-        **broker.options,
-        "group.id": "look",
-        "isolation.level": "read_committed",
-        "enable.partition.eof": "true",
-    }
-    consumer = Consumer({**options, "enable.auto.commit": "false"})
-    try:
-        consumer.assign([WirePartition(topic, number, 0) for number in range(partitions)])
-        found: Rows = []
-        ended = 0
-        while ended < partitions:
-            message = consumer.poll(20)
-            assert message is not None, "the broker is silent"
-            if message.error() is not None:
-                ended += 1
-                continue
-            number, place, replay = map(int, (message.value() or b"").split())
-            assert message.key() == f"{number}-{place}".encode()
-            found.append((number, place, replay))
-    finally:
-        consumer.close()
-    return sorted(found)
+        return sorted(
+            (number, place, replay)
+            for number, place, replay in (
+                map(int, value.split()) for value in committed_values(self.broker, self.topic, 2)
+            )
+        )
 
 
 @pytest.fixture(
@@ -191,7 +171,7 @@ def test_a_kill_at_any_point_and_a_rerun_leave_each_row_once(
         status = output_process.run(
             place.kind, place.arguments, dict(place.options), completed, turns, epoch, armed, directory
         )
-        assert bool(armed) == bool(list(directory.iterdir())), armed
+        assert bool(armed) == bool(list(directory.glob("*.hit"))), armed
         return status
 
     for point in POINTS:
@@ -203,3 +183,37 @@ def test_a_kill_at_any_point_and_a_rerun_leave_each_row_once(
     assert run(ALL) == 0
     assert place.rows() == expected([*FIRST[:3], *REPLAY, *LAST] if place.replaces else ALL)
     assert len(completed.read_text().split()) == len(ALL)
+
+
+def test_a_driver_that_slept_in_a_write_adds_nothing_when_it_wakes(
+    place: Place, output_process: OutputProcess, sleeper: OutputProcess, tmp_path: Path
+) -> None:
+    """INV-4: it stops with all rows written and not committed; a newer driver runs the same batch; it wakes. Whoever of the two
+    commits, the other does not, and the older one is refused from then on."""
+    options = dict(place.options)
+    if place.kind == "sql":
+        options |= {"connect_seconds": 1.0, "idle_seconds": 1.0}  # how long the sleeper's lock is waited for
+    hits = tmp_path / "hits"
+    hits.mkdir()
+    one, two = [Turn(1)], [Turn(1), Turn(2)]
+
+    def newer(turns: list[Turn]) -> int:
+        return output_process.run(place.kind, place.arguments, options, tmp_path / "newer", turns, epoch=2)
+
+    sleeper.begin(place.kind, place.arguments, options, tmp_path / "older", one, 1, "output.before-commit=stop", hits)
+    hit = hits / "output.before-commit.hit"
+    deadline = time.monotonic() + 60
+    while not hit.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    try:
+        newer(one)  # SQLite's lock turns it away
+    finally:
+        os.kill(int((hits / "pid").read_text()), signal.SIGCONT)
+    sleeper.end()
+    assert newer(two) == 0
+    assert place.rows() == expected(two)
+    assert sleeper.run(place.kind, place.arguments, options, tmp_path / "older", [Turn(1, replay=1)], epoch=1) == (
+        FencedError.exit_code
+    )
+    assert place.rows() == expected(two)

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as WirePartition
+
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.consumer import KafkaSource
 from forebay.values import TopicPartition
 
@@ -100,3 +104,29 @@ def poll_some(reader: Reader, polls: int = 10) -> None:
 
 def partitions_of(topic: str, count: int = 4) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
+
+
+def committed_values(broker: KafkaBroker, topic: str, partitions: int) -> list[bytes]:
+    """The values that a reader of committed records finds in ``topic``, in no order."""
+    options = {
+        **broker.options,
+        "group.id": "look",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": "true",
+    }
+    consumer = Consumer({**options, "enable.auto.commit": "false"})
+    found: list[bytes] = []
+    try:
+        consumer.assign([WirePartition(topic, number, 0) for number in range(partitions)])
+        ended = 0
+        while ended < partitions:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, "the broker is silent"
+            if message.error() is None:
+                found.append(message.value() or b"")
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended += 1
+    finally:
+        consumer.close()
+    return found

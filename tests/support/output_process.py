@@ -23,6 +23,7 @@ import pyarrow as pa
 from driver.batch import Batch, BatchWork
 from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlOutput
 from forebay import failpoints
+from forebay.errors import ForebayError
 from forebay.values import numbered
 
 PIECES, PIECE_ROWS = 3, 20
@@ -96,14 +97,26 @@ class OutputProcess:
         self, kind: str, arguments: Sequence[Any], options: Mapping[str, Any], completed: Path, turns: Sequence[Turn],
         epoch: int = 1, armed: str = "", directory: Path | None = None,
     ) -> int:  # fmt: skip
-        """The child's exit status: 0, or minus the signal that ended it."""
+        """The child's exit status: 0, an error's exit code, or minus the signal that ended it."""
+        self.begin(kind, arguments, options, completed, turns, epoch, armed, directory)
+        return self.end()
+
+    def begin(
+        self, kind: str, arguments: Sequence[Any], options: Mapping[str, Any], completed: Path, turns: Sequence[Turn],
+        epoch: int = 1, armed: str = "", directory: Path | None = None,
+    ) -> None:  # fmt: skip
+        """:meth:`run` without its end. The child writes its pid into ``directory``."""
         task = {
             "kind": kind, "arguments": arguments, "options": options, "completed": str(completed), "turns": turns,
             "epoch": epoch, "armed": armed, "directory": str(directory) if directory else None,
         }  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
+
+    def end(self) -> int:
+        """Waits for the child of :meth:`begin`."""
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         assert answer, "the process that forks has ended"
         return int(answer)
@@ -131,8 +144,13 @@ def _serve() -> None:
         child = os.fork()
         if not child:
             try:
+                if task["directory"]:
+                    (Path(task["directory"]) / "pid").write_text(str(os.getpid()))
                 failpoints.arm(task["armed"], task["directory"])
                 run_turns(task)
+            except ForebayError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                os._exit(error.exit_code)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)

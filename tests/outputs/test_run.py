@@ -1,0 +1,240 @@
+"""Which run of a batch is written over which, and what outputs refuse."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driver.outputs import DeltaOutput, KafkaOutput, ParquetOutput, SqlOutput, Written, transaction_of
+from driver.outputs.parquet import MARKER
+from driver.outputs.run import Run, decoded, reason_to_skip, run_of
+from forebay.errors import FencedError, StoreError, UnreadableBlockError, UsageError
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import numbered
+from tests.support.output_process import Turn, batch_of, rows_of
+
+
+def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3, 1)) -> Run:
+    return Run(
+        stream="s",
+        output="o",
+        lineage=lineage,
+        replay=replay,
+        number=number,
+        batch_id=numbered(lineage, number),
+        epoch=epoch,
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "own", "written"),
+    [
+        (None, run(1), True),
+        (run(1), run(2), True),
+        (run(2), run(2), False),  # committed, and not completed
+        (run(3), run(2), False),
+        (run(10), run(5, replay=1), True),  # a replay begins
+        (run(5, replay=1), run(6, replay=1), True),
+        (run(6, replay=1), run(6, replay=1), False),
+        (run(10, replay=1), run(11), True),  # new batches after it
+        (run(10, replay=1), run(5, replay=2), True),
+        (run(7), run(1, lineage=2), True),  # ids ascend over lineages
+        (run(1, lineage=2), run(7), False),
+        # the rebuilt journal forgot the replay and counts anew; run_of gives a replay the lineage of its journal
+        (run(7, replay=1), run(5, replay=1, lineage=2), True),
+        (run(2, epoch=numbered(3, 1)), run(2, epoch=numbered(3, 2)), False),  # by the driver before this one
+    ],
+)
+def test_a_run_is_written_unless_it_or_a_later_one_of_its_line_is_there(
+    last: Run | None, own: Run, written: bool
+) -> None:
+    assert (reason_to_skip(own, last) == "") == written
+
+
+def test_a_newer_drivers_output_refuses_an_older_driver() -> None:
+    """INV-4."""
+    with pytest.raises(FencedError, match="newer driver of stream 's'"):
+        reason_to_skip(run(9, epoch=numbered(1, 8)), run(2, epoch=numbered(1, 9)))
+
+
+def test_deltas_version_ascends_within_an_application_of_one_lineage_and_replay() -> None:
+    """After a rebuild the same number is another batch: it must not be taken for the one before."""
+    first, second = (transaction_of(batch_of(Turn(number)), "o") for number in (1, 2))
+    assert first[0] == second[0] == "forebay/flights/o/1/0" and first[1] < second[1]
+    rebuilt = transaction_of(batch_of(Turn(1, lineage=2), numbered(2, 1)), "o")
+    replayed = transaction_of(batch_of(Turn(1, replay=1), numbered(2, 1)), "o")
+    assert (rebuilt[0], replayed[0]) == ("forebay/flights/o/2/0", "forebay/flights/o/2/1")
+
+
+def test_a_marker_is_read_as_it_was_written_and_nothing_else_is() -> None:
+    assert decoded(run(3, replay=2).encoded(), "there") == run(3, replay=2)
+    with pytest.raises(StoreError, match="there is no marker"):
+        decoded("7", "there")
+
+
+def outputs(folder: Path) -> dict[str, Any]:
+    with closing(sqlite3.connect(folder / "data.db")) as database, database:
+        database.execute('CREATE TABLE t ("key" BLOB, "value" BLOB, number INTEGER, place INTEGER, replay INTEGER)')
+        database.execute("CREATE UNIQUE INDEX place ON t (number, place)")
+    return {
+        "parquet": ParquetOutput(f"file://{folder}/parquet"),
+        "delta": DeltaOutput(f"file://{folder}/delta"),
+        "sql": SqlOutput(f"sqlite:///{folder}/data.db", "t"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
+def test_what_it_did_is_answered_and_noted_and_unreadable_rows_leave_nothing(kind: str, tmp_path: Path) -> None:
+    """INV-5: the error of the rows is the job's, whatever library was in between."""
+    output = outputs(tmp_path)[kind]
+
+    def lost() -> Any:
+        yield from list(rows_of(Turn(1)))[:2]
+        raise UnreadableBlockError("no tier")
+
+    with pytest.raises(UnreadableBlockError, match="no tier"):
+        output.write(batch_of(Turn(1)), lost())
+    batch = batch_of(Turn(1))
+    assert output.write(batch, pa.Table.from_batches(rows_of(Turn(1)))) == Written(output.name, 60)
+    again = output.write(batch, rows_of(Turn(1)))
+    assert again.rows == 0 and "written already" in again.skipped
+    assert batch._work.written == [Written(output.name, 60), again]
+    assert output.write(batch_of(Turn(2)), []).rows == 0
+    assert output.write(batch_of(Turn(3)), next(rows_of(Turn(3)))).rows == 20
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
+@pytest.mark.parametrize("data", [7, "rows", {"a": 1}, [1, 2], None])
+def test_what_is_no_rows_is_refused(kind: str, data: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="an output writes a Spark DataFrame"):
+        outputs(tmp_path)[kind].write(batch_of(Turn(1)), data)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "sql", "kafka"])
+def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
+    output = KafkaOutput({}, "t") if kind == "kafka" else outputs(tmp_path)[kind]
+    with pytest.raises(UsageError, match=r"set driver\.concurrent_jobs = 1"):
+        output.write(batch_of(Turn(1), concurrent_jobs=2), rows_of(Turn(1)))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda f: ParquetOutput("s3://bucket/x"), "use a table format, such as DeltaOutput"),
+        (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can move"),
+        (lambda f: ParquetOutput(f"file://{f}", name="../x"), "output '../x': allowed are"),
+        (
+            lambda f: ParquetOutput(f"file://{f}", partition_by=("a",)).write(batch_of(Turn(1)), rows_of(Turn(1))),
+            "partition_by needs a DataFrame",
+        ),
+        (lambda f: SqlOutput("nonsense", "t"), "the url is not one of SQLAlchemy's"),
+        (lambda f: SqlOutput("mysql://u:secret@h/d", "t"), "driver is not installed"),
+        (lambda f: SqlOutput(f"sqlite:///{f}/x.db", "none").write(batch_of(Turn(1)), []), "has no table none"),
+        (lambda f: outputs(f)["sql"].write(batch_of(Turn(1)), pa.table({"x": [1]})), "table t has no column x"),
+        (
+            lambda f: (
+                outputs(f),
+                SqlOutput(f"sqlite:///{f}/data.db", "t", key=["place"]).write(batch_of(Turn(1)), []),
+            ),
+            r"no primary key, unique constraint or unique index over \(place\)",
+        ),
+        (
+            lambda f: (
+                outputs(f),
+                SqlOutput(f"sqlite:///{f}/data.db", "t", batch_column="b").write(batch_of(Turn(1)), []),
+            ),
+            "table t has no column b",
+        ),
+        (
+            lambda f: DeltaOutput(f"file://{f}/d", batch_column="place").write(batch_of(Turn(1)), rows_of(Turn(1))),
+            "have a column place already",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        make(tmp_path)
+    assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_two_outputs_cannot_share_a_folder_and_a_strangers_marker_is_left(tmp_path: Path) -> None:
+    ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(1)), rows_of(Turn(1)))
+    with pytest.raises(UsageError, match="is of output 'a' of stream 'flights'"):
+        ParquetOutput(f"file://{tmp_path}", name="b").write(batch_of(Turn(1)), rows_of(Turn(1)))
+    (tmp_path / f"batch={Turn(2).batch_id}").mkdir()
+    (tmp_path / f"batch={Turn(2).batch_id}" / "mine").write_text("kept")
+    with pytest.raises(StoreError, match="is there, and not by this run"):
+        ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(2)), rows_of(Turn(2)))
+    (tmp_path / f"batch={Turn(2).batch_id}" / MARKER).write_text("{}")
+    with pytest.raises(StoreError, match="is no marker of Forebay"):
+        ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(2)), rows_of(Turn(2)))
+    assert (tmp_path / f"batch={Turn(2).batch_id}" / "mine").read_text() == "kept"
+
+
+def test_attempts_of_older_drivers_are_removed_and_those_of_newer_ones_and_of_other_outputs_are_not(
+    tmp_path: Path,
+) -> None:
+    older, newer = numbered(1, 1), numbered(1, 3)
+    kept = [
+        tmp_path / "_forebay" / "flights-parquet" / f"attempt-{newer}-7",
+        tmp_path / "_forebay" / "flights-other" / f"attempt-{older}-7",
+        tmp_path / "_forebay" / "flights-parquet" / "notes",
+    ]
+    dead = tmp_path / "_forebay" / "flights-parquet" / f"attempt-{older}-7"
+    for folder in [*kept, dead]:
+        folder.mkdir(parents=True)
+        (folder / "part").touch()
+    ParquetOutput(f"file://{tmp_path}").write(batch_of(Turn(1), numbered(1, 2)), rows_of(Turn(1)))
+    assert all(folder.is_dir() for folder in kept) and not dead.exists()
+
+
+def test_passwords_and_rows_are_in_no_error(tmp_path: Path) -> None:
+    output = outputs(tmp_path)["sql"]
+    output.write(batch_of(Turn(1)), rows_of(Turn(1)))
+    with pytest.raises(StoreError, match="UNIQUE constraint failed") as failed:
+        output.write(batch_of(Turn(2)), rows_of(Turn(1)))
+    shown = f"{failed.value} {failed.value.__cause__}"
+    assert "1 0 0" not in shown
+    with pytest.raises(StoreError) as away:
+        SqlOutput("postgresql+psycopg://u:secret@127.0.0.1:1/d", "t", connect_seconds=1).write(batch_of(Turn(1)), [])
+    assert "secret" not in f"{away.value} {away.value.__cause__!r}"
+
+
+@pytest.mark.kafka
+def test_kafka_refuses_what_it_cannot_send(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    topic = topic_name()
+    with pytest.raises(UsageError, match=f"topic {topic} is not there"):
+        KafkaOutput(kafka_broker.options, topic, name="o").write(batch_of(Turn(1)), rows_of(Turn(1)))
+    kafka_broker.create_topic(topic)
+    output = KafkaOutput(kafka_broker.options, topic, name=topic[-60:].lstrip("-"))
+    with pytest.raises(UsageError, match="need a column value"):
+        output.write(batch_of(Turn(1)), pa.table({"x": [1]}))
+    with pytest.raises(UsageError, match="column value is int64: bytes or text is allowed"):
+        output.write(batch_of(Turn(1)), pa.table({"value": [1]}))
+    rows = pa.table({"value": ["a"], "headers": [[{"key": "h", "value": b"1"}]], "partition": [0]})
+    assert output.write(batch_of(Turn(1)), rows).rows == 1
+    assert "written already" in output.write(batch_of(Turn(1)), rows).skipped
+    output.close()
+    assert "written already" in output.write(batch_of(Turn(1)), rows).skipped
+    output.close()
+
+
+def test_a_batch_of_several_at_once_names_the_output() -> None:
+    with pytest.raises(UsageError, match="output 'o' commits batches in order"):
+        run_of(batch_of(Turn(1), concurrent_jobs=4), "o")
+
+
+def test_a_folder_that_gave_way_to_a_replay_that_was_killed_goes_back_before_anything_else(tmp_path: Path) -> None:
+    """Whatever batch comes next: a rebuilt journal has cut the replay off, say."""
+    output = ParquetOutput(f"file://{tmp_path}")
+    output.write(batch_of(Turn(1)), rows_of(Turn(1)))
+    place, aside = tmp_path / f"batch={Turn(1).batch_id}", tmp_path / "_forebay" / "flights-parquet" / "aside-5-"
+    place.rename(f"{aside}{Turn(1).batch_id}")
+    output.write(batch_of(Turn(2)), rows_of(Turn(2)))
+    assert (place / MARKER).exists() and not Path(f"{aside}{Turn(1).batch_id}").exists()
