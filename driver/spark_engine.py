@@ -129,7 +129,8 @@ class SparkEngine:
         batch = Batch(work, _SparkRows(self.session, work, plan_of, counts))
         with self._lock:
             self._attempts += 1
-            group = f"forebay-batch-{work.batch_id}-{self._attempts}"
+            # with the epoch: a session outlives its driver, and remembers the groups that were cancelled in it
+            group = f"forebay-batch-{work.batch_id}-{work.epoch:x}-{self._attempts}"
             self._groups[run] = group
         # a property of the thread, and of the threads that the job makes of it
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)

@@ -216,7 +216,7 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
 
     with pytest.raises(ValueError, match="gives up"):
         engine.run(work, failing)
-    group = f"forebay-batch-{work.batch_id}-1"
+    group = f"forebay-batch-{work.batch_id}-{work.epoch:x}-1"
     assert _running_tasks(engine.session.sparkContext, group) == 2
     seen: list[int] = []
     engine.run(work, lambda _: seen.append(_running_tasks(engine.session.sparkContext, group)))
@@ -268,7 +268,7 @@ def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(
     _until((tmp_path / "offset-0").exists)
     with pytest.raises(ValueError, match="no"):
         engine.run(failing, fail)
-    group = f"forebay-batch-{slow.batch_id}-1"
+    group = f"forebay-batch-{slow.batch_id}-{slow.epoch:x}-1"
     seen: list[int] = []
     engine.run(failing, lambda batch: seen.append(batch.arrow.count()))
     assert seen == [1]
