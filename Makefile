@@ -2,7 +2,11 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON_IN := .venv/bin/python
+# how many processes run the tests side by side; 0: the one alone; auto: one more than there are cores
+WORKERS ?= 0
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
+# an import that is compiled anew takes twice as long, and the tests start hundreds of processes
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup kafka services demo test test-long sim check bench clean lock
 
@@ -26,7 +30,7 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
+	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)

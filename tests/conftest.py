@@ -1,4 +1,5 @@
-"""Fixtures that need a broker, and the rule for a missing service: skipped with a loud reason here, a failure in CI."""
+"""Fixtures that need a broker, the rule for a missing service (skipped with a loud reason here, a failure in CI), and how the
+tests are shared out among processes."""
 
 from __future__ import annotations
 
@@ -6,13 +7,32 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
+from xdist.remote import Producer
 
 from forebay.errors import ForebayError, UsageError
 from forebay.kafka import ranges
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
+from tests.support import shares
 from tests.support.hdfs import HdfsServer, require_hdfs
+
+hypothesis.settings.register_profile("forebay", deadline=None)  # how long an example takes is the machine's affair
+hypothesis.settings.load_profile("forebay")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: shares.rank(item.nodeid))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    return shares.workers(config)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> shares.Scheduling:
+    config.option.loadscopereorder = False  # the order of shares is the order of the tests
+    return shares.Scheduling(config, log)
 
 
 def running_in_ci() -> bool:

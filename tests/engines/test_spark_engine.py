@@ -199,7 +199,10 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
         """A task that takes long to notice that it was cancelled: as one that is in the middle of writing."""
         name = f"task-{next(iter(rows)).column('topic')[0]}"
         (tmp_path / f"{name}.started").touch()
-        time.sleep(1.5)
+        for _ in range(1500):
+            if (tmp_path / "let-go").exists():
+                break
+            time.sleep(0.02)
         (tmp_path / f"{name}.ended").touch()
         return iter([1])
 
@@ -219,9 +222,12 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
     group = f"forebay-batch-{work.batch_id}-{work.epoch:x}-1"
     assert _running_tasks(engine.session.sparkContext, group) == 2
     seen: list[int] = []
+    letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
+    letting_go.start()
     engine.run(work, lambda _: seen.append(_running_tasks(engine.session.sparkContext, group)))
     assert seen == [0]
     actions[0].join()
+    letting_go.join()
 
 
 def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(

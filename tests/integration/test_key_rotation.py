@@ -45,9 +45,7 @@ def test_blocks_of_two_keys_are_read_in_one_batch(
 
         # the next key is put behind the current one everywhere before any receiver writes with it
         keys.write_text(f"old {OLD}\nnew {NEW}\n")
-        begun = set(cluster.seen.glob("*.begun"))
-        (tmp_path / "hold").touch()
-        cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+        cluster.hold_a_job()
         cluster.wait(lambda: waiting("old"), "blocks of the old key behind a held job")
         keys.write_text(f"new {NEW}\nold {OLD}\n")
         cluster.kill9("r1")

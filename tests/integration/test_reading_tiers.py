@@ -18,9 +18,7 @@ pytestmark = pytest.mark.kafka
 
 def allocate_behind_a_held_job(cluster: Cluster) -> None:
     """Returns when a job is held in its middle and the next batch is allocated behind it."""
-    (cluster.folder / "hold").touch()
-    begun = set(cluster.seen.glob("*.begun"))
-    cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+    cluster.hold_a_job()
     cluster.wait(
         lambda: (s := cluster.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue"
     )

@@ -21,24 +21,30 @@ def test_a_driver_killed_in_the_middle_of_a_spark_job_runs_it_again_with_the_sam
     """INV-3: same id, rows, order and packing. The job that ran before the kill had read its rows already."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    with (
-        Flow(kafka_broker.options, topic) as flow,
-        Cluster(
-            tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job=f"jobs:{job}",
-            driver={"batch_interval": "500ms"},
-        ) as cluster,
-    ):  # fmt: skip
-        cluster.await_records(100)
-        (tmp_path / "hold").touch()
-        begun = set(cluster.seen.glob("*.begun"))
-        (batch,) = cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
-        cluster.kill9("driver")
-        cluster.restart("driver")
-        (tmp_path / "hold").unlink()
-        target = flow.records + 300
-        cluster.wait(lambda: flow.records >= target, "more records")
-        flow.stop()
-        cluster.await_completed(flow.truth.ends())
-        assert int(batch.stem) in cluster.completed_batches()
-        cluster.check(flow.truth)
-        assert cluster.starts("driver") == 2
+    with Cluster(
+        tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job=f"jobs:{job}",
+        driver={"batch_interval": "500ms"},
+    ) as cluster:  # fmt: skip
+        await_spark(cluster)
+        with Flow(kafka_broker.options, topic) as flow:
+            kill_in_the_middle_of_a_job(cluster, flow)
+
+
+def await_spark(cluster: Cluster) -> None:
+    cluster.wait(lambda: (s := cluster.status()) and s.state == "running", "Spark's start", seconds=250.0)
+
+
+def kill_in_the_middle_of_a_job(cluster: Cluster, flow: Flow) -> None:
+    cluster.await_records(100)
+    batch = cluster.hold_a_job()
+    cluster.kill9("driver")
+    cluster.restart("driver")
+    (cluster.folder / "hold").unlink()
+    await_spark(cluster)
+    target = flow.records + 300
+    cluster.wait(lambda: flow.records >= target, "more records")
+    flow.stop()
+    cluster.await_completed(flow.truth.ends())
+    assert batch in cluster.completed_batches()
+    cluster.check(flow.truth)
+    assert cluster.starts("driver") == 2

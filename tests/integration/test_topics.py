@@ -49,7 +49,8 @@ def accept(cluster: Cluster, partitions: set[int]) -> None:
         open_ones = [p for p in status.partitions if p.trouble and p.partition in partitions]
         for p in open_ones:
             words = p.trouble[p.trouble.index("`forebay ") + len("`forebay ") :].partition("`")[0].split()
-            cluster.command(*words, "--yes")
+            if cluster.command(*words, "--yes").returncode != 0:
+                return False  # a driver that was killed is started again while it is waited for
         return not open_ones
 
     cluster.wait(decided, f"no trouble of {partitions}")

@@ -78,9 +78,7 @@ def test_a_driver_that_was_taken_over_while_it_slept_changes_nothing_and_exits_f
     kafka_broker.create_topic(topic)
     with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic]) as cluster:
         cluster.await_records(100)
-        (tmp_path / "hold").touch()
-        begun = set(cluster.seen.glob("*.begun"))
-        cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+        cluster.hold_a_job()
         cluster.pause("driver")
         for name in ("r1", "r2"):
             cluster.wait(lambda name=name: "out of reach" in cluster.log(name), f"{name} to wait for an answer")

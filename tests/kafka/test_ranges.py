@@ -93,7 +93,7 @@ def test_a_recreated_topic_is_refused_by_its_id(
 
 def _until_gone(admin: KafkaAdmin, topic: str) -> None:
     waited = threading.Event()
-    for _ in range(200):
+    for _ in range(1000):
         if topic not in admin.topics():
             return
         waited.wait(0.05)

@@ -49,7 +49,7 @@ class FakeTracker:
     def url(self) -> str:
         return self._server.url
 
-    def wait_for(self, what: object, seconds: float = 20.0) -> None:
+    def wait_for(self, what: object, seconds: float = 60.0) -> None:
         with self.changed:
             assert self.changed.wait_for(what, seconds), "it did not come about"  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ from tests.support.rows import filler, source_batch
 from wal.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 WRITING = BlockWriting("s", "r1", "h1", False, "none")

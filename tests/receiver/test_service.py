@@ -156,7 +156,7 @@ def test_nothing_is_lost_while_the_driver_is_out_of_reach(tmp_path: Path, tracke
         tracker.down = True
         kafka.values[P0] += values(300, b"later")
         stopped = threading.Event()
-        for _ in range(100):
+        for _ in range(2000):
             if P0 in kafka.paused:
                 break
             stopped.wait(0.05)
@@ -181,14 +181,14 @@ def test_a_revocation_returns_when_what_was_taken_in_is_accepted(tmp_path: Path,
     """Rule 6: the next owner finds all of it; the block interval alone would have kept it open."""
     kafka = FakeKafka({P0: values(120), P1: values(120)})
     with running(tmp_path, tracker, kafka, block_interval="30s"):
-        for _ in range(200):
+        for _ in range(2000):
             if len(kafka._ended) == 2:
                 break
             threading.Event().wait(0.02)
         kafka.to_revoke = [P0]
         tracker.wait_for(lambda: bool(tracker.released))
         assert tracker.positions[P0] == 120
-        assert kafka.callback_returned.wait(10)
+        assert kafka.callback_returned.wait(30)
         assert kafka.revoked_after == {P0: 120}
 
 
@@ -198,7 +198,7 @@ def test_full_memory_pauses_and_nothing_is_lost(tmp_path: Path, tracker: FakeTra
     kafka = FakeKafka({P0: [b"v" * 1000] * 400})
     storage = Gated(str(tmp_path / "wal"), gate)
     with running(tmp_path, tracker, kafka, storage, block_size="20KB", memory="100KB"):
-        for _ in range(400):
+        for _ in range(2000):
             if P0 in kafka.paused:
                 break
             threading.Event().wait(0.02)
@@ -271,7 +271,7 @@ def test_a_short_failure_of_the_store_is_retried(tmp_path: Path, tracker: FakeTr
     kafka = FakeKafka({P0: values(300)})
     storage = Failing(str(tmp_path / "wal"), StoreError("input/output error"))
     with running(tmp_path, tracker, kafka, storage, store_timeout="20s"):
-        assert storage.failed.wait(10)
+        assert storage.failed.wait(30)
         storage.error = None
         tracker.wait_for(all_taken(tracker, kafka))
     assert taken_in(tmp_path, tracker) == expected(kafka)

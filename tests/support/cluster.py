@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -36,10 +35,11 @@ from forebay.tether import tethered
 from forebay.values import TopicPartition
 from tests.support import witness
 from tests.support.flow import Truth
+from tests.support.ports import free_port
 from wal.storage import Storage, open_storage
 
 #: so long a test waits for what must come; never asserted on
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 _TICK_SECONDS = 0.05
 _COMMAND = str(Path(sys.executable).with_name("forebay"))
 _ROOT = str(Path(__file__).parents[2])  # the processes run the code that the test sees
@@ -103,7 +103,7 @@ class Cluster:
         self.topics = tuple(topics)
         self.seen = folder / "seen"
         self.failpoint_folder = folder / "failpoints"
-        self.driver_url = f"http://127.0.0.1:{_free_port()}"
+        self.driver_url = f"http://127.0.0.1:{free_port()}"
         self._config = folder / "forebay.toml"
         self._start_all = start
         self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
@@ -121,7 +121,7 @@ class Cluster:
             "job": job or f"jobs:{'local' if engine == 'local' else 'by_dataframe'}", **self._sections["driver"],
         }  # fmt: skip
         self._sections["agent"] = {
-            "url": f"http://127.0.0.1:{_free_port()}",
+            "url": f"http://127.0.0.1:{free_port()}",
             "blocks": f"{folder}/blocks",
             **self._sections["agent"],
         }
@@ -170,7 +170,7 @@ class Cluster:
     def start_agent(self, host: str) -> None:
         """Starts an agent of another host than this machine, as far as Forebay can tell: its name, port and folder."""
         self._services[host] = _Service(host, ("agent",))
-        own = {"HOST": host, "URL": f"http://127.0.0.1:{_free_port()}", "BLOCKS": f"{self.folder}/blocks-{host}"}
+        own = {"HOST": host, "URL": f"http://127.0.0.1:{free_port()}", "BLOCKS": f"{self.folder}/blocks-{host}"}
         self.start(host, environment={f"FOREBAY__AGENT__{key}": value for key, value in own.items()}, keep=False)
 
     @property
@@ -208,7 +208,7 @@ class Cluster:
 
     def another_url(self) -> str:
         """Where one more service may listen."""
-        return f"http://127.0.0.1:{_free_port()}"
+        return f"http://127.0.0.1:{free_port()}"
 
     def _spawn(self, service: _Service, *more: str) -> None:
         environment = {
@@ -263,8 +263,13 @@ class Cluster:
 
     def terminate(self, name: str) -> int:
         """SIGTERM, and its exit code."""
-        self.process(name).terminate()
+        self._tell_to_stop(name)
         return self.await_end(name)
+
+    def _tell_to_stop(self, name: str) -> None:
+        """SIGTERM, once the process handles it: one that has just begun would end by it at once."""
+        self.wait(lambda: _handles(self.process(name).pid, signal.SIGTERM), f"{name} to handle SIGTERM", may_end=[name])
+        self.process(name).terminate()
 
     def await_end(self, name: str, may_end: Sequence[str] = ()) -> int:
         """The exit code of a process that ends by itself or was told to; those of ``may_end`` may end meanwhile too."""
@@ -338,6 +343,13 @@ class Cluster:
         """Releases a ``hold``."""
         (self.failpoint_folder / f"{failpoint}.release").touch()
 
+    def hold_a_job(self) -> int:
+        """Returns when a job is held in its middle, having read its rows: its batch. Deleting the file ``hold`` lets it go."""
+        for path in self.seen.glob("*.held"):
+            path.unlink()
+        (self.folder / "hold").touch()
+        return int(self.wait(lambda: next(self.seen.glob("*.held"), None), "a job held in the middle").stem)
+
     # ---- what it says ------------------------------------------------------------------------------------------------
 
     def status(self) -> StatusAnswer | None:
@@ -402,11 +414,11 @@ class Cluster:
 
     # ---- what it did -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def journal_storage(self) -> Storage:
         return open_storage(self._sections["driver"]["journal"], self.storage)
 
-    @property
+    @cached_property
     def wal_storage(self) -> Storage:
         return open_storage(self._sections["wal"]["url"], self.storage)
 
@@ -463,8 +475,7 @@ class Cluster:
         """Ends receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""
         receivers = names or [n for n, s in self._services.items() if s.arguments[0] == "receiver" and s.process]
         for name in receivers:
-            self._services[name].wanted = False
-            self.process(name).terminate()
+            self._tell_to_stop(name)
         codes = {name: self.await_end(name, may_end=receivers) for name in receivers}
         codes |= {name: self.terminate(name) for name in ("driver", "agent") if self._services[name].process}
         assert not any(codes.values()), f"did not end in order: {codes}\n{self.describe()}"
@@ -478,18 +489,14 @@ def _state(pid: int) -> str:
         return ""
 
 
-def _free_port() -> int:
-    """A free loopback port below the range of outgoing connections: nobody takes it while its owner restarts."""
-    choose = random.SystemRandom()
-    for _ in range(1000):
-        port = choose.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise AssertionError("no free port on loopback")
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of its own for a signal; True of one that is gone, whom nothing is asked any more."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1) or _state(pid) in ("Z", "")
 
 
 def _toml(value: Any) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.jars import Libraries, find_java
 from forebay.tether import tethered
+from tests.support.ports import free_port
 
 HADOOP_VERSION = "3.5.0"
 
@@ -67,7 +68,7 @@ class HdfsServer:
         Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
         """
         if not self._ports:
-            self._ports = _free_ports(5)
+            self._ports = [free_port() for _ in range(5)]
             self._write_settings()
             self._format()
         for node in nodes or (NAME_NODE, DATA_NODE):
@@ -245,24 +246,6 @@ log4j.appender.E.layout.ConversionPattern=%d %p %c{1}: %m%n
 def _write_xml(path: Path, properties: Mapping[str, str]) -> None:
     lines = [f"<property><name>{name}</name><value>{value}</value></property>" for name, value in properties.items()]
     path.write_text("\n".join(("<configuration>", *lines, "</configuration>", "")))
-
-
-def _free_ports(number: int) -> list[int]:
-    """Free loopback ports below the range of outgoing connections, so that no client takes one during a restart."""
-    found: list[int] = []
-    low, high = 12_000, 20_000  # below those of the embedded Kafka
-    start = os.getpid() * 7919
-    for step in range(high - low):
-        port = low + (start + step) % (high - low)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == number:
-            return found
-    raise ForebayError("no free ports on loopback")
 
 
 # ---- fixtures (tests/conftest.py makes them known) -------------------------------------------------------------------

@@ -17,7 +17,7 @@ from forebay.kafka.consumer import KafkaSource
 from forebay.values import TopicPartition
 
 #: so long a test waits for what must come; never asserted on
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 
 
 @dataclass(frozen=True)

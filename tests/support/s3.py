@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
 from tests.support.versitygw import binary
 
 ACCESS_KEY, SECRET_KEY = "forebay-tests", "not-a-secret-of-anything"
@@ -38,7 +38,7 @@ class S3Server:
         self._log = folder / "versitygw.log"
         (self._objects / BUCKET).mkdir(parents=True)
         self._sidecar.mkdir()
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -86,13 +86,6 @@ class S3Server:
         finally:
             connection.close()
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def options(url: str, **more: Any) -> dict[str, dict[str, Any]]:

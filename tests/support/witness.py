@@ -54,6 +54,7 @@ def keep(batch, rows):
     with (HERE / "runs.txt").open("a") as runs:
         runs.write(f"{batch.replay} {batch.id} {batch.key} {batch.rerun}\\n")
     while (HERE / "hold").exists():
+        (SEEN / f"{batch.id}.held").touch()
         time.sleep(0.02)
     if (HERE / "fail").exists():
         raise RuntimeError("told to fail")

@@ -408,6 +408,7 @@ def test_a_store_that_stays_away_is_given_up_after_the_time_for_it(proxied: Stor
     """INV-6. The words say what did not answer."""
     assert proxied.proxy is not None
     storage = proxied.open(retry_timeout="1s")
+    assert storage.list("s") == []  # its client is made: the time is that of the requests
     fault = proxied.proxy.arm("status", status=503)
     with pytest.raises(StoreError, match=r"s3://.*s/a can't be written.*503"):
         storage.put_new("s/a", b"x")

@@ -1,0 +1,57 @@
+"""How the tests are shared out among processes that run them side by side (``make test WORKERS=auto``).
+
+Most of the suite waits for servers and for processes that were killed, so there are more of these processes than cores. Each
+has servers of its own; nothing is shared but the machine.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+#: where tests take seconds: these begin, and each of them goes to whoever is free
+SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
+#: files that start a server or a session of their own: these begin before all others; with the name of their share
+TOGETHER = {
+    "tests/wal/test_hdfs_storage.py": "hdfs",
+    "tests/integration/test_hdfs_crashes.py": "hdfs",
+    "tests/engines/test_spark_engine.py": "spark",
+    "tests/engines/test_spark_kafka_tier.py": "spark",
+    "tests/wal/test_storage_contract.py": "stores",
+    "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
+    "tests/deploy/test_demo.py": "demo",
+}
+#: a worker waits for about half of its time
+_WORKERS_MORE_THAN_CORES = 1
+WORKERS_MAX = 8
+
+
+def share_of(node_id: str) -> str:
+    """Tests of one share run one after another in one process: a file's, or what is named above, or one slow test alone."""
+    path = node_id.partition("::")[0]
+    return TOGETHER.get(path) or (node_id if path.startswith(SLOW) else path)
+
+
+def rank(node_id: str) -> int:
+    """What takes long begins, so that no process is left with it at the end."""
+    path = node_id.partition("::")[0]
+    return 0 if path in TOGETHER else 1 if path.startswith(SLOW) else 2
+
+
+def worker_number() -> int:
+    """Which of the processes this is, from 0."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+
+
+class Scheduling(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid)
+
+
+def workers(config: pytest.Config) -> int:
+    """How many processes ``-n auto`` starts: none for tests that were named, and whose output is to be read as it comes."""
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.getoption("capture") == "no":
+        return 0
+    return min(WORKERS_MAX, (os.cpu_count() or 1) + _WORKERS_MORE_THAN_CORES)
