@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from forebay.tether import tethered
 from tests.support.ports import free_port
 from tests.support.versitygw import binary
 
@@ -54,7 +55,10 @@ class S3Server:
         command = [str(binary()), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--sidecar", str(self._sidecar), str(self._objects)], stdout=log, stderr=log, env=environment
+                tethered([*command, "--sidecar", str(self._sidecar), str(self._objects)]),
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
