@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -111,7 +112,9 @@ def test_a_failed_task_leaves_nothing_and_what_could_not_be_read_is_said(
         DeltaOutput(f"file://{tmp_path}/delta"),
         SqlOutput(f"sqlite:///{tmp_path}/data.db", "t"),
     ]
-    engine = SparkEngine(stored.settings(), dict, spark)
+    settings = stored.settings()
+    nowhere_else = msgspec.structs.replace(settings.kafka, read_blocks=False)  # no broker to wait for
+    engine = SparkEngine(msgspec.structs.replace(settings, kafka=nowhere_else), dict, spark)
     engine.start()
     batch = work(stored, 2)
     lost = stored.blocks_directory.rglob("*.block"), (stored.root / "wal").rglob("*.seg")
