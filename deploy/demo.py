@@ -422,10 +422,10 @@ def _watch(
     seen: Screen,
     folder: Path,
 ) -> list[str]:
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
     from forebay.kafka.loader import FLIGHTS
 
-    client = Client(settings.driver.url, 5.0)
+    client = DriverClient(settings.driver.all_urls, 5.0)
     killed: list[str] = []
     deadline = time.monotonic() + LIMIT_SECONDS
     try:

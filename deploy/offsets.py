@@ -28,7 +28,7 @@ from forebay.values import TopicPartition
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
 
 
 #: a receiver that is fenced is the last that was waited for, or there are more: so long the search of the WAL may take
@@ -142,9 +142,9 @@ def accept_gap(
         invocation.write({"done": False, "message": words})
         invocation.say(words)
         return FINE
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
 
-    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
     try:
         words = fence_and_accept(client, request, fence) if fence else accept(client, request)
     finally:
@@ -154,12 +154,12 @@ def accept_gap(
     return FINE
 
 
-def accept(client: Client, request: AcceptGapRequest) -> str:
+def accept(client: DriverClient, request: AcceptGapRequest) -> str:
     """What the driver says. Raises RefusedError."""
     return client.post("/v1/operator/accept-gap", request, OperatorAnswer).message
 
 
-def fence_and_accept(client: Client, request: AcceptGapRequest, receiver_id: str) -> str:
+def fence_and_accept(client: DriverClient, request: AcceptGapRequest, receiver_id: str) -> str:
     """Ends the receiver's epoch, lets the driver search the WAL, and accepts what was shown, if it is still lost then. Raises
     RefusedError."""
     fence = FenceRequest(topic=request.topic, partition=request.partition, receiver_id=receiver_id)

@@ -274,7 +274,7 @@ def apply_plan(
             wal_storage,
         )
         closing.callback(led.close)
-        lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration), clock)
+        lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration))
         lease.start()
         closing.callback(lease.stop)
         with _reading_wal(wal_storage, stream) as progress:
@@ -448,9 +448,9 @@ def accept_loss(
         invocation.write({"done": False, "message": words})
         invocation.say(words)
         return FINE
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
 
-    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
     try:
         request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels, cause=person(because))
         answer = client.post("/v1/operator/accept-loss", request, OperatorAnswer)

@@ -145,9 +145,9 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
             return FOUND
         invocation.say(f"{proposal.message}; nothing was changed: say --yes to do it")
         return FINE
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
 
-    client = Client(settings.driver.url, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
+    client = DriverClient(settings.driver.all_urls, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
     try:
         request = ReplayRequest(batch=batch, time_ms=time_ms, cause=person(because))
         answer = client.post("/v1/operator/replay", request, OperatorAnswer)

@@ -31,6 +31,7 @@ def log_to_stderr() -> None:
     short_help="Run the driver.", epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over")
 )
 @click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; it will be fenced.")
+@click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when it is gone.")
 @click.option(
     "--until-caught-up",
     is_flag=True,
@@ -38,11 +39,15 @@ def log_to_stderr() -> None:
 )
 @shared_options
 @pass_invocation
-def driver(invocation: Invocation, take_over: bool, until_caught_up: bool) -> int:
+def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_up: bool) -> int:
     """Run the driver: it takes in blocks, makes batches of them and runs the job.
 
-    It refuses while another driver's lease is fresh. A driver that was fenced exits with 4 and must not be restarted.
+    It refuses while another driver's lease is fresh; with --standby it waits, and takes over when the lease has not been
+    renewed for driver.lease_duration. Name all drivers of the stream in driver.urls. A driver that was fenced exits with 4 and
+    must not be restarted.
     """
+    if take_over and standby:
+        raise click.UsageError("--take-over and --standby exclude each other")
     settings = invocation.settings()
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
@@ -50,7 +55,7 @@ def driver(invocation: Invocation, take_over: bool, until_caught_up: bool) -> in
         import_jobs(settings, invocation.config_path)
     from driver.main import run
 
-    return run(settings, take_over=take_over, until_caught_up=until_caught_up)
+    return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
 
 
 @click.command(short_help="Run this host's executor agent.", epilog=example("forebay --config forebay.toml agent"))

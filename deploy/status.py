@@ -20,10 +20,10 @@ TIMEOUT_SECONDS = 10.0
 
 
 def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
-    """The status of the driver at ``driver.url``. Raises UnreachableError."""
-    from forebay.http import Client
+    """The status of the driver that leads. Raises UnreachableError."""
+    from forebay.driver_client import DriverClient
 
-    client = Client(settings.driver.url, timeout_seconds)
+    client = DriverClient(settings.driver.all_urls, timeout_seconds)
     try:
         return client.get("/v1/status", StatusAnswer)
     finally:

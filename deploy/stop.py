@@ -53,18 +53,19 @@ def stop(invocation: Invocation, drain: bool, seconds: float | None) -> int:
     Without --drain the running jobs finish; receivers go on, and keep what they have until the next driver. Exits with 1 if
     the driver is still there when the time is over.
     """
-    from forebay.http import Client
+    from forebay.driver_client import DriverClient
 
     settings = invocation.settings()
-    client = Client(settings.driver.url, TIMEOUT_SECONDS)
+    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
     try:
         request = StopRequest(drain=drain, timeout_seconds=seconds or 0.0)
         answer = client.post("/v1/operator/stop", request, OperatorAnswer)
+        leader = client.url
     finally:
         client.close()
     invocation.say(answer.message)
     allowed = (seconds or settings.driver.stop_timeout) + _END_SECONDS
-    stopped = _await_end(settings.driver.url, allowed)
+    stopped = _await_end(leader, allowed)
     words = "the driver has stopped" if stopped else f"the driver is still there after {allowed:g} s"
     invocation.write({"stopped": stopped, "message": words})
     invocation.say(words)

@@ -270,6 +270,11 @@ class Engine(Protocol):
     def parallelism(self) -> int:
         """How many tasks can run at once, at least 1; known after ``start``."""
 
+    @property
+    def application(self) -> tuple[str, str]:
+        """Where other processes do the job's work: id of the application and its master; ("", "") if nowhere. Known after
+        ``start``."""
+
     def start(self) -> None: ...
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:

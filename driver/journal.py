@@ -267,14 +267,16 @@ def lead(
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
     wal: Storage | None = None,
+    claimed: Callable[[int], None] = lambda _: None,
 ) -> tuple[Journal, State]:
     """Claims the next epoch, reads what older ones decided, and writes it as the first record of the own epoch.
 
     ``wal``: the WAL that this journal's stream is in, whose markers tell a lost journal from a new one; it is marked as this
-    journal's. ``owner`` is written into the claim. Raises FencedError if another one claimed a newer epoch while this one
+    journal's. ``owner`` is written into the claim; ``claimed`` hears of the epoch at once, before the reading, which may take
+    long. Raises FencedError if another one claimed a newer epoch while this one
     was opening; LineageFound where the WAL is not this journal's; CorruptionError, NewerVersionError, StoreError.
     """
-    steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
+    steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal, claimed)
     while True:
         try:
             next(steps)
@@ -291,6 +293,7 @@ def opening(
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
     wal: Storage | None = None,
+    claimed: Callable[[int], None] = lambda _: None,
 ) -> Generator[str, None, tuple[Journal, State]]:
     """:func:`lead`, step by step: yields the name of each step done, returns (journal, state). The simulation crashes and
     interleaves drivers between steps."""
@@ -304,6 +307,7 @@ def opening(
             break
         except FileExistsError:
             epoch += 1
+    claimed(epoch)
     yield "claimed"
     failpoints.hit("journal.opening")
     reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded

@@ -11,12 +11,13 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from forebay.clock import Clock
-from forebay.errors import ForebayError, StoreError
+from forebay.errors import FencedError, ForebayError, StoreError
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,12 @@ class Lease(msgspec.Struct, frozen=True):
     beat: int
     duration_seconds: float
     url: str
+    spark_application: str = ""  # in which the driver's tasks run; "" where the engine has none
+    spark_master: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
 
 class LeaseHeld(ForebayError):
@@ -53,23 +60,71 @@ def read_lease(storage: Storage, stream: str) -> Lease | None:
 def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -> None:
     """Returns if no driver is at work. Raises LeaseHeld if the lease changes within the duration it names."""
     first = read_lease(storage, stream)
-    if first is None or _is_gone(first):
+    if first is None or is_gone(first):
         return
     log.warning("a driver (%s, host %s, pid %s) may be at work: watching its lease", first.owner, first.host, first.pid)
     for _ in range(10):
         if stopping.wait(first.duration_seconds / 10):
             raise LeaseHeld("told to stop while waiting for another driver's lease to end")
         current = read_lease(storage, stream)
-        if current is None or _is_gone(current):
+        if current is None or is_gone(current):
             return
         if (current.owner, current.beat) != (first.owner, first.beat):
             raise LeaseHeld(
-                f"a driver leads stream {stream!r} already: {current.owner} at {current.url} (host {current.host}, "
-                f"pid {current.pid}); stop it first, or take over with `forebay driver --take-over`"
+                f"a driver leads stream {stream!r} already: {current.words}; stop it first, take over with "
+                "`forebay driver --take-over`, or wait for its end with `forebay driver --standby`"
             )
 
 
-def _is_gone(lease: Lease) -> bool:
+class LeaseWatch:
+    """What a standby knows of the driver at work, by its own clock alone. A decision on values: it reads nothing."""
+
+    def __init__(self) -> None:
+        self._seen: Lease | None = None
+        self._since = 0.0
+
+    def may_lead(self, lease: Lease | None, gone: bool, now: float) -> bool:
+        """Whether nobody leads: there is no lease, its process is known to be ``gone``, or it has been read again and again,
+        the same each time, for as long as it names. ``now``: monotonic seconds."""
+        if lease is None or gone:
+            return True
+        if self._seen is None or (self._seen.owner, self._seen.beat) != (lease.owner, lease.beat):
+            self._since = now
+        self._seen = lease
+        return now - self._since >= lease.duration_seconds
+
+    def lose_sight(self) -> None:
+        """The store did not answer: the driver at work could not renew its lease either, so the time begins anew."""
+        self._seen = None
+
+
+def stand_by(
+    storage: Storage,
+    stream: str,
+    clock: Clock,
+    look_seconds: float,
+    stopping: threading.Event,
+    seen: Callable[[Lease | None], None],
+) -> Lease | None:
+    """Returns when nobody leads, or ``stopping`` is set: the last lease there was, None if there was none. ``seen`` hears of
+    each lease that is read."""
+    watch = LeaseWatch()
+    while True:
+        try:
+            lease = read_lease(storage, stream)
+        except StoreError as error:
+            log.warning("the lease can't be read: %s", error)
+            watch.lose_sight()
+        else:
+            if watch.may_lead(lease, lease is not None and is_gone(lease), clock.monotonic()):
+                return lease
+            seen(lease)
+        if stopping.wait(look_seconds):
+            return None
+
+
+def is_gone(lease: Lease) -> bool:
+    """Whether it is of a process of this machine that has ended."""
     return lease.host == socket.gethostname() and process_start(lease.pid) != lease.started
 
 
@@ -85,10 +140,18 @@ def process_start(pid: int) -> str:
 
 
 class LeaseKeeper:
-    """Renews the lease three times per duration, from a thread of its own."""
+    """Renews the lease three times per duration, from a thread of its own. ``superseded`` gets a FencedError when the lease is
+    of a newer epoch: a driver that slept, and has nothing to write, would not find out otherwise."""
 
     def __init__(
-        self, storage: Storage, stream: str, epoch: int, owner: str, url: str, duration_seconds: float, clock: Clock
+        self,
+        storage: Storage,
+        stream: str,
+        epoch: int,
+        owner: str,
+        url: str,
+        duration_seconds: float,
+        superseded: Callable[[FencedError], None] = lambda _: None,
     ) -> None:
         self._storage = storage
         self._stream = stream
@@ -102,6 +165,8 @@ class LeaseKeeper:
             duration_seconds=float(duration_seconds),
             url=url,
         )
+        self._superseded = superseded
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
@@ -127,11 +192,19 @@ class LeaseKeeper:
             try:
                 current = read_lease(self._storage, self._stream)
                 if current is not None and current.epoch > self._lease.epoch:
-                    return  # taken over: the next journal write finds out, and ends this driver
+                    words = f"another driver leads stream {self._stream!r} since epoch {current.epoch}"
+                    self._superseded(FencedError(f"{words}; this was {self._lease.epoch}"))
+                    return
                 self._renew()
             except StoreError as error:
                 log.warning("the lease could not be renewed: %s", error)
 
+    def name_application(self, application: str, master: str) -> None:
+        """Who takes over is to know where tasks of this driver may still run; written with the next renewal."""
+        with self._lock:
+            self._lease = msgspec.structs.replace(self._lease, spark_application=application, spark_master=master)
+
     def _renew(self) -> None:
-        self._lease = msgspec.structs.replace(self._lease, beat=self._lease.beat + 1)
+        with self._lock:
+            self._lease = msgspec.structs.replace(self._lease, beat=self._lease.beat + 1)
         self._storage.replace(lease_path(self._stream), msgspec.json.encode(self._lease))

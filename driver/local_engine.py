@@ -42,6 +42,10 @@ class LocalEngine:
     def parallelism(self) -> int:
         return 1
 
+    @property
+    def application(self) -> tuple[str, str]:
+        return ("", "")
+
     def start(self) -> None:
         """Nothing to start."""
 

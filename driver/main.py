@@ -22,22 +22,28 @@ from forebay.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False) -> int:
+def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
     """Runs the driver until SIGTERM or SIGINT (the running jobs may finish; what else, ``driver.stop`` says), a failure, or a
-    newer driver; ``until_caught_up``: until all is completed that Kafka held at the start.
+    newer driver; ``until_caught_up``: until all is completed that Kafka held at the start; ``standby``: leads when nobody does.
 
     Returns the exit code: 0 stopped as told, 1 failed (reason logged), 2 wrong settings, 4 fenced.
     """
     jobs = find_jobs(settings)
     try:
-        with_engine(settings, jobs, take_over, until_caught_up)
+        with_engine(settings, jobs, take_over, until_caught_up, standby)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
     return 0
 
 
-def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool, until_caught_up: bool = False) -> None:
+def with_engine(
+    settings: Settings,
+    jobs: Sequence[NamedJob],
+    take_over: bool,
+    until_caught_up: bool = False,
+    standby: bool = False,
+) -> None:
     from forebay.kafka.admin import KafkaAdmin
 
     driver: Driver
@@ -51,6 +57,7 @@ def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool, u
         version("forebay"),
         take_over,
         until_caught_up,
+        standby,
     )
     driver.overdue = _end_at_once
 
@@ -73,7 +80,10 @@ def with_engine(settings: Settings, jobs: Sequence[NamedJob], take_over: bool, u
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told_to_stop)
     try:
-        driver.start()
+        if standby:
+            print(f"forebay driver: standby of stream {settings.stream}", file=sys.stderr, flush=True)
+        if not driver.start():
+            return
         print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
         driver.run()
         print(f"forebay driver: {driver.summary()}", file=sys.stderr, flush=True)

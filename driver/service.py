@@ -22,7 +22,7 @@ from driver.catch_up import CatchUp
 from driver.cleaner import Cleaner
 from driver.discovery import check_commits, discover
 from driver.events import Event
-from driver.lease import LeaseKeeper, wait_until_stale
+from driver.lease import Lease, LeaseKeeper, is_gone, stand_by, wait_until_stale
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
@@ -38,6 +38,7 @@ from forebay.errors import (
     CorruptionError,
     FencedError,
     ForebayError,
+    NotTakenError,
     RefusedError,
     StoreError,
     UnknownTopicError,
@@ -79,6 +80,8 @@ DAMAGED_JOURNAL = (
 REPLAY_ATTEMPTS = 10
 #: the longest time that a stop may be given over HTTP
 STOP_SECONDS_MAX = 86_400.0
+#: how often a standby looks at the lease, in the time that it lasts
+LOOKS_PER_LEASE = 10
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
@@ -98,6 +101,7 @@ class Driver:
         release: str,
         take_over: bool = False,
         until_caught_up: bool = False,
+        standby: bool = False,
     ) -> None:
         self._settings = settings
         self._admin = admin
@@ -106,6 +110,9 @@ class Driver:
         self._clock = clock
         self._release = release
         self._take_over = take_over
+        self._standby = standby
+        self._leader: str | None = None  # while it stands by: where the driver at work is, "" if none is known
+        self._lease: LeaseKeeper | None = None
         self._targets: CatchUp | None = None
         self._until_caught_up = until_caught_up
         self._drain: Drain | None = None
@@ -136,8 +143,9 @@ class Driver:
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Opens the journal (which fences older drivers), serves HTTP, begins discovery. Raises LeaseHeld, FencedError,
+    def start(self) -> bool:
+        """Opens the journal (which fences older drivers), serves HTTP, begins discovery. As a standby it serves, and waits
+        until nobody leads before. Whether it leads: a standby that was told to stop does not. Raises LeaseHeld, FencedError,
         CorruptionError, StoreError, UsageError."""
         settings = self._settings
         load_keys(settings.wal.key_file)  # refused now rather than when they are needed
@@ -146,22 +154,17 @@ class Driver:
         self._stores = {"journal": journal_storage, "wal": wal_storage}
         for storage in self._stores.values():
             probe(storage, settings.stream, lambda: secrets.randbits(64))
-        if not self._take_over:
+        if not self._take_over and not self._standby:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead
-        try:
-            opened, state = journal.lead(
-                journal_storage,
-                settings.stream,
-                self._owner,
-                self._clock.wall_ms(),
-                self._wall_seconds,
-                lambda: secrets.randbits(64),
-                settings.driver.journal_segment_size,
-                wal_storage,
-            )
-        except CorruptionError as error:
-            raise CorruptionError(error.path, error.offset, f"{error.reason}. {DAMAGED_JOURNAL}") from None
+        led = (
+            self._wait_and_lead(journal_storage, wal_storage)
+            if self._standby
+            else self._lead(journal_storage, wal_storage)
+        )
+        if led is None:
+            return False
+        opened, state = led
         self._closing.callback(opened.close)
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
         tracker = Tracker(
@@ -267,34 +270,98 @@ class Driver:
         self._closing.callback(cleaner.stop)
         adoption.start()
         self._closing.callback(adoption.stop)
-        lease = LeaseKeeper(
-            journal_storage,
-            settings.stream,
-            opened.epoch,
-            self._owner,
-            self.url,
-            settings.driver.lease_duration,
-            self._clock,
-        )
-        lease.start()
-        self._closing.callback(lambda: lease.abandon() if isinstance(self._failure, FencedError) else lease.stop())
         placing = threading.Thread(target=self._keep_receivers, name="placing", daemon=True)
         placing.start()
         self._closing.callback(placing.join)
         self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         self._housekeeping.start()
         self._closing.callback(self._housekeeping.join)
+        return True
+
+    def _wait_and_lead(self, journal_storage: Storage, wal_storage: Storage) -> tuple[journal.Journal, State] | None:
+        """None: told to stop. A standby that another one forestalled goes on as standby."""
+        self._state = "standby"
+        look_seconds = self._settings.driver.lease_duration / LOOKS_PER_LEASE
+        while True:
+            self._see_leader(None)
+            lease = stand_by(
+                journal_storage, self._settings.stream, self._clock, look_seconds, self._stopping, self._see_leader
+            )
+            if self._stopping.is_set():
+                return None
+            self._detail = "opening the journal"
+            log.info("nobody leads stream %s any more: taking over", self._settings.stream)
+            try:
+                led = self._lead(journal_storage, wal_storage)
+            except FencedError as error:
+                log.info("%s: going on as standby", error)
+                continue
+            self._state, self._leader = "waiting", None
+            if lease is not None and (words := left_behind(lease)):
+                log.warning("%s", words)
+            return led
+
+    def _see_leader(self, lease: Lease | None) -> None:
+        detail = f"{lease.words} leads" if lease is not None else "looking for the driver at work"
+        if detail != self._detail:
+            log.info("standby: %s", detail)
+        self._leader, self._detail = lease.url if lease is not None else "", detail
+
+    def _lead(self, journal_storage: Storage, wal_storage: Storage) -> tuple[journal.Journal, State]:
+        """Opens the journal. The lease is kept from the claim on, or another standby would take over from one that reads."""
+        settings = self._settings
+        try:
+            return journal.lead(
+                journal_storage,
+                settings.stream,
+                self._owner,
+                self._clock.wall_ms(),
+                self._wall_seconds,
+                lambda: secrets.randbits(64),
+                settings.driver.journal_segment_size,
+                wal_storage,
+                self._keep_lease,
+            )
+        except CorruptionError as error:
+            raise CorruptionError(error.path, error.offset, f"{error.reason}. {DAMAGED_JOURNAL}") from None
+        except FencedError:
+            self._end_lease(abandon=True)
+            raise
+
+    def _keep_lease(self, epoch: int) -> None:
+        self._lease = LeaseKeeper(
+            self._stores["journal"],
+            self._settings.stream,
+            epoch,
+            self._owner,
+            self.url,
+            self._settings.driver.lease_duration,
+            self._superseded,
+        )
+        self._lease.start()
+
+    def _superseded(self, error: FencedError) -> None:
+        if self._loop is not None:  # before, opening finds out by itself, and a standby goes on
+            self._fail(error)
+
+    def _end_lease(self, abandon: bool) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None and abandon:
+            lease.abandon()
+        elif lease is not None:
+            lease.stop()
 
     def _serve(self) -> None:
         self._operator = self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator"))
         app = tracker_application(self._submit, self._status, self._not_ready, self._release)
         server = self._closing.enter_context(Server(app, self._settings.driver.url))
+        self._closing.callback(lambda: self._end_lease(abandon=isinstance(self._failure, FencedError)))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
 
     def _submit(self, request: Request | ReplayRequest | StopRequest) -> Future[Any]:
         if self._loop is None:
-            return _refused(self._detail)
+            return self._not_leading()
         if isinstance(
             request, ReplayRequest
         ):  # the history is read beside the deciding thread, which goes on meanwhile
@@ -312,6 +379,13 @@ class Driver:
             return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
 
+    def _not_leading(self) -> Future[Any]:
+        if self._leader is None:
+            return _refused(self._detail)
+        refused: Future[Any] = Future()
+        refused.set_exception(NotTakenError(f"standby: {self._detail}", self._leader))
+        return refused
+
     def run(self) -> None:
         """Runs batches until :meth:`stop`, or raises what ended the driver."""
         assert self._scheduler is not None
@@ -319,6 +393,8 @@ class Driver:
         try:
             self._engine.start()
             self._closing.callback(self._engine.stop)
+            if self._lease is not None:
+                self._lease.name_application(*self._engine.application)
             self._detail = "finding the partitions" if not self._partitions_found else ""
             self._scheduler.start()
             self._engine_ready = True
@@ -437,7 +513,7 @@ class Driver:
 
     def _status(self) -> Future[Any]:
         if self._loop is None or self._scheduler is None:
-            return _refused(self._detail)
+            return self._not_leading()
         if self._loop.waiting_for_space:  # the deciding thread answers nobody: said at once rather than not at all
             return _refused(WAITING_FOR_SPACE)
         return self._loop.submit(Ask(self._read_status))
@@ -609,6 +685,17 @@ class Driver:
             )
         self._not_shown = not_shown
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
+
+
+def left_behind(lease: Lease) -> str:
+    """What may still run of the driver that was taken over, in words; "" if nothing can."""
+    if not lease.spark_application or is_gone(lease):
+        return ""  # with its process Spark's driver ends, and with that one the tasks
+    return (
+        f"tasks of the driver before ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
+        f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
+        f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
+    )
 
 
 def _sharing(settings: Settings, state: State) -> RateSharing | None:

@@ -90,6 +90,11 @@ class SparkEngine:
         return max(1, int(self.session.sparkContext.defaultParallelism))
 
     @property
+    def application(self) -> tuple[str, str]:
+        context = self.session.sparkContext
+        return (context.applicationId or "", context.master or "")
+
+    @property
     def session(self) -> SparkSession:
         """Raises UsageError before ``start``."""
         if self._session is None:

@@ -19,8 +19,9 @@ from executor_agent.receivers import Receivers
 from executor_agent.service import Heartbeat
 from executor_agent.store import BlockStore
 from forebay.clock import SystemClock
+from forebay.driver_client import DriverClient
 from forebay.errors import ForebayError, SettingsError
-from forebay.http import Client, Server
+from forebay.http import Server
 from forebay.settings import Settings
 from forebay.values import check_name
 
@@ -42,7 +43,7 @@ class Agent:
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
         self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock())
-        self._client = Client(settings.driver.url)
+        self._client = DriverClient(settings.driver.all_urls)
         self.receivers = Receivers(
             settings.stream,
             receiver_command,

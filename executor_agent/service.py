@@ -23,7 +23,7 @@ DELAY_SECONDS_MAX = 15.0
 
 
 class Driver(Protocol):
-    """The driver as the agent sees it: ``forebay.http.Client``."""
+    """The driver as the agent sees it: ``forebay.driver_client.DriverClient``."""
 
     def post(
         self, path: str, body: AgentHeartbeatRequest, answer: type[AgentHeartbeatAnswer]

@@ -7,7 +7,8 @@
     │   ├── SettingsError          … in the configuration: names the file and the key
     │   └── UnknownTopicError      … of Kafka: no such topic or partition, now
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
-    │   └── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
+    │   ├── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
+    │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
@@ -49,6 +50,15 @@ class UnreachableError(ForebayError):
 
 class TurnedAwayError(UnreachableError):
     """Nothing was decided, and whoever said so is at work: the same request may be taken later."""
+
+
+class NotTakenError(UnreachableError):
+    """The request reached nobody who could decide it: it may be sent elsewhere at once. ``leader``: where a standby says that
+    the driver at work is; "" if nobody listens, or it knows of none."""
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class FencedError(ForebayError):

@@ -18,7 +18,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
-from forebay.errors import FencedError, ForebayError, RefusedError, UnreachableError, UsageError
+from forebay.errors import FencedError, ForebayError, NotTakenError, RefusedError, UnreachableError, UsageError
 
 Answer = TypeVar("Answer")
 
@@ -56,6 +56,8 @@ def _refusal(error: Exception) -> tuple[messages.Refusal, int]:
         refusal = messages.Refusal(code="fenced", message=str(error))
     elif isinstance(error, RefusedError):
         refusal = messages.Refusal(code=error.code, message=str(error))
+    elif isinstance(error, NotTakenError):
+        refusal = messages.Refusal(code="not-ready", message=str(error), leader=error.leader)
     elif isinstance(error, (UsageError, ValueError)):
         refusal = messages.Refusal(code="bad-request", message=str(error))
     elif isinstance(error, ForebayError):
@@ -191,7 +193,8 @@ class Client:
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Sends ``body`` and decodes the answer as type ``answer``.
 
-        Raises UnreachableError (no answer, or 5xx), FencedError, RefusedError, UsageError (400).
+        Raises UnreachableError (no answer, or 5xx; NotTakenError if it reached nobody who could decide it), FencedError,
+        RefusedError, UsageError (400).
         """
         return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
 
@@ -206,6 +209,8 @@ class Client:
             response = self._pool.request(
                 method, self._url + path, body=body, headers={"content-type": "application/json", **(headers or {})}
             )
+        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+            raise NotTakenError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
         except urllib3.exceptions.HTTPError as error:
             raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
         if 200 <= response.status < 300:
@@ -218,6 +223,8 @@ class Client:
             raise FencedError(refusal.message)
         if refusal.code == "bad-request":
             raise UsageError(refusal.message)
+        if refusal.leader is not None:
+            raise NotTakenError(f"{self._url}: {refusal.message}", refusal.leader)
         if response.status >= 500:
             raise UnreachableError(f"{self._url}: {refusal.message}")
         raise RefusedError(refusal.message, refusal.code)

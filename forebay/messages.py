@@ -18,6 +18,9 @@ class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until
 class Refusal(Message, frozen=True, kw_only=True):
     code: str  # fenced | bad-request | not-found | not-ready | conflict
     message: str
+    leader: str | None = (
+        None  # of a standby, which decides nothing: where the driver at work is, "" if it knows of none
+    )
 
 
 # ---- receivers -------------------------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
 
 
 class DriverSettings(Section, frozen=True, kw_only=True):
-    url: str = "http://127.0.0.1:7080"
+    url: str = "http://127.0.0.1:7080"  # where this driver listens
+    #: all drivers of the stream, standbys too: receivers, agents and tools try them in turn; default: the url alone
+    urls: tuple[str, ...] = ()
     journal: str
     batch_interval: Duration = Duration(1.0)
     #: "module:function", or a list of them: the outputs of each batch, made in this order
@@ -126,6 +128,11 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     backpressure_integral: float = 0.2  # how much of what has piled up is taken off
     backpressure_derivative: float = 0.0
     backpressure_min_rate: int = 100  # records/s of the stream, however slow the job is
+
+    @property
+    def all_urls(self) -> tuple[str, ...]:
+        """Where the stream's drivers are, at least one."""
+        return self.urls or (self.url,)
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -684,18 +691,29 @@ def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:
 def _check_addresses(settings: Settings, refuse: _Refusals) -> None:
     addresses: dict[tuple[str, int], str] = {}
     for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:  # a port that is no number, or above 65535
-            host, port, parts = None, None, urlsplit("")
-        if parts.scheme == "https":
-            raise refuse.value(key, url, "this release serves http alone; put what ends TLS before it")
-        if parts.scheme != "http" or not host or port is None or parts.path not in ("", "/") or parts.query:
-            raise refuse.value(key, url, 'write it as "http://host:port"')
-        other = addresses.setdefault((host, port), key)
-        if other != key and port != 0:
+        address = _address(key, url, refuse)
+        other = addresses.setdefault(address, key)
+        if other != key and address[1] != 0:
             raise refuse.value(key, url, f"has the host and port of {other}: each service needs a port of its own")
+    urls = settings.driver.urls
+    for url in urls:
+        if _address("driver.urls", url, refuse)[1] == 0:
+            raise refuse.value("driver.urls", url, "name the port: 0 can't be asked")
+    if len({url.rstrip("/") for url in urls}) != len(urls):
+        raise refuse.value("driver.urls", list(urls), "names a driver twice")
+
+
+def _address(key: str, url: str, refuse: _Refusals) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a port that is no number, or above 65535
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme == "https":
+        raise refuse.value(key, url, "this release serves http alone; put what ends TLS before it")
+    if parts.scheme != "http" or not host or port is None or parts.path not in ("", "/") or parts.query:
+        raise refuse.value(key, url, 'write it as "http://host:port"')
+    return host, port
 
 
 def _get(settings: Settings, key: str) -> Any:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay import failpoints, messages
+from forebay.driver_client import DriverClient
 from forebay.errors import FencedError, ForebayError, UsageError
-from forebay.http import Client
 from receiver import actions as act
 from receiver import inputs as inp
 
@@ -70,7 +70,7 @@ class DriverLine:
     ``tell`` gets the answer as an input, or DriverFailed, Fenced, or Misused (a registration refused as wrong use).
     """
 
-    def __init__(self, name: str, client: Client, tell: Callable[[inp.Input], None]) -> None:
+    def __init__(self, name: str, client: DriverClient, tell: Callable[[inp.Input], None]) -> None:
         self._client = client
         self._tell = tell
         self._requests: queue.SimpleQueue[act.DriverAction | None] = queue.SimpleQueue()

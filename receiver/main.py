@@ -18,7 +18,7 @@ from types import FrameType
 import pyarrow as pa
 
 from forebay.clock import Clock, SystemClock
-from forebay.http import Client
+from forebay.driver_client import DriverClient
 from forebay.kafka.consumer import KafkaSource
 from forebay.settings import Settings
 from forebay.values import check_name
@@ -104,7 +104,7 @@ def compose(
         machine,
         source,
         store_of,
-        lambda name, tell: DriverLine(name, Client(settings.driver.url, own.report_timeout), tell),
+        lambda name, tell: DriverLine(name, DriverClient(settings.driver.all_urls, own.report_timeout), tell),
         settings,
         clock,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from driver.lease import LeaseKeeper, read_lease
+import pytest
+
+from driver.lease import Lease, LeaseKeeper, LeaseWatch, read_lease, stand_by
 from forebay.clock import SystemClock
-from forebay.errors import StoreError
+from forebay.errors import FencedError, StoreError
 from wal.storage import MemoryStorage
 
 
@@ -29,7 +31,7 @@ class Away(MemoryStorage):
 def test_a_store_that_was_away_does_not_end_the_renewal() -> None:
     """Else a driver at work would look like one that is gone."""
     storage = Away("memory://lease")
-    keeper = LeaseKeeper(storage, "s", 1, "me", "", 0.03, SystemClock())
+    keeper = LeaseKeeper(storage, "s", 1, "me", "", 0.03)
     keeper.start()
     storage.failures = 1
     assert storage.failed.wait(30)
@@ -43,3 +45,61 @@ def test_a_store_that_was_away_does_not_end_the_renewal() -> None:
         threading.Event().wait(0.02)
     keeper.stop()
     assert now.beat > before.beat
+
+
+def lease(beat: int, owner: str = "first", duration_seconds: float = 10.0) -> Lease:
+    return Lease(1, owner, "another-host", 1, "", beat, duration_seconds, "http://first")
+
+
+@pytest.mark.parametrize(
+    ("looks", "leads"),
+    [
+        ([(0.0, None)], True),
+        ([(0.0, lease(1))], False),
+        ([(0.0, lease(1)), (9.9, lease(1))], False),
+        ([(0.0, lease(1)), (10.0, lease(1))], True),
+        ([(0.0, lease(1)), (9.9, lease(2)), (10.0, lease(2)), (19.8, lease(2))], False),
+        ([(0.0, lease(1)), (9.9, lease(1, "second")), (10.1, lease(1, "second"))], False),
+        ([(0.0, lease(1, duration_seconds=60)), (59.0, lease(1, duration_seconds=60))], False),
+    ],
+)
+def test_a_standby_leads_when_the_lease_was_the_same_for_as_long_as_it_names(
+    looks: list[tuple[float, Lease | None]], leads: bool
+) -> None:
+    """By the observer's clock alone, from its first look on."""
+    watch = LeaseWatch()
+    assert [watch.may_lead(seen, False, at) for at, seen in looks][-1] is leads
+
+
+def test_time_in_which_the_store_did_not_answer_is_no_silence_of_the_driver() -> None:
+    watch = LeaseWatch()
+    watch.may_lead(lease(1), False, 0.0)
+    watch.lose_sight()
+    assert not watch.may_lead(lease(1), False, 10.0)
+    assert watch.may_lead(lease(1), False, 20.0)
+
+
+def test_a_process_that_is_known_to_be_gone_is_not_waited_for() -> None:
+    assert LeaseWatch().may_lead(lease(1), True, 0.0)
+
+
+def test_a_standby_outlives_a_store_that_was_away() -> None:
+    storage = Away("memory://standby")
+    storage.failures = 1
+    assert stand_by(storage, "s", SystemClock(), 0.01, threading.Event(), lambda _: None) is None
+    assert storage.failed.is_set()
+
+
+def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced() -> None:
+    """INV-4: it may have nothing to write, and would answer heartbeats for ever."""
+    storage = MemoryStorage("memory://superseded")
+    told = threading.Event()
+    found: list[FencedError] = []
+    older = LeaseKeeper(storage, "s", 1, "older", "", 0.03, lambda error: (found.append(error), told.set())[0])
+    older.start()
+    newer = LeaseKeeper(storage, "s", 2, "newer", "", 30.0)
+    newer.start()
+    assert told.wait(30)
+    newer.stop()
+    older.abandon()
+    assert "epoch 2" in str(found[0])

@@ -16,7 +16,6 @@ from deploy.verification import verified
 from driver.events import CleanupIntended
 from driver.lease import LeaseHeld, LeaseKeeper
 from driver.state import apply
-from forebay.clock import SystemClock
 from forebay.errors import ForebayError, StoreError, UsageError
 from forebay.records import decode_block
 from forebay.values import Block
@@ -262,7 +261,7 @@ def test_it_refuses_beside_a_driver_at_work_and_says_how_to_stop_it(logged: Logg
     logged.keep()
     logged.damage(block)
     epoch = 1 << 40 | 1
-    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3, SystemClock())
+    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3)
     lease.start()
     try:
         with pytest.raises(LeaseHeld, match="with SIGTERM, then call this again"):

@@ -1,0 +1,67 @@
+"""One client for all drivers of a stream: of several the one that leads is found, and kept while it answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from forebay.errors import NotTakenError, UnreachableError
+from forebay.http import Client
+
+Answer = TypeVar("Answer")
+Found = TypeVar("Found")
+
+
+class DriverClient:
+    """Calls the driver at work, as :class:`forebay.http.Client` does; thread-safe. ``urls``: as ``driver.all_urls``.
+
+    A request that nobody took (nobody listens, or a standby answered) goes to the next url at once, once round. One that may
+    have been taken is never sent twice by itself: its error is raised, and the next request begins at the next url.
+    """
+
+    def __init__(self, urls: Sequence[str], timeout_seconds: float = 10.0) -> None:
+        self._clients = [Client(url, timeout_seconds) for url in urls]
+        self._urls = tuple(url.rstrip("/") for url in urls)
+        self._current = 0
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """Of the driver that is asked first."""
+        return self._urls[self._current]
+
+    def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
+        """As ``Client.post``."""
+        return self._ask(lambda client: client.post(path, body, answer))
+
+    def get(self, path: str, answer: type[Answer]) -> Answer:
+        """As ``Client.get``."""
+        return self._ask(lambda client: client.get(path, answer))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    def _ask(self, ask: Callable[[Client], Found]) -> Found:
+        words: list[str] = []
+        for _ in self._clients:
+            tried = self._current
+            try:
+                return ask(self._clients[tried])
+            except NotTakenError as error:
+                self._pass_on(tried)
+                if len(self._clients) == 1:
+                    raise
+                words.append(str(error))
+            except UnreachableError:
+                self._pass_on(tried)
+                raise
+        raise NotTakenError("no driver leads: " + "; ".join(words))
+
+    def _pass_on(self, tried: int) -> None:
+        with self._lock:
+            if self._current == tried:  # else another thread did
+                self._current = (tried + 1) % len(self._clients)
