@@ -23,6 +23,7 @@ _COMMANDS = {
     "broker": "deploy.broker",
     "validate": "deploy.validation",
     "status": "deploy.status",
+    "lag": "deploy.lag",
     "offsets": "deploy.offsets",
     "audit": "deploy.audit",
     "wal": "deploy.wal_commands",

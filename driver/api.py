@@ -12,7 +12,8 @@ from typing import Any
 from litestar import get, post
 from litestar.params import JSONBody
 
-from driver.tracker import Request
+from driver.lag import lag
+from driver.tracker import Ask, Request
 from forebay import messages as m
 from forebay.errors import UnreachableError, UsageError
 from forebay.http import Direct, application
@@ -128,6 +129,10 @@ def tracker_application(
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
 
+    @get("/v1/lag", summary="How far each partition is; the ends Kafka knows", tags=["people"])
+    async def get_lag() -> m.LagAnswer:
+        return await answers.of(submit(Ask(lag)))  # type: ignore[no-any-return]
+
     @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"])
     async def health() -> m.Done:
         why = ready()
@@ -153,6 +158,7 @@ def tracker_application(
             fence,
             stop,
             get_status,
+            get_lag,
             health,
         ],
     )

@@ -408,6 +408,24 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     rate: float = 0.0  # records/s that the job was seen to take; 0: not learned (yet)
 
 
+class PartitionProgress(Message, frozen=True, kw_only=True):
+    """How far a partition is, and what the journal tells of the rest."""
+
+    topic: str
+    partition: int
+    life: int
+    position: int
+    completed: int
+    record_bytes: float  # the mean of the records taken in last, of keys and values; 0: none is known
+    waiting_since_ms: int  # of the first block that is not completed its newest record; -1: none
+
+
+class LagAnswer(Message, frozen=True, kw_only=True):
+    """GET /v1/lag. The driver's share: where Kafka's logs end, Kafka is to be asked."""
+
+    partitions: tuple[PartitionProgress, ...]
+
+
 class AcceptGapRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/accept-gap. The range must be the one that status shows: nobody accepts a loss unseen."""
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tenacity
 from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -48,6 +49,8 @@ _UNREACHABLE = {
 }
 #: between two looks whether a new topic has reached the brokers
 _SETTLE_SECONDS = 0.05
+#: one wait for the first records of partitions
+_LOOK_SECONDS = 0.1
 _UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 
@@ -239,6 +242,43 @@ class KafkaAdmin:
             ).offset
             for wire, future in futures.items()
         }
+
+    def first_timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Milliseconds of the first record at or after each position; without those of which Kafka has or tells none in time.
+
+        One small fetch for each partition, by a consumer that joins no group.
+        """
+        found: dict[TopicPartition, int] = {}
+        if not positions:
+            return found
+        own = {
+            "group.id": "forebay-looks", "enable.auto.commit": "false", "auto.offset.reset": "error", "log_level": "0",
+            "enable.partition.eof": "true", "fetch.message.max.bytes": "65536", "queued.max.messages.kbytes": "4096",
+        }  # fmt: skip
+        consumer = Consumer({**self._options, **own})
+        try:
+            waiting = set(positions)
+            consumer.assign([WirePartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()])
+            for _ in range(max(1, round(self._timeout / _LOOK_SECONDS))):
+                if not waiting:
+                    break
+                for message in consumer.consume(1_000, _LOOK_SECONDS):
+                    topic, partition = message.topic(), message.partition()
+                    if topic is None or partition is None:
+                        continue  # of the client itself: what does not come in time is not told
+                    tp = TopicPartition(topic, partition)
+                    if tp not in waiting:
+                        continue
+                    waiting.discard(tp)
+                    consumer.pause([WirePartition(topic, partition)])
+                    kind, milliseconds = message.timestamp()
+                    if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                        found[tp] = milliseconds
+        except KafkaException as error:
+            raise self._explained(error, "reading timestamps") from None
+        finally:
+            consumer.close()
+        return found
 
     # ---- changing ---------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,7 @@ class MadeUpDriver:
     refusals: list[RefusedError] = field(default_factory=list)  # of the next accept-gap requests
     losses: list[m.AcceptLossRequest] = field(default_factory=list)
     replays: list[m.ReplayRequest] = field(default_factory=list)
+    lag: m.LagAnswer = m.LagAnswer(partitions=())
 
 
 @pytest.fixture
@@ -145,8 +146,12 @@ def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
         driver.replays.append(data)
         return m.OperatorAnswer(message="replay 1: 2 batches run again")
 
+    @get("/v1/lag")
+    async def get_lag() -> m.LagAnswer:
+        return driver.lag
+
     with Server(
-        application("driver", "0.1.0", [status, accept_gap, fence, accept_loss, replay]), "http://127.0.0.1:0"
+        application("driver", "0.1.0", [status, get_lag, accept_gap, fence, accept_loss, replay]), "http://127.0.0.1:0"
     ) as server:
         project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
         yield driver

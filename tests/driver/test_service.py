@@ -19,12 +19,13 @@ from driver.local_engine import LocalEngine
 from driver.service import Driver
 from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
-from forebay.clock import ManualClock
+from forebay.clock import ManualClock, SystemClock
 from forebay.errors import (
     CorruptionError,
     FencedError,
     ForebayError,
     JobError,
+    NotTakenError,
     StoreError,
     UnknownTopicError,
     UnreachableError,
@@ -211,8 +212,8 @@ def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(settings: C
 
 
 def test_a_driver_taken_over_changes_nothing_more_and_ends_fenced(settings: Configure) -> None:
-    """INV-4."""
-    s = settings()
+    """INV-4: its next answer finds out, long before it looks at the lease again."""
+    s = settings(lease_duration="60s")
     old = IngestContext(None, s).foreach_batch(Collecting(1))
     tp = ready(old, s)
     stale = PlayedReceiver(s, old.url)
@@ -456,3 +457,58 @@ def test_nobody_claims_before_a_snapshot_copy_lies_beside_the_wal(
         go_on.set()
         ready(intake, s)
         assert open_storage(s.wal.url).list("s/snapshots")
+
+
+class ToldWhenItStandsBy(Driver):
+    """A standby whose first opening another driver forestalls."""
+
+    forestalled = 0
+
+    def _lead(self, journal_storage: Any, wal_storage: Any) -> Any:
+        if not self.forestalled:
+            self.forestalled += 1
+            raise FencedError("another driver was quicker")
+        return super()._lead(journal_storage, wal_storage)
+
+
+def standby_of(settings: Settings, job: Any = lambda _: None) -> ToldWhenItStandsBy:
+    engine = LocalEngine(settings, dict)
+    admin = KafkaAdmin(settings.kafka.options)
+    return ToldWhenItStandsBy(settings, admin, engine, [NamedJob("job", job)], SystemClock(), "0", standby=True)
+
+
+def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_later(settings: Configure) -> None:
+    """INV-4: two standbys see the lease end at the same moment; one is fenced while it opens."""
+    standby = standby_of(settings())
+    try:
+        assert standby.start()
+        assert standby.forestalled == 1
+    finally:
+        standby.close()
+
+
+def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: Configure) -> None:
+    s = settings()
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+        standby = standby_of(s)
+        led: list[bool] = []
+        thread = threading.Thread(target=lambda: led.append(standby.start()))
+        thread.start()
+        for _ in range(1000):
+            if "leads" in (standby._not_ready() or ""):
+                break
+            threading.Event().wait(0.02)
+        client = Client(standby.url)
+        for path in ("/v1/status", "/v1/health"):
+            with pytest.raises(UnreachableError, match=f"standby.*{intake.url}"):
+                client.request("GET", path)
+        with pytest.raises(NotTakenError) as refused:
+            client.post("/v1/operator/stop", m.StopRequest(), m.OperatorAnswer)
+        assert refused.value.leader == intake.url
+        standby.stop()
+        thread.join()
+        standby.close()
+        assert led == [False]
+        assert Client(intake.url).get("/v1/status", m.StatusAnswer).state == "running"
