@@ -113,7 +113,7 @@ class MadeUpDriver:
     refusals: list[RefusedError] = field(default_factory=list)  # of the next accept-gap requests
     losses: list[m.AcceptLossRequest] = field(default_factory=list)
     replays: list[m.ReplayRequest] = field(default_factory=list)
-    lag: m.LagAnswer = m.LagAnswer(partitions=())
+    lag: m.LagAnswer = field(default_factory=lambda: m.LagAnswer(partitions=()))
 
 
 @pytest.fixture
