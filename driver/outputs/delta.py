@@ -19,7 +19,7 @@ from forebay import failpoints
 from forebay.errors import FencedError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 _ROWS_AT_ONCE = 64_000
 _PIECES_WAITING = 2
@@ -106,8 +106,10 @@ class DeltaOutput:
         failpoints.hit("output.before-write")
         rows = pieces(data, _ROWS_AT_ONCE)
         first = next(rows, None)
-        if first is None:
-            return Written(self.name, 0)  # nothing to commit, now or in a rerun
+        if first is None:  # nothing to add, now or in a rerun
+            if table is not None:
+                self._remove_replaced(table, run)
+            return Written(self.name, 0)
         schema = self._labelled(first, run).schema
         if table is None:
             # by a commit of its own: delta-rs lets two drivers that create it with rows both add them
@@ -135,13 +137,9 @@ class DeltaOutput:
     def _commit(
         self, table: DeltaTable, run: Run, schema: pa.Schema, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
     ) -> int:
-        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake import write_deltalake
 
-        properties = CommitProperties(
-            custom_metadata={"forebay": run.encoded()},
-            app_transactions=[Transaction(*transaction(run)), Transaction(_epochs(run), run.epoch)],
-        )
-        replaced = f"{self._batch_column} = '{_label(run)}'" if self._batch_column and run.replay else None
+        properties, replaced = _properties(run), self._replaced(run)
 
         def write(rows: Iterator[pa.RecordBatch]) -> None:
             reader = pa.RecordBatchReader.from_batches(schema, rows)
@@ -158,6 +156,21 @@ class DeltaOutput:
                 failpoints.hit("output.mid-write")
             failpoints.hit("output.before-commit")
         return count
+
+    def _replaced(self, run: Run) -> str | None:
+        """Which rows ``run`` takes the place of."""
+        return f"{self._batch_column} = '{_label(run)}'" if self._batch_column and run.replay else None
+
+    def _remove_replaced(self, table: DeltaTable, run: Run) -> None:
+        from deltalake.exceptions import DeltaError
+
+        replaced = self._replaced(run)
+        if replaced is None:
+            return
+        try:
+            table.delete(replaced, commit_properties=_properties(run))
+        except (DeltaError, OSError) as error:
+            raise StoreError(f"output {self.name!r}: {error}") from error
 
     def _labelled(self, rows: pa.RecordBatch, run: Run) -> pa.RecordBatch:
         if not self._batch_column:
@@ -255,6 +268,15 @@ class _Feed:
 
 class _GivenUpError(Exception):
     """The rows ended by an error: what was written of them is not to be committed."""
+
+
+def _properties(run: Run) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={"forebay": run.encoded()},
+        app_transactions=[Transaction(*transaction(run)), Transaction(_epochs(run), run.epoch)],
+    )
 
 
 def _epochs(run: Run) -> str:

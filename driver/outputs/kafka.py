@@ -72,13 +72,14 @@ class KafkaOutput:
                 rows += piece.num_rows
                 failpoints.hit("output.mid-write")
             failpoints.hit("output.before-commit")
-            sender.commit(run.encoded(), run.number)
+            marker = run.after(self._last)
+            sender.commit(marker.encoded(), run.number)
         except BaseException:
             sender.abort()
             self.close()  # whether it was committed is read from the marker by the next attempt
             raise
         failpoints.hit("output.after-commit")
-        self._last = run
+        self._last = marker
         return told(batch, Written(self.name, rows))
 
     def close(self) -> None:

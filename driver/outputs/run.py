@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
-    driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them."""
+    driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them.
+    ``newest``: in a marker that took the place of another (:meth:`after`), id of the newest batch whose first run is in."""
 
     stream: str
     output: str
@@ -24,6 +25,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     batch_id: int
     epoch: int
+    newest: int = 0
 
     @property
     def line(self) -> tuple[int, int]:
@@ -35,6 +37,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         replayed = f" in replay {self.replay}" if self.replay else ""
         return f"batch {self.batch_id} (number {self.number}){replayed}"
+
+    def after(self, last: Run | None) -> Run:
+        """The marker that takes the place of ``last``. That of a replay still tells which first runs are in: one that was
+        committed before the replay and not completed, since its driver was killed, runs again after it."""
+        before = last.newest if last is not None else 0
+        return msgspec.structs.replace(self, newest=before if self.replay else self.batch_id)
 
     def encoded(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -77,8 +85,8 @@ def reason_to_skip(run: Run, last: Run | None) -> str:
     """Why ``run`` is not to be written over ``last``, the newest that the output holds; "" if it is.
 
     A run is skipped if it is the last one, or an older one of the same line: batches are committed in order, so it is in. A
-    run of another line is written: a replay after what it replays, a new batch after a replay. Raises FencedError if a newer
-    driver wrote the last one (INV-4).
+    run of another line is written: a replay after what it replays, and after a replay what is newer than all before it.
+    Raises FencedError if a newer driver wrote the last one (INV-4).
     """
     if last is None:
         return ""
@@ -87,8 +95,11 @@ def reason_to_skip(run: Run, last: Run | None) -> str:
             f"output {run.output!r} was written by a newer driver of stream {run.stream!r} (epoch {last.epoch}, this is "
             f"{run.epoch}); if the journal was put back on purpose, remove the output's marker"
         )
-    if last.line != run.line or last.batch_id < run.batch_id:
+    same_line = last.line == run.line
+    written_id = last.batch_id if same_line else 0 if run.replay else last.newest
+    if written_id < run.batch_id:
         return ""
-    if last.batch_id == run.batch_id:
+    if written_id == run.batch_id:
         return f"{run.words} is written already"
-    return f"{last.words} is written already, and batches are written in order"
+    later = last.words if same_line else f"batch {written_id}"
+    return f"{later} is written already, and batches are written in order"

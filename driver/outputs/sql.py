@@ -114,7 +114,7 @@ class SqlOutput:
                 return Written(self.name, 0, skipped)
             failpoints.hit("output.before-write")
             rows = self._write_rows(connection, run, batch, data, table)
-            connection.execute(_of(markers.update(), markers, run).values(**_columns(run), row_count=rows))
+            connection.execute(_of(markers.update(), markers, run).values(**_columns(run.after(last)), row_count=rows))
             failpoints.hit("output.before-commit")
         failpoints.hit("output.after-commit")
         return Written(self.name, rows)
@@ -186,6 +186,7 @@ class SqlOutput:
             sa.Column("number", sa.BigInteger, nullable=False),
             sa.Column("batch_id", sa.BigInteger, nullable=False),
             sa.Column("epoch", sa.BigInteger, nullable=False),
+            sa.Column("newest", sa.BigInteger, nullable=False),
             sa.Column("row_count", sa.BigInteger, nullable=False),
             schema=schema,
         )
