@@ -20,6 +20,7 @@ from deploy.invocation import (
     shared_options,
 )
 from deploy.offsets_file import export_offsets, import_offsets
+from deploy.offsets_reset import reset
 from deploy.status import TIMEOUT_SECONDS, ask
 from forebay.errors import RefusedError, UsageError
 from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
@@ -38,7 +39,7 @@ SEARCH_PAUSE_SECONDS = 0.25
 
 @click.group(
     invoke_without_command=True,
-    short_help="Show, export or import offsets; accept a gap that Kafka left.",
+    short_help="Show, export, import or reset offsets; accept a gap that Kafka left.",
     epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --yes"),
 )
 @shared_options
@@ -198,3 +199,4 @@ def would_accept(
 
 offsets.add_command(export_offsets)
 offsets.add_command(import_offsets)
+offsets.add_command(reset)

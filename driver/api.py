@@ -19,7 +19,7 @@ from forebay.errors import UnreachableError, UsageError
 from forebay.http import Direct, application
 from forebay.values import RESERVED_PREFIX, is_reserved
 
-Submit = Callable[[Request | m.ReplayRequest | m.StopRequest], "Future[Any]"]
+Submit = Callable[[Request | m.ReplayRequest | m.ResetRequest | m.StopRequest], "Future[Any]"]
 
 
 class _Answers:
@@ -65,7 +65,7 @@ def tracker_application(
 
     answers = _Answers()
 
-    async def decided(request: Request | m.ReplayRequest | m.StopRequest) -> Any:
+    async def decided(request: Request | m.ReplayRequest | m.ResetRequest | m.StopRequest) -> Any:
         receiver_id = getattr(request, "receiver_id", "")
         if is_reserved(receiver_id):
             raise UsageError(
@@ -121,6 +121,10 @@ def tracker_application(
     async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/operator/reset", status_code=200, summary="Begin new lives elsewhere; a dry run first", tags=["people"])
+    async def reset(data: JSONBody[m.ResetRequest]) -> m.ResetAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post("/v1/operator/stop", status_code=200, summary="End the driver, after a drain if asked", tags=["people"])
     async def stop(data: JSONBody[m.StopRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
@@ -156,6 +160,7 @@ def tracker_application(
             accept_loss,
             replay,
             fence,
+            reset,
             stop,
             get_status,
             get_lag,

@@ -28,6 +28,7 @@ from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
 from driver.receiver_life import ManagedReceivers
 from driver.replay import Horizon, RewindTo, needed
+from driver.resetting import Resetting
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
@@ -53,6 +54,7 @@ from forebay.messages import (
     OperatorAnswer,
     RegisterRequest,
     ReplayRequest,
+    ResetRequest,
     StopRequest,
 )
 from forebay.settings import Settings
@@ -359,7 +361,7 @@ class Driver:
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
 
-    def _submit(self, request: Request | ReplayRequest | StopRequest) -> Future[Any]:
+    def _submit(self, request: Request | ReplayRequest | ResetRequest | StopRequest) -> Future[Any]:
         if self._loop is None:
             return self._not_leading()
         if isinstance(
@@ -367,6 +369,12 @@ class Driver:
         ):  # the history is read beside the deciding thread, which goes on meanwhile
             storage = open_storage(self._settings.driver.journal, self._settings.storage)
             return self._operator.submit(begin_replay, self._loop.ask, storage, self._settings.stream, request)
+        if isinstance(request, ResetRequest):
+            if not self._copied:
+                return _refused("no copy of the journal's snapshot lies beside the WAL yet")
+            seconds = self._settings.driver.receiver_timeout
+            resetting = Resetting(self._loop.ask, self._admin, self._settings.group, self._stopping, seconds)
+            return self._operator.submit(resetting.run, request)
         if isinstance(request, StopRequest):
             return _outcome(self._stop_as_told, request)
         if isinstance(request, RegisterRequest) and (self._drain is not None or self._stopping.is_set()):

@@ -190,6 +190,28 @@ class AdoptionHindered:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldForReset:
+    """Nobody is granted a claim of ``partitions`` until they are let go; whoever has one is told to claim again. May be
+    repeated. → what they wait for before their life may end, in words; "": nothing."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A person begins new lives of partitions that are held."""
+
+    starts: tuple[ev.LifeStart, ...]
+    words: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceReceivers:
     """A placing interval has passed. → what changed of managed receivers since the last one, a sentence each."""
 
@@ -230,6 +252,9 @@ Request = (
     | CleanedUp
     | Archived
     | Copied
+    | HoldForReset
+    | Reset
+    | LetGo
     | PlaceReceivers
     | Ask
 )
@@ -302,6 +327,7 @@ class Tracker:
         self.hindered: dict[TopicPartition, str] = {}  # why adoption can't go on
         self._outdated = _outdated(state)  # where each receiver may still write under tokens that others have ended
         self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
+        self._held_for_reset: dict[TopicPartition, str] = {}  # and whose it was
         self._orders: dict[str, _Orders] = {}
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
@@ -337,6 +363,9 @@ class Tracker:
             CleanedUp: self._cleaned_up,
             Archived: self._archived,
             Copied: self._copied,
+            HoldForReset: self._hold_for_reset,
+            Reset: self._reset,
+            LetGo: self._let_go,
             PlaceReceivers: self._place_receivers,
             Ask: self._ask,
         }
@@ -458,6 +487,7 @@ class Tracker:
             partition = self.state.partition(tp)
             # compare-and-set: a claim sent before somebody else's claim names an older token, and comes too late
             granted = partition is not None and partition.token == ask.known_token
+            granted = granted and tp not in self._held_for_reset
             if partition is not None and granted:
                 if request.receiver_id == ADOPTER:
                     self._adopting[tp] = partition.owner or self._adopting.get(tp, "")
@@ -844,6 +874,38 @@ class Tracker:
         decided = self._decided_upon(partition, trouble, now_ms, cause)
         done = "a new life was begun" if trouble.begins_life else "the gap was recorded"
         return Decision(m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}"), decided)
+
+    def _hold_for_reset(self, request: HoldForReset, now: float, now_ms: int) -> Decision:
+        for tp in request.partitions:
+            if tp not in self._held_for_reset:
+                partition = self.state.partitions[str(tp)]
+                self._held_for_reset[tp] = partition.owner
+                for writer in self._unsettled(partition):
+                    self._reclaim(writer.receiver_id, tp)
+        return Decision(self._why_not_reset(request.partitions))
+
+    def _why_not_reset(self, partitions: Sequence[TopicPartition]) -> str:
+        for tp in partitions:
+            partition = self.state.partitions[str(tp)]
+            if partition.trouble is not None and partition.trouble.tried != partition.token:
+                return self.describe_trouble(partition)
+            if unsettled := self._unsettled(partition):
+                names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
+                return f"{tp} waits for what receiver {names} may still write: if it does not run, start it again"
+        return ""
+
+    def _reset(self, request: Reset, now: float, now_ms: int) -> Decision:
+        """All of them or none."""
+        partitions = [TopicPartition(start.topic, start.partition) for start in request.starts]
+        if words := self._why_not_reset(partitions):
+            raise RefusedError(f"nothing was changed: {words}", "not-settled")
+        cause = f"{request.words} by {said_by(request.cause)}"
+        return Decision(None, self._applied(*(ev.LifeBegun(start, now_ms, cause) for start in request.starts)))
+
+    def _let_go(self, request: LetGo, now: float, now_ms: int) -> Decision:
+        for tp in request.partitions:
+            self._reclaim(self._held_for_reset.pop(tp, ""), tp)
+        return Decision()
 
     def _accept_loss(self, request: m.AcceptLossRequest, now: float, now_ms: int) -> Decision:
         first = self.state.batches.get(request.batch_id)

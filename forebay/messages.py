@@ -436,6 +436,33 @@ class AcceptGapRequest(Message, frozen=True, kw_only=True):
     cause: str = ""  # who accepts it, and why
 
 
+class ResetRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/reset. A new life of a partition, or of all of a topic, that begins elsewhere. ``to``: earliest, latest,
+    time (``value``: milliseconds), offset (``value``, of one partition). Without ``apply`` nothing is changed."""
+
+    topic: str
+    partition: int = -1  # -1: all that the stream has of the topic
+    to: str
+    value: int = 0
+    apply: bool = False
+    cause: str = ""  # who asks for it, and why
+
+
+class PlannedReset(Message, frozen=True, kw_only=True):
+    """``life``: the new one, which begins at ``start``; the one before ends at ``position``."""
+
+    topic: str
+    partition: int
+    life: int
+    position: int
+    start: int
+
+
+class ResetAnswer(Message, frozen=True, kw_only=True):
+    done: bool
+    partitions: tuple[PlannedReset, ...]
+
+
 class FenceRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/fence. The host of a receiver that ``partition`` waits for is gone for good: its epoch is outdated."""
 
