@@ -236,6 +236,6 @@ def status(invocation: Invocation) -> int:
     answer = ask(invocation.settings())
     invocation.write(answer, lambda: tables(answer))
     found = needs_a_person(answer)
-    for words in found:
+    for words in (*found, *(partition.foreign for partition in answer.partitions if partition.foreign)):
         invocation.say(f"forebay: {words}")
     return FOUND if found else FINE

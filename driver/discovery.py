@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 
@@ -12,8 +11,6 @@ from forebay.errors import ForebayError, UnreachableError
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings
 from forebay.values import TopicPartition
-
-log = logging.getLogger(__name__)
 
 #: the metadata of a commit of ours: lineage, life
 _OWN = re.compile(r"forebay:([0-9]{1,9}):([0-9]{1,9})")
@@ -64,16 +61,26 @@ def check_commits(
 ) -> None:
     """Rule 5: a committed offset beyond the position, with metadata of our own (``forebay:<lineage>:<life>``), proves that
     the journal lost events; so does a commit of a later life or lineage, wherever it stands. ``positions``: partition →
-    (life, position), read after ``committed``. Raises LostJournal. Any other foreign value is pointed out and ignored."""
+    (life, position), read after ``committed``. Raises LostJournal. For any other value, :func:`foreign_commits`."""
     for tp, commit in committed.items():
         life, position = positions[tp]
         own = _OWN.fullmatch(commit.metadata)
-        if own is None:
-            if commit.offset > position:
-                log.warning("group %s: %s was committed at %d by somebody else; ignored", group, tp, commit.offset)
-        elif (int(own[1]), int(own[2]), commit.offset) > (lineage, life, position):
+        if own is not None and (int(own[1]), int(own[2]), commit.offset) > (lineage, life, position):
             raise LostJournal(
                 f"group {group} holds a commit of ours of {tp} at {commit.offset} (lineage {own[1]}, life {own[2]}), but "
                 f"the journal's position is {position} (lineage {lineage}, life {life}): the journal has lost events. "
                 "Nothing was changed. Bring back the journal, or look with `forebay recover`"
             )
+
+
+def foreign_commits(
+    committed: Mapping[TopicPartition, Committed], group: str, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, str]:
+    """A sentence for each partition whose committed offset somebody else has set elsewhere: it is ignored (rule 5), and
+    replaced when a receiver commits again."""
+    return {
+        tp: f"{tp}: group {group} was set to offset {commit.offset} by somebody else; this changes nothing: intake goes on at "
+        f"{positions[tp]}. If it is to go on there, `forebay offsets reset {tp} --to {commit.offset}`"
+        for tp, commit in sorted(committed.items())
+        if _OWN.fullmatch(commit.metadata) is None and commit.offset != positions[tp]
+    }

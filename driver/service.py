@@ -20,7 +20,7 @@ from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
 from driver.cleaner import Cleaner
-from driver.discovery import check_commits, discover
+from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
 from driver.lease import Lease, LeaseKeeper, is_gone, stand_by, wait_until_stale
 from driver.loop import RESERVE_REACHED, DriverLoop
@@ -133,6 +133,7 @@ class Driver:
         self._copied = False
         self._copies: SnapshotCopies | None = None
         self._not_shown = ""
+        self._foreign: dict[TopicPartition, str] = {}  # commits that others have set, in words
         self._state = "waiting"
         self._failure: BaseException | None = None
         self._closing = contextlib.ExitStack()
@@ -533,6 +534,7 @@ class Driver:
             "detail": self._detail or (RESERVE_REACHED if self._loop.reserve_reached else ""),
             "tiers": self._scheduler.tiers,
             "requests": self._requests(),
+            "foreign": self._foreign,
             "running": dict(self._scheduler.running),
             "recent": tuple(self._scheduler.recent),
         }
@@ -581,9 +583,8 @@ class Driver:
                 try:
                     if now >= next_discovery:
                         created, missing = self._discover()
-                        if created and not self._commits_checked:
-                            self._check_commits()
-                            self._commits_checked = True
+                        if created:
+                            self._look_at_commits_again() if self._commits_checked else self._look_at_commits()
                         self._copy(created)
                         if missing:
                             raise UnreachableError(
@@ -662,13 +663,29 @@ class Driver:
         missing = set(self._settings.kafka.topics) - topics - ({s.topic for s in found.starts} if found else set())
         return created or found is not None, sorted(missing)
 
-    def _check_commits(self) -> None:
+    def _look_at_commits_again(self) -> None:
+        try:
+            self._look_at_commits()
+        except UnreachableError:
+            raise
+        except ForebayError as error:  # it is only to be pointed out what others have set
+            log.warning("%s", error)
+
+    def _look_at_commits(self) -> None:
         """Commits first, positions after: a commit follows its position, so a commit read before can't be ahead of it."""
         committed = self._admin.committed(
             self._settings.group, self._ask(lambda s: {p.tp for p in s.partitions.values()})
         )
         positions = self._ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
-        check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
+        if not self._commits_checked:
+            check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
+            self._commits_checked = True
+        foreign = foreign_commits(
+            committed, self._settings.group, {tp: position for tp, (_, position) in positions.items()}
+        )
+        for tp in foreign.keys() - self._foreign.keys():
+            log.warning("%s", foreign[tp])
+        self._foreign = foreign
 
     def _publish(self, published: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Shows in a second consumer group how far batches are completed; never authority, so a refusal is only told."""

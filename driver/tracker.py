@@ -1219,6 +1219,7 @@ def status(
                 if p.owner
                 else "unclaimed",
                 trouble=tracker.describe_trouble(p) if p.trouble else "",
+                foreign=soft.get("foreign", {}).get(p.tp, ""),
                 rate=news.rate if news is not None else 0.0,
             )
         )

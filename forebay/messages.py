@@ -314,6 +314,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     token: int
     state: str  # as PartitionStatus.state; "unclaimed"
     trouble: str = ""  # what must be decided, with the command that does it
+    foreign: str = ""  # where somebody else has set the group's offset, which changes nothing
     rate: float = 0.0  # as PartitionStatus.rate
 
 

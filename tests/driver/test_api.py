@@ -55,8 +55,10 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/operator/accept-loss",
         "/v1/operator/replay",
         "/v1/operator/fence",
+        "/v1/operator/reset",
         "/v1/operator/stop",
         "/v1/status",
+        "/v1/lag",
         "/v1/health",
     }
     body = document["paths"]["/v1/blocks/report"]["post"]["requestBody"]["content"]["application/json"]["schema"]

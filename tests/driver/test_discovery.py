@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from driver.discovery import LostJournal, check_commits, discover
+from driver.discovery import LostJournal, check_commits, discover, foreign_commits
 from forebay.errors import UnreachableError
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings, from_values
@@ -43,6 +43,20 @@ def test_a_commit_of_ours_that_is_ahead_of_the_journal_proves_that_it_lost_event
 )
 def test_a_commit_that_is_not_ours_or_of_an_ended_life_proves_nothing(metadata: str, offset: int) -> None:
     check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset", "pointed_out"),
+    [("", 120, True), ("somebody", 7, True), ("", 50, False), ("forebay:1:2", 40, False), ("forebay:1:1", 900, False)],
+)
+def test_an_offset_that_somebody_else_committed_is_pointed_out_with_the_way_to_go_there(
+    metadata: str, offset: int, pointed_out: bool
+) -> None:
+    """Rule 5: it is ignored, and not in silence; our own, older ones are none of them."""
+    found = foreign_commits({TP: Committed(offset, -1, metadata)}, "g", {TP: 50})
+    assert bool(found) is pointed_out
+    if pointed_out:
+        assert f"`forebay offsets reset t/0 --to {offset}`" in found[TP] and "goes on at 50" in found[TP]
 
 
 class Asked:

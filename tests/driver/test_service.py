@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from driver import IngestContext
@@ -512,3 +513,35 @@ def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: C
         standby.close()
         assert led == [False]
         assert Client(intake.url).get("/v1/status", m.StatusAnswer).state == "running"
+
+
+def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_there(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 5."""
+    committed: dict[TopicPartition, Committed] = {}
+    monkeypatch.setattr(KafkaAdmin, "committed", lambda *_: committed)
+    s = settings()
+    s = msgspec.structs.replace(s, kafka=msgspec.structs.replace(s.kafka, discovery_interval=0.05))
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        tp = ready(intake, s)
+
+        def shown() -> str:
+            answer = Client(intake.url).get("/v1/status", m.StatusAnswer)
+            return next(p.foreign for p in answer.partitions if p.partition == tp.partition)
+
+        assert shown() == ""
+        committed[tp] = Committed(30, -1, "")
+        for _ in range(1000):
+            if shown():
+                break
+            threading.Event().wait(0.02)
+        assert f"forebay offsets reset {tp} --to 30" in shown()
+        assert caplog.text.count("by somebody else") == 1
+        committed[tp] = Committed(0, -1, "forebay:1:1")
+        for _ in range(1000):
+            if not shown():
+                break
+            threading.Event().wait(0.02)
+        assert shown() == ""
