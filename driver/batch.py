@@ -187,6 +187,11 @@ class Batch:
         """Shows ``written`` with this batch in ``forebay status``. Output helpers call it."""
         self._work.written.append(written)
 
+    @property
+    def noted(self) -> tuple[Written, ...]:
+        """What was noted in this run of the batch."""
+        return tuple(self._work.written)
+
     def window(self, batches: int) -> Batch:
         """The records of this batch and of those just before it, ``batches`` together, in order: a Batch with this one's ``id``,
         ``time`` and ``key``, and the rows and ranges of all. The same on every rerun.

@@ -57,10 +57,16 @@ def decoded(text: str | bytes, place: str) -> Run:
 
 
 def run_of(batch: Batch, output: str) -> Run:
-    """Raises UsageError if the batch comes from a driver that runs several at once."""
+    """Raises UsageError if the batch comes from a driver that runs several at once, or the output has written it in this very
+    run: what comes second would be taken for written already."""
     if batch.concurrent:
         raise UsageError(
             f"output {output!r} commits batches in order: set driver.concurrent_jobs = 1, or write without an output helper"
+        )
+    if any(written.output == output for written in batch.noted):
+        raise UsageError(
+            f"output {output!r} writes a batch once, and this one was given to it before: give each output a name of its own, "
+            "or write all rows at once"
         )
     return Run(
         stream=batch.stream,

@@ -142,11 +142,22 @@ def test_what_it_did_is_answered_and_noted_and_unreadable_rows_leave_nothing(kin
         output.write(batch_of(Turn(1)), lost())
     batch = batch_of(Turn(1))
     assert output.write(batch, pa.Table.from_batches(rows_of(Turn(1)))) == Written(output.name, 60)
-    again = output.write(batch, rows_of(Turn(1)))
+    assert batch.noted == (Written(output.name, 60),)
+    rerun = batch_of(Turn(1))
+    again = output.write(rerun, rows_of(Turn(1)))
     assert again.rows == 0 and "written already" in again.skipped
-    assert batch._work.written == [Written(output.name, 60), again]
+    assert rerun.noted == (again,)
     assert output.write(batch_of(Turn(2)), []).rows == 0
     assert output.write(batch_of(Turn(3)), next(rows_of(Turn(3)))).rows == 20
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
+def test_a_second_write_of_one_batch_is_refused_and_not_taken_for_written(kind: str, tmp_path: Path) -> None:
+    """INV-5: its rows would be lost, with a warning that they are there."""
+    output, batch = outputs(tmp_path)[kind], batch_of(Turn(1))
+    output.write(batch, rows_of(Turn(1)))
+    with pytest.raises(UsageError, match="writes a batch once"):
+        output.write(batch, rows_of(Turn(2)))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
