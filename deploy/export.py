@@ -290,6 +290,8 @@ def check_topic(
             f"--to-topic {topic}: stream {state.stream!r} takes this topic in, so each record would come a second time; "
             "--force does it all the same"
         )
+    if not settings.kafka.options.get("bootstrap.servers"):
+        raise UsageError('--to-topic: kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"')
     with KafkaAdmin(settings.kafka.options, client_id="forebay-export") as admin:
         there = admin.topics()
     if topic not in there:

@@ -22,6 +22,7 @@ from deploy.invocation import (
     changing_options,
     example,
     pass_invocation,
+    prepare_job_imports,
     shared_options,
 )
 from forebay.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
@@ -289,6 +290,10 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
+    if settings.own_source:
+        from driver.upstream import upstream_of
+
+        return upstream_of(settings).topic_ids(topics)
     from forebay.kafka.admin import KafkaAdmin
 
     with KafkaAdmin(
@@ -386,7 +391,10 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     second time. It begins a new lineage: what is left of the old journal, driver and receivers is fenced; start them again.
     It may be killed and run again. Refused beside a driver at work, without a copy, and while the journal is whole.
     """
-    plan = _rebuild(invocation.settings(), yes, even_if_intact)
+    settings = invocation.settings()
+    if settings.own_source:
+        prepare_job_imports(invocation.config_path)
+    plan = _rebuild(settings, yes, even_if_intact)
     report = report_of(plan, yes)
     invocation.write(report, lambda: rebuild_tables(report))
     _say(invocation, report)

@@ -12,6 +12,7 @@ from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation,
 from deploy.status import TIMEOUT_SECONDS
 from deploy.stop import DurationType
 from forebay.clock import SystemClock
+from forebay.errors import UsageError
 from forebay.messages import LagAnswer, PartitionProgress
 from forebay.values import TopicPartition
 
@@ -131,6 +132,10 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
     from forebay.kafka.admin import KafkaAdmin
 
     settings = invocation.settings()
+    if settings.own_source:
+        raise UsageError(
+            f"receiver.source = {settings.receiver.source!r}: `forebay status` shows what it tells of its end"
+        )
     client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
     try:
         progress = client.get("/v1/lag", LagAnswer).partitions

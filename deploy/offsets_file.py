@@ -254,9 +254,10 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
 
     committed: dict[TopicPartition, int] = {}
     try:
-        with KafkaAdmin(settings.kafka.options) as admin:
-            found = admin.committed(settings.group, [p.tp for p in state.partitions.values()])
-            committed = {tp: commit.offset for tp, commit in found.items()}
+        if not settings.own_source:
+            with KafkaAdmin(settings.kafka.options) as admin:
+                found = admin.committed(settings.group, [p.tp for p in state.partitions.values()])
+                committed = {tp: commit.offset for tp, commit in found.items()}
     except UnreachableError as error:
         invocation.say(f"forebay: committed offsets are left out: {error}")
     document = exported(state, settings, committed, int(time.time() * 1000))
@@ -304,6 +305,8 @@ def import_offsets(
     hold is refused; of the stream's own groups only one beyond its end.
     """
     settings = invocation.settings()
+    if settings.own_source:
+        raise UsageError(f"receiver.source = {settings.receiver.source!r}: the stream has no consumer groups to set")
     state = _journal(settings)
     if state is not None and not state.created:
         state = None

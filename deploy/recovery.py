@@ -80,6 +80,8 @@ class Surroundings:
 
         if not self._ask_kafka:
             return KafkaView("it was not to be asked")
+        if self._settings.own_source:
+            return KafkaView("the stream is received from a source of its own")
         try:
             with KafkaAdmin(self._settings.kafka.options, client_id="forebay-recover") as admin:
                 admin.check(ANSWER_SECONDS)

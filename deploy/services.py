@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from deploy.invocation import Invocation, example, pass_invocation, shared_options
+from deploy.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
 from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
 from deploy.validation import import_jobs, require_writable
 from forebay.settings import Settings
-from forebay.values import check_name
+from forebay.values import check_name, managed_id
 
 #: what a child may need beyond its own drain: the answer of a slow store, the end of Spark
 _STOP_MARGIN_SECONDS = 15.0
@@ -51,6 +51,8 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     settings = invocation.settings()
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
+    if settings.own_source:
+        prepare_job_imports(invocation.config_path)
     if settings.driver.job is not None:
         import_jobs(settings, invocation.config_path)
     from driver.main import run
@@ -94,6 +96,8 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     settings = invocation.settings()
     log_to_stderr()
     require_writable("wal.url", settings.wal.url)
+    if settings.own_source:
+        prepare_job_imports(invocation.config_path)
     from receiver.main import run
 
     return run(settings, receiver_id)
@@ -161,6 +165,9 @@ def children(settings: Settings, config_path: Path, receivers: range) -> list[Ch
 
 
 def receiver_name(settings: Settings, number: int) -> str:
-    """The id of this machine's receiver ``number``: its host's name and the number, unique over hosts."""
+    """The id of this machine's receiver ``number``, from 1: its host's name and the number, unique over hosts. With a source of
+    the user's own the id says which partitions are whose, so this machine has all receivers of the stream."""
+    if settings.own_source:
+        return managed_id(settings.stream, number - 1)
     host = settings.receiver.host or socket.gethostname()
     return check_name("receiver id", f"{host[:56]}-{number}")

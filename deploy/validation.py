@@ -26,7 +26,7 @@ from deploy.invocation import (
     prepare_job_imports,
     shared_options,
 )
-from forebay.errors import SettingsError, StoreError, UnreachableError, UsageError
+from forebay.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings import Settings
 
 #: how long `validate` waits for a broker
@@ -44,7 +44,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
-    """Each check as it is done. The last ones ask the broker."""
+    """Each check as it is done. The last ones ask the broker, or the user's own source."""
     yield Check("configuration", "fine", str(config_path))
     yield from check_folders(settings)
     yield from _check_keys(settings)
@@ -55,7 +55,10 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield _outcome("job", f"{names} can be called", lambda: import_jobs(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
         yield _outcome("java", "found", _check_java)
-    yield from _check_kafka(settings)
+    if settings.own_source:
+        yield from _check_own_source(settings, config_path)
+    else:
+        yield from _check_kafka(settings)
 
 
 def check_folders(settings: Settings) -> Iterator[Check]:
@@ -156,6 +159,28 @@ def _check_java() -> None:
         "driver.engine = 'spark': no Java found by JAVA_HOME or on the PATH; install Java 17 or 21, "
         "as in `apt-get install openjdk-17-jre-headless`"
     )
+
+
+def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
+    """The class, made but not started, and the partitions that it names here."""
+    from forebay.own_source import OwnUpstream
+
+    prepare_job_imports(config_path)
+    made: list[OwnUpstream] = []
+    words = f"{settings.receiver.source} can be made"
+    checked = _outcome("source", words, lambda: made.append(OwnUpstream(settings)))
+    yield checked
+    if checked.outcome != "fine":
+        yield Check("partitions", "unknown", "not asked: the source is wrong")
+        return
+    try:
+        partitions = sorted(made[0].partitions())
+    except UnreachableError as error:
+        yield Check("partitions", "unreachable", str(error))
+    except SourceError as error:
+        yield Check("partitions", "wrong", f"receiver.source: {error}")
+    else:
+        yield Check("partitions", "fine", ", ".join(map(str, partitions)) or "none yet")
 
 
 def _check_kafka(settings: Settings) -> Iterator[Check]:

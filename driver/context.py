@@ -12,6 +12,7 @@ from driver.batch import Job, NamedJob
 from driver.main import find_jobs, make_engine
 from driver.service import Driver
 from driver.stopping import Summary
+from driver.upstream import upstream_of
 from forebay.clock import SystemClock
 from forebay.errors import UsageError
 from forebay.settings import Settings, load
@@ -88,13 +89,11 @@ class IngestContext:
             if not self._ended.is_set():
                 return
             jobs = self._jobs or find_jobs(self._settings)
-            from forebay.kafka.admin import KafkaAdmin
-
             driver: Driver
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
                 self._settings,
-                KafkaAdmin(self._settings.kafka.options),
+                upstream_of(self._settings),
                 engine,
                 jobs,
                 SystemClock(),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from driver.events import LifeStart
 from driver.tracker import FoundPartitions
+from driver.upstream import Upstream
 from forebay.errors import ForebayError, UnreachableError
-from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.kafka.admin import Committed
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 
@@ -21,14 +22,15 @@ class LostJournal(ForebayError):
 
 
 def discover(
-    admin: KafkaAdmin, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int
+    admin: Upstream, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int
 ) -> FoundPartitions | None:
     """Resolves where partitions that are not ``known`` (as "topic/partition") begin; None if there is none.
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
     named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
-    one of a topic that a pattern finds later: nothing that was written before it was noticed is skipped. Raises
-    UnreachableError and UnknownTopicError: ask again; UsageError for a policy that can't be followed.
+    one of a topic that a pattern, or a source of the user's own, finds later: nothing that was written before it was
+    noticed is skipped. Raises UnreachableError and UnknownTopicError: ask again; UsageError for a policy that can't be
+    followed.
     """
     kafka = settings.kafka
     new = {tp for tp in admin.partitions(kafka.topics, kafka.pattern) if str(tp) not in known}
@@ -36,7 +38,8 @@ def discover(
         return None
     topics = {tp.topic for tp in new}
     ids = admin.topic_ids(topics)
-    by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and kafka.pattern is None)}
+    named = kafka.pattern is None and not settings.own_source
+    by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and named)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:
         offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))

@@ -15,6 +15,7 @@ from typing import Any
 
 from driver.batch import Engine, Job, NamedJob
 from driver.service import Driver
+from driver.upstream import upstream_of
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, SettingsError
 from forebay.settings import Settings
@@ -44,13 +45,11 @@ def with_engine(
     until_caught_up: bool = False,
     standby: bool = False,
 ) -> None:
-    from forebay.kafka.admin import KafkaAdmin
-
     driver: Driver
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,
-        KafkaAdmin(settings.kafka.options),
+        upstream_of(settings),
         engine,
         jobs,
         SystemClock(),

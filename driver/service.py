@@ -34,6 +34,7 @@ from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
 from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker, status
+from driver.upstream import Upstream
 from forebay.clock import Clock
 from forebay.errors import (
     CorruptionError,
@@ -41,13 +42,14 @@ from forebay.errors import (
     ForebayError,
     NotTakenError,
     RefusedError,
+    SourceError,
     StoreError,
     UnknownTopicError,
     UnreachableError,
     UsageError,
 )
 from forebay.http import Server
-from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.kafka.admin import Committed
 from forebay.messages import (
     ClaimRequest,
     LookRequest,
@@ -90,13 +92,13 @@ WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until ther
 class Driver:
     """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from anywhere; then ``close``.
 
-    ``admin`` reads Kafka's metadata; ``make_engine`` makes the engine once agents and stores are known.
+    ``admin`` tells what there is to receive; ``make_engine`` makes the engine once agents and stores are known.
     """
 
     def __init__(
         self,
         settings: Settings,
-        admin: KafkaAdmin,
+        admin: Upstream,
         engine: Engine,
         jobs: Sequence[NamedJob],
         clock: Clock,
@@ -596,8 +598,8 @@ class Driver:
                     self._published = self._publish(self._published)
                     self._look_whether_caught_up()
                     self._say("")
-                except (UnreachableError, UnknownTopicError) as error:
-                    self._say(f"Kafka: {error}")
+                except (UnreachableError, UnknownTopicError, SourceError) as error:
+                    self._say(f"{'source' if self._settings.own_source else 'Kafka'}: {error}")
                 except StoreError as error:  # no space included
                     self._say(f"WAL: {error}")
                 often = next_discovery <= now + 1 or self._until_caught_up
@@ -641,7 +643,7 @@ class Driver:
         if (
             self._state == "failed"
             or detail == self._detail
-            or (not detail and not self._detail.startswith(("Kafka", "WAL")))
+            or (not detail and not self._detail.startswith(("Kafka", "source", "WAL")))
         ):
             return
         self._detail = detail

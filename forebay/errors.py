@@ -17,6 +17,7 @@
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
     ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
     ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
+    ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
@@ -113,6 +114,10 @@ class RangeNotHeldError(ForebayError):
 
 
 class MissingKeyError(ForebayError):
+    pass
+
+
+class SourceError(ForebayError):
     pass
 
 

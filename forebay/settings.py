@@ -75,6 +75,9 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
     moves_max: int = 1  # receivers that are on the move at a time, for the sake of preference and evenness
     block_interval: Duration = Duration(0.2)
     block_size: Size = Size(16_000_000)
+    #: "kafka", or "module:Class", a source of your own (docs/SOURCES.md), made with source_options
+    source: str = "kafka"
+    source_options: dict[str, Any] = {}
     memory: Size = Size(64_000_000)  # bound on records held: open block, being stored, waiting for the driver's answer
     poll_records: int = 10_000
     store_timeout: Duration = Duration(30.0)
@@ -156,7 +159,7 @@ class SecuritySettings(Section, frozen=True, kw_only=True):
 
 class Settings(Section, frozen=True, kw_only=True):
     stream: str
-    kafka: KafkaSettings
+    kafka: KafkaSettings = KafkaSettings()  # may be left out with a source of the user's own
     wal: WalSettings
     receiver: ReceiverSettings = ReceiverSettings()
     driver: DriverSettings
@@ -165,6 +168,11 @@ class Settings(Section, frozen=True, kw_only=True):
     #: scheme of a store's url → what its client is given (docs/OPERATIONS.md)
     storage: dict[str, dict[str, Any]] = {}
     security: SecuritySettings = SecuritySettings()
+
+    @property
+    def own_source(self) -> bool:
+        """Whether receivers read from a class of the user's own, not from Kafka."""
+        return self.receiver.source != "kafka"
 
     @property
     def group(self) -> str:
@@ -208,6 +216,8 @@ _STARTING_OFFSETS = (
 )
 
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}=[A-Za-z0-9_.-]{0,64}")
+#: module:function or module:Class
+_IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: receivers that one driver keeps at most
 MANAGED_COUNT_MAX = 1000
@@ -308,6 +318,8 @@ def _from_values(raw: Mapping[str, Any], source: str, variables: Mapping[str, st
         settings = msgspec.convert(values, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise _explain(refuse, values, str(error)) from None
+    if "kafka" not in values and not settings.own_source:
+        raise refuse("kafka", "the section [kafka] is missing")
     _check(settings, refuse)
     return settings
 
@@ -577,7 +589,14 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
                 check_name(key, name)
             except ValueError as error:
                 raise refuse(key, str(error)) from None
-    _check_kafka(settings.kafka, refuse)
+    if settings.own_source:
+        _check_own_source(settings, refuse)
+    else:
+        _check_kafka(settings.kafka, refuse)
+        if settings.receiver.source_options:
+            raise refuse(
+                "receiver.source_options", "receiver.source_options are of a source of your own: name its class"
+            )
     _check_placing(settings, refuse)
     for key, least in _MINIMA.items():
         if (value := _get(settings, key)) < least:
@@ -619,7 +638,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     if settings.wal.key_file is not None and not os.path.isabs(settings.wal.key_file):
         raise refuse.value("wal.key_file", settings.wal.key_file, "write the whole path of a file, from / on")
     for job in settings.driver.jobs:
-        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", job):
+        if not _IMPORT.fullmatch(job):
             raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process", or a list of them')
     if len(set(settings.driver.jobs)) != len(settings.driver.jobs):
         raise refuse.value("driver.job", list(settings.driver.jobs), "names a function twice")
@@ -643,9 +662,9 @@ def _check_placing(settings: Settings, refuse: _Refusals) -> None:
         if not _LABEL.fullmatch(preferred) and not _HOST.fullmatch(preferred):
             words = 'write a host\'s name, or a label of hosts as key=value, as in "rack=a"'
             raise refuse.value("receiver.preferred_hosts", preferred, words)
-    if settings.receiver.mode == "managed":
+    if settings.receiver.mode == "managed" or settings.own_source:
         if settings.receiver.count > MANAGED_COUNT_MAX:
-            words = f"the driver keeps at most {MANAGED_COUNT_MAX}"
+            words = f"with managed receivers, or a source of your own, at most {MANAGED_COUNT_MAX}"
             raise refuse.value("receiver.count", settings.receiver.count, words)
         if is_reserved(settings.stream):
             raise refuse.value(
@@ -655,6 +674,18 @@ def _check_placing(settings: Settings, refuse: _Refusals) -> None:
             check_name("receiver id", managed_id(settings.stream, settings.receiver.count - 1))
         except ValueError as error:
             raise refuse("stream", f"stream: its name is a part of managed receivers' ids: {error}") from None
+
+
+def _check_own_source(settings: Settings, refuse: _Refusals) -> None:
+    source, kafka = settings.receiver.source, settings.kafka
+    if not _IMPORT.fullmatch(source):
+        raise refuse.value("receiver.source", source, 'write "kafka", or module:Class, as in "sources:Tail"')
+    if kafka.topics or kafka.pattern is not None:
+        key = "kafka.topics" if kafka.topics else "kafka.pattern"
+        raise refuse(key, f"{key}: receiver.source = {_shown(source)} reads no topics of Kafka; leave it out")
+    if kafka.starting_offsets not in ("earliest", "latest"):
+        words = 'with a source of your own allowed are "earliest" and "latest"'
+        raise refuse.value("kafka.starting_offsets", kafka.starting_offsets, words)
 
 
 def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:

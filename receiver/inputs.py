@@ -208,6 +208,13 @@ class Broken:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """A source of the user's own raised: nothing more comes from it, and it is not asked or told anything any more."""
+
+    reason: str
+
+
 Input: TypeAlias = (
     Tick
     | DrainRequested
@@ -236,4 +243,5 @@ Input: TypeAlias = (
     | Fenced
     | Misused
     | Broken
+    | SourceFailed
 )

@@ -90,6 +90,7 @@ class ReceiverMachine:
         self._instance_id = instance_id
         self._version = version
         self._settings = settings
+        self._origin = "Kafka" if settings.source == "kafka" else settings.source
         self._actions: list[act.Action] = []
         self._requests = 0
         self._pending: dict[int, _Pending] = {}
@@ -149,6 +150,7 @@ class ReceiverMachine:
         self._drain_request = 0
         self._drain_at = 0.0
         self._drain_obstacle = ""
+        self._ending = ""  # what failed, if that is why it drains
 
         self.records = 0
         self.counters: Counter[str] = Counter()
@@ -172,6 +174,8 @@ class ReceiverMachine:
     @property
     def detail(self) -> str:
         """Why it waits, in words; "" if it does not, or only for the group to assign partitions."""
+        if self._ending:
+            return f"ends: {self._ending}"
         if self._no_space:
             return f"no space in the WAL: {self._no_space}"
         if self._store_away:
@@ -179,7 +183,7 @@ class ReceiverMachine:
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
         if not self._partitions and self._broker_error:
-            return f"no partition assigned; Kafka: {self._broker_error}"
+            return f"no partition assigned; {self._origin}: {self._broker_error}"
         if self._check_obstacle:
             return f"blocks wait for their topics' ids: {self._check_obstacle}"
         return "memory is full, polling is paused" if self._full else ""
@@ -329,7 +333,7 @@ class ReceiverMachine:
             if tp in self._partitions:
                 self._partitions[tp].high_watermark = offset
         if event.error and event.error != self._broker_error:
-            self._note(f"Kafka: {event.error}", warning=True)
+            self._note(f"{self._origin}: {event.error}", warning=True)
         self._broker_error = event.error
 
     def _tick(self, event: inp.Tick, now: float) -> None:
@@ -539,7 +543,7 @@ class ReceiverMachine:
         for partition in self._of_request(event.request):
             error = event.errors.get(partition.tp)
             if error is not None:
-                self._put_off(partition, f"Kafka refused its commit: {error}", now)
+                self._put_off(partition, f"{self._origin} refused its commit: {error}", now)
             else:
                 claiming.append(partition)
         if not claiming:
@@ -643,8 +647,8 @@ class ReceiverMachine:
             # Rule 3: a poll may still return what was fetched before a rebalance or a new claim.
             if partition is None or partition.phase not in TAKING or partition.generation != item.generation:
                 self.counters["stale_polls_dropped"] += 1
-            elif self._draining:
-                self.counters["polls_dropped_in_drain"] += 1  # Kafka still has it
+            elif self._draining and self._settings.source == "kafka":
+                self.counters["polls_dropped_in_drain"] += 1  # Kafka still has it; another source may not
             elif isinstance(item, Columns):
                 self._throttle.took(item.tp, item.rows, item.bytes, now)
                 self._take(partition, item, now)
@@ -991,7 +995,7 @@ class ReceiverMachine:
         self._recommit_at = now + self._delay(self._commit_failures)
         sample = next(iter(event.errors.items()), None)
         if sample is not None and self._commit_failures == COMMITS_FAILED_TOLD:
-            self._note(f"Kafka refused a commit of {sample[0]}: {sample[1]}", warning=True)
+            self._note(f"{self._origin} refused a commit of {sample[0]}: {sample[1]}", warning=True)
 
     def _commit_again(self, now: float) -> None:
         if not self._recommit or now < self._recommit_at:
@@ -1047,6 +1051,12 @@ class ReceiverMachine:
 
     def _broken(self, event: inp.Broken, now: float) -> None:
         self._exit(1, event.reason)
+
+    def _source_failed(self, event: inp.SourceFailed, now: float) -> None:
+        # What was taken in before is not lost for it: a source that can't be read again gave it once.
+        self._ending = event.reason
+        self._note(event.reason, warning=True)
+        self._begin_drain(now)
 
     def _out_of_space(self, event: inp.OutOfSpace, now: float) -> None:
         self._store_answered_at = now
@@ -1233,7 +1243,7 @@ class ReceiverMachine:
                 tp: self._commit_point(partition) for tp, partition in self._partitions.items() if partition.token
             }
             if positions:
-                self._drain_obstacle = "Kafka did not answer the last commit"
+                self._drain_obstacle = f"{self._origin} did not answer the last commit"
                 self._drain_request = self._ask(now, self._drain_synced, self._drain_failed)
                 self._do(act.CommitSync(self._drain_request, positions))
                 return
@@ -1267,7 +1277,7 @@ class ReceiverMachine:
             self._drain_committed = True
             return
         tp, error = next(iter(owned.items()))
-        self._drain_failed(f"Kafka refused the last commit of {tp}: {error}", now)
+        self._drain_failed(f"{self._origin} refused the last commit of {tp}: {error}", now)
 
     def _drain_failed(self, reason: str, now: float) -> None:
         self._drain_request = 0
@@ -1276,7 +1286,7 @@ class ReceiverMachine:
 
     def _drained(self) -> None:
         self._drain_request = 0
-        self._exit(0, "drained")
+        self._exit(1 if self._ending else 0, self._ending or "drained")
 
     def _release(
         self,
@@ -1326,4 +1336,5 @@ _HANDLERS: dict[type[inp.Input], str] = {
     inp.Fenced: "_fenced",
     inp.Misused: "_misused",
     inp.Broken: "_broken",
+    inp.SourceFailed: "_source_failed",
 }

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from forebay.clock import Clock, SystemClock
 from forebay.driver_client import DriverClient
-from forebay.kafka.consumer import KafkaSource
 from forebay.settings import Settings
 from forebay.values import check_name
 from receiver.block_store import BlockStore
@@ -58,15 +57,27 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
     pa.set_memory_pool(pa.system_memory_pool())
     sys.setswitchinterval(SWITCH_SECONDS)
-    source = KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
+    clock = SystemClock()
+    source = source_of(settings, receiver_id, clock)
     storage = open_storage(settings.wal.url, settings.storage, STORE_RETRY_SECONDS)
     # with the store's own patience: a receiver that starts while a NameNode does must not end for it
     patient = open_storage(settings.wal.url, settings.storage)
     probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
-    service = compose(settings, receiver_id, source, storage, SystemClock(), host)
+    service = compose(settings, receiver_id, source, storage, clock, host)
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
     return service.run()
+
+
+def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
+    """What ``receiver.source`` names. Raises UsageError for a class, or an id, that can't be."""
+    if settings.own_source:
+        from receiver.own_source import own_source_of
+
+        return own_source_of(settings, receiver_id, clock)
+    from forebay.kafka.consumer import KafkaSource
+
+    return KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
 
 
 def compose(

@@ -24,7 +24,7 @@ import msgspec
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, SourceError
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 from receiver import actions as act
@@ -72,6 +72,7 @@ class ReceiverService:
         self._beats = line_of("beat", self.tell)
         self._broker = BrokerLine(source, settings.receiver.report_timeout, self.tell)
         self._subscribed = False
+        self._source_failed = False
         self._revocation_done = False
         self._drain_wanted = False
         self._exit: act.Exit | None = None
@@ -122,7 +123,12 @@ class ReceiverService:
             for part in (self._store, self._reports, self._claims, self._beats, self._broker):
                 parts.enter_context(part)
             while self._exit is None:
-                self._step()
+                try:
+                    self._step()
+                except SourceError as error:
+                    self._source_failed = True
+                    _log.error("%s", error, exc_info=error.__cause__)  # the user's own traceback
+                    self.tell(inp.SourceFailed(str(error)))
         _log.log(logging.INFO if self._exit.code == 0 else logging.ERROR, "ends: %s", self._exit.reason)
         return self._exit.code
 
@@ -135,7 +141,7 @@ class ReceiverService:
             self._drain_wanted = False
             self.tell(inp.DrainRequested())
         self._act_on_source()
-        if not self._subscribed:
+        if not self._subscribed or self._source_failed:
             self.tell(inp.Tick())
             with self._changed:
                 if self._exit is None and not self._source_actions:
@@ -196,6 +202,10 @@ class ReceiverService:
             return found
 
     def _do(self, action: act.SourceAction) -> None:
+        if self._source_failed:
+            if isinstance(action, act.CommitSync):  # a drain: what the journal holds counts, told or not
+                self.tell(inp.CommitSynced(action.request, {}))
+            return
         if isinstance(action, act.CommitAsync):
             if not failpoints.hit("receiver.before-commit"):
                 self._source.commit(action.positions)
@@ -203,6 +213,9 @@ class ReceiverService:
             timeout = min(COMMIT_SECONDS_MAX, self._settings.receiver.report_timeout)
             try:
                 errors = self._source.commit_sync(action.positions, timeout)
+            except SourceError as error:
+                self.tell(inp.CommitSynced(action.request, dict.fromkeys(action.positions, str(error))))
+                raise
             except ForebayError as error:
                 errors = dict.fromkeys(action.positions, str(error))
             self.tell(inp.CommitSynced(action.request, errors))
