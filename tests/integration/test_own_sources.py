@@ -1,0 +1,156 @@
+"""The example's own sources through real receivers, driver and agent, without a broker: killed again and again."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from tests.support import witness
+from tests.support.cluster import Cluster
+from tests.support.flow import Truth
+from tests.support.ports import free_port
+
+_SOURCES = "deploy.examples.own_sources.sources"
+_KILLS = 3
+
+
+def cluster_of(folder: Path, source: str, options: dict[str, object], count: int = 1, **receiver: object) -> Cluster:
+    own = {"source": f"{_SOURCES}:{source}", "source_options": options, "count": count, **receiver}
+    cluster = Cluster(folder, {}, [], receivers=0, start=False, receiver=own, kafka={"discovery_interval": "200ms"})
+    for ordinal in range(count):
+        cluster.add_receiver(f"stream-r{ordinal}")
+    return cluster
+
+
+class Growing:
+    """Files that lines are appended to from a thread, sometimes in two halves; ``truth`` is what they hold."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        folder.mkdir()
+        self.truth = Truth()
+        self._paths = [folder / name for name in names]
+        self._numbers = dict.fromkeys(self._paths, 0)
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Growing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def add(self, path: Path) -> None:
+        with self._lock:
+            self._numbers[path] = 0
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.02):
+            with self._lock:
+                paths = list(self._numbers)
+            for path in paths:
+                self._append(path, 10)
+
+    def _append(self, path: Path, count: int) -> None:
+        with open(path, "ab") as file:
+            for _ in range(count):
+                line = b"%s %d" % (path.name.encode(), self._numbers[path])
+                self._numbers[path] += 1
+                begin = file.tell()
+                file.write(line[:3])
+                file.flush()  # a reader may see half a line, which is none yet
+                file.write(line[3:] + b"\n")
+                self.truth.add(path.name, 0, begin + len(line), None, line)
+
+
+def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_receivers_are_killed(
+    tmp_path: Path,
+) -> None:
+    """INV-2, INV-3: receivers and driver killed in turn, a file that appears meanwhile; batches hold what the files hold."""
+    files = tmp_path / "files"
+    with (
+        Growing(files, ["a.log", "b.log", "c.log"]) as growing,
+        cluster_of(tmp_path / "run", "Tail", {"folder": str(files)}, count=2) as cluster,
+    ):
+        cluster.start_all()
+        done = 0
+        for number in range(_KILLS):
+            cluster.wait(
+                lambda done=done: (status := cluster.status()) and status.records_completed > done, "more records"
+            )
+            victim = ("stream-r0", "driver", "stream-r1")[number]
+            cluster.kill9(victim)
+            cluster.restart(victim)
+            if number == 0:
+                growing.add(files / "appeared-later.log")
+            status = cluster.wait(cluster.status, "the driver")
+            done = status.records_completed
+        cluster.wait(lambda: ("appeared-later.log", 0) in cluster.owners(), "the new file to be somebody's")
+        owners = cluster.wait(lambda: len(found := cluster.owners()) == 4 and found, "an owner of each file")
+        growing.stop()
+        cluster.await_completed(growing.truth.ends())
+        assert cluster.command("validate").returncode == 0
+        cluster.drain()
+        cluster.check_audit()
+        assert set(owners.values()) <= {"stream-r0", "stream-r1"}
+        witness.assert_same_records(cluster.records_seen(), growing.truth.table())
+
+
+def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_accepted(tmp_path: Path) -> None:
+    """INV-2, INV-3: what a killed receiver had not had accepted is gone, and nothing else; offsets are dense all the same."""
+    port = free_port()
+    with cluster_of(tmp_path, "Lines", {"port": port}) as cluster:
+        cluster.start_all()
+        sent = 0
+        for number in range(_KILLS):
+            with connected(cluster, port) as connection:
+                for _ in range(20):
+                    connection.sendall(b"".join(b"%d\n" % n for n in range(sent, sent + 50)))
+                    sent += 50
+                    threading.Event().wait(0.005)
+                if number:
+                    cluster.kill9("stream-r0")  # amid what it was sent
+                    cluster.restart("stream-r0")
+                else:
+                    cluster.wait(lambda: accepted(cluster) == 1000, "all of the first ones, which nothing disturbed")
+        with connected(cluster, port) as connection:
+            before = accepted(cluster)
+            connection.sendall(b"".join(b"%d\n" % n for n in range(sent, sent + 100)))
+            cluster.wait(lambda: accepted(cluster) >= before + 100, "what was sent last")
+        sent += 100
+        cluster.await_completed({("lines", 0): accepted(cluster)})
+        position = accepted(cluster)
+        cluster.drain()
+        cluster.check_audit()
+        seen = cluster.records_seen()
+        assert sorted(seen.column("offset").to_pylist()) == list(range(position)), "each accepted offset once, no hole"
+        values = [int(value) for value in seen.sort_by("offset").column("value").to_pylist()]
+        assert len(set(values)) == len(values), "no line came twice"
+        assert values == sorted(values), "and in the order in which they were sent"
+        assert values[:1000] == list(range(1000)) and values[-100:] == list(range(sent - 100, sent))
+        assert pc.count_distinct(seen.column("topic")).as_py() == 1
+
+
+def accepted(cluster: Cluster) -> int:
+    found = cluster.partition("lines", 0)
+    return found.position if found is not None else -1
+
+
+def connected(cluster: Cluster, port: int) -> socket.socket:
+    """A connection to the receiver, once it listens."""
+
+    def attempt() -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=5)
+        except OSError:
+            return None
+
+    return cluster.wait(attempt, "the receiver to listen")
