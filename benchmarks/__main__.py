@@ -33,6 +33,7 @@ BENCHMARKS = {
     "journal": "benchmarks.journal_opening",
     "opening": "benchmarks.journal_requests",
     "cleanup": "benchmarks.cleanup_round",
+    "scale": "benchmarks.many_blocks",
     "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",
 }

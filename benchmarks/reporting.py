@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -22,53 +23,24 @@ from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition
 Answer = TypeVar("Answer")
 
 ROWS = 1_000
+IDLE_SECONDS = 2.0
 
 
-class Receiver:
-    """One receiver, which owns partition ``number`` of ``topic``."""
+class Connection:
+    """One kept connection, one request at a time. Opened anew after a while without any, before the server closes it."""
 
-    def __init__(self, url: str, topic: str, number: int) -> None:
+    def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
-        self._topic = topic
-        self._number = number
-        self._name = f"r{number}"
-        self._sequence = 0
+        self._used = float("-inf")
 
     async def open(self) -> None:
-        """Connects, registers and claims."""
         self._reader, self._writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-        register = m.RegisterRequest(
-            stream=STREAM, receiver_id=self._name, host="bench", instance_id=uuid.uuid4().hex, release="bench"
-        )
-        self._epoch = (await self._post("/v1/receivers/register", register, m.RegisterAnswer)).epoch
-        tp = TopicPartition(self._topic, self._number)
-        look = m.LookRequest(receiver_id=self._name, epoch=self._epoch, partitions=(tp,))
-        (view,) = (await self._post("/v1/partitions/look", look, m.LookAnswer)).partitions
-        ask = m.ClaimAsk(topic=self._topic, partition=self._number, known_token=view.token)
-        claim = m.ClaimRequest(receiver_id=self._name, epoch=self._epoch, claims=(ask,))
-        (grant,) = (await self._post("/v1/partitions/claim", claim, m.ClaimAnswer)).claims
-        assert grant.granted
-        self._token, self._position = grant.view.token, grant.view.position
+        self._used = time.monotonic()
 
-    async def report(self) -> None:
-        """One block, accepted."""
-        self._sequence += 1
-        until = self._position + ROWS
-        range_ = OffsetRange(
-            self._topic, self._number, 1, self._position, until, ROWS, 0, "0" * 16, self._token, ROWS * 200, 1
-        )
-        meta = BlockMeta(
-            id=block_id(self._name, self._epoch, self._sequence), stream=STREAM, receiver_id=self._name,
-            epoch=self._epoch, sequence=self._sequence, ranges=(range_,), records=ROWS, created_ms=1, host="bench",
-        )  # fmt: skip
-        path = f"{STREAM}/blocks/{self._name}/{self._epoch:016x}/00000001.seg"
-        block = Block(meta, Handle(path, self._sequence * 200_000, 199_000, 7), True)
-        request = m.ReportRequest(receiver_id=self._name, epoch=self._epoch, blocks=(block,))
-        (result,) = (await self._post("/v1/blocks/report", request, m.ReportAnswer)).results
-        assert result.accepted, result
-        self._position = until
-
-    async def _post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
+    async def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
+        if time.monotonic() > self._used + IDLE_SECONDS:
+            self.close()
+            await self.open()
         data = msgspec.json.encode(body)
         head = (
             f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -77,6 +49,7 @@ class Receiver:
         headers = await self._reader.readuntil(b"\r\n\r\n")
         length = int(headers.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         found = await self._reader.readexactly(length)
+        self._used = time.monotonic()
         if b" 200 " not in headers[:16]:
             raise RuntimeError(f"{path}: {found!r}")
         return msgspec.json.decode(found, type=answer)
@@ -85,8 +58,79 @@ class Receiver:
         self._writer.close()
 
 
+class Receiver:
+    """One receiver, which owns ``partitions`` of ``topic``: each of its blocks has a range of each."""
+
+    def __init__(self, url: str, topic: str, number: int, partitions: Sequence[int]) -> None:
+        self._connection = Connection(url)
+        self._topic = topic
+        self._partitions = partitions
+        self._name = f"r{number}"
+        self._sequence = 0
+
+    async def open(self) -> None:
+        """Connects, registers and claims."""
+        await self._connection.open()
+        register = m.RegisterRequest(
+            stream=STREAM, receiver_id=self._name, host="bench", instance_id=uuid.uuid4().hex, release="bench"
+        )
+        self._epoch = (await self._connection.post("/v1/receivers/register", register, m.RegisterAnswer)).epoch
+        tps = tuple(TopicPartition(self._topic, partition) for partition in self._partitions)
+        look = m.LookRequest(receiver_id=self._name, epoch=self._epoch, partitions=tps)
+        views = (await self._connection.post("/v1/partitions/look", look, m.LookAnswer)).partitions
+        asks = tuple(m.ClaimAsk(topic=v.topic, partition=v.partition, known_token=v.token) for v in views)
+        claim = m.ClaimRequest(receiver_id=self._name, epoch=self._epoch, claims=asks, number=1)
+        grants = (await self._connection.post("/v1/partitions/claim", claim, m.ClaimAnswer)).claims
+        assert all(grant.granted for grant in grants)
+        self._tokens = {grant.view.partition: grant.view.token for grant in grants}
+        self._position = grants[0].view.position
+
+    async def report(self, blocks: int = 1) -> None:
+        """One report, accepted."""
+        request = self.blocks(blocks)
+        results = (await self._connection.post("/v1/blocks/report", request, m.ReportAnswer)).results
+        assert all(result.accepted for result in results), results
+        self._sequence += blocks
+        self._position += blocks * ROWS
+
+    def blocks(self, count: int) -> m.ReportRequest:
+        """The report of the next ``count`` blocks."""
+        blocks = tuple(self._block(self._sequence + number, self._position + number * ROWS) for number in range(count))
+        return m.ReportRequest(receiver_id=self._name, epoch=self._epoch, blocks=blocks)
+
+    def _block(self, before: int, begin: int) -> Block:
+        ranges = tuple(
+            OffsetRange(
+                self._topic, partition, 1, begin, begin + ROWS, ROWS, 0, "0" * 16, self._tokens[partition], ROWS * 200, 1
+            )
+            for partition in self._partitions
+        )  # fmt: skip
+        meta = BlockMeta(
+            id=block_id(self._name, self._epoch, before + 1), stream=STREAM, receiver_id=self._name,
+            epoch=self._epoch, sequence=before + 1, ranges=ranges, records=ROWS * len(ranges), created_ms=1, host="bench",
+        )  # fmt: skip
+        path = f"{STREAM}/blocks/{self._name}/{self._epoch:016x}/00000001.seg"
+        return Block(meta, Handle(path, before * 200_000, 199_000, 7), True)
+
+    def heartbeat(self) -> m.HeartbeatRequest:
+        partitions = tuple(
+            m.PartitionStatus(
+                topic=self._topic, partition=partition, state="active", position=self._position,
+                high_watermark=self._position, token=self._tokens[partition],
+            )
+            for partition in self._partitions
+        )  # fmt: skip
+        return m.HeartbeatRequest(
+            receiver_id=self._name, epoch=self._epoch, state="active", detail="", acknowledged=0, buffered_bytes=0,
+            records=self._position, partitions=partitions, claims_done=1,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 async def reports_per_second(url: str, topic: str, receivers: int, at_once: int, reports: int) -> float:
-    group = [Receiver(url, topic, number) for number in range(receivers)]
+    group = [Receiver(url, topic, number, (number,)) for number in range(receivers)]
     for receiver in group:
         await receiver.open()
     each = max(1, reports // receivers)

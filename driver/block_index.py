@@ -39,17 +39,24 @@ def wanted_again(state: State) -> dict[str, None]:
 @dataclass(slots=True)
 class BlockIndex:
     """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
-    journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names."""
+    journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names. ``waiting_records``: in blocks
+    that wait; ``records``: in each unfinished batch."""
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)
     free: list[tuple[int, str]] = field(default_factory=list)
     bytes: int = 0
     spare: dict[str, dict[str, None]] = field(default_factory=dict)
+    waiting_records: int = 0
+    records: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: State) -> BlockIndex:
         """The index of ``state`` as it is, by looking through all of it once."""
         index = cls()
+        index.waiting_records = sum(state.blocks[block_id].meta.records for block_id in state.waiting)
+        for batch in state.batches.values():
+            if batch.completed_ms is None:
+                index.records[batch.batch_id] = sum(state.blocks[b].meta.records for b in batch.block_ids)
         for block in state.blocks.values():
             index.add(block)
         for block_id, completed_ms in state.released.items():

@@ -128,7 +128,7 @@ class Cleaner:
             )
 
     def _archive(self) -> None:
-        batches = self._loop.ask(Ask(history.finished))
+        batches = tuple(batch.finished() for batch in self._loop.ask(Ask(history.leaving)))
         if batches:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))

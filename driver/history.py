@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
-from driver.state import State
+from driver.state import Batch, State
 from forebay import failpoints
 from forebay.errors import CorruptionError, NewerVersionError
-from forebay.values import OffsetRange, lineage_of
+from forebay.values import Block, OffsetRange, lineage_of
 from wal import layout
 from wal.frame import UNDECODABLE, FrameKind
 from wal.scan import Damage, Newer, TornTail, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+#: batches that move to the history at once
+LEAVING_MAX = 10_000
 
 
 class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
@@ -54,43 +58,62 @@ _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
     """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
-    merged: dict[tuple[str, int, int], list[FinishedRange]] = {}
-    for r in sorted(ranges, key=lambda r: (r.topic, r.partition, r.life, r.from_offset, r.until_offset)):
-        runs = merged.setdefault((r.topic, r.partition, r.life), [])
-        if runs and runs[-1].until_offset == r.from_offset:
-            last = runs.pop()
-            runs.append(
-                FinishedRange(r.topic, r.partition, r.life, last.from_offset, r.until_offset, last.records + r.records)
-            )
-        else:
-            runs.append(FinishedRange(r.topic, r.partition, r.life, r.from_offset, r.until_offset, r.records))
-    return tuple(run for runs in merged.values() for run in runs)
+    lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+    for r in ranges:
+        lines.setdefault((r.topic, r.partition, r.life), []).append((r.from_offset, r.until_offset, r.records))
+    merged: list[FinishedRange] = []
+    for (topic, partition, life), pieces in sorted(lines.items()):
+        pieces.sort()
+        begin, end, records = pieces[0]
+        for from_offset, until_offset, more in pieces[1:]:
+            if from_offset != end:
+                merged.append(FinishedRange(topic, partition, life, begin, end, records))
+                begin, records = from_offset, 0
+            end, records = until_offset, records + more
+        merged.append(FinishedRange(topic, partition, life, begin, end, records))
+    return tuple(merged)
 
 
-def finished(state: State, limit: int = 10_000, windows: bool = True) -> tuple[FinishedBatch, ...]:
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A completed batch with its blocks, as they were at one moment; both change no more."""
+
+    batch: Batch
+    blocks: tuple[Block, ...]
+
+    def finished(self) -> FinishedBatch:
+        """Takes long where the blocks are many: not for the deciding thread."""
+        batch = self.batch
+        assert batch.completed_ms is not None
+        return FinishedBatch(
+            batch_id=batch.batch_id,
+            number=batch.number,
+            time_ms=batch.time_ms,
+            completed_ms=batch.completed_ms,
+            attempts=batch.attempts,
+            records=sum(block.meta.records for block in self.blocks),
+            ranges=merge(r for block in self.blocks for r in block.meta.ranges),
+            tasks=batch.tasks,
+            lost=batch.lost,
+            loss_causes=batch.loss_causes,
+        )
+
+
+def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[Leaving, ...]:
     """The batches of the contiguous completed prefix, in order: with ``windows`` those that can leave the journal's state,
     because no unfinished batch's window reaches back to them."""
-    done: list[FinishedBatch] = []
+    done: list[Leaving] = []
     for batch in sorted(state.batches.values(), key=lambda b: b.number):
         past = state.is_past(batch.number) if windows else batch.number <= state.completed_number
         if not past or batch.completed_ms is None or len(done) == limit:
             break
-        blocks = [state.blocks[block_id] for block_id in batch.block_ids]
-        done.append(
-            FinishedBatch(
-                batch_id=batch.batch_id,
-                number=batch.number,
-                time_ms=batch.time_ms,
-                completed_ms=batch.completed_ms,
-                attempts=batch.attempts,
-                records=sum(b.meta.records for b in blocks),
-                ranges=merge(r for b in blocks for r in b.meta.ranges),
-                tasks=batch.tasks,
-                lost=batch.lost,
-                loss_causes=batch.loss_causes,
-            )
-        )
+        done.append(Leaving(batch, tuple(state.blocks[block_id] for block_id in batch.block_ids)))
     return tuple(done)
+
+
+def finished(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[FinishedBatch, ...]:
+    """What :func:`leaving` gives, as the history keeps it."""
+    return tuple(batch.finished() for batch in leaving(state, limit, windows))
 
 
 class HistoryWriter:

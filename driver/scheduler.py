@@ -20,12 +20,12 @@ from driver.batch_order import Run, following, window
 from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
 from driver.loop import DriverLoop
 from driver.state import Batch, State
+from driver.taken import Taken
 from driver.tracker import Allocate, Ask, Complete, CompleteOutput
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, JobError, UnreadableBlockError
 from forebay.messages import TrackedBatch
-from wal.reading import BlockReference, life_key
 
 log = logging.getLogger(__name__)
 
@@ -175,53 +175,35 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._stopping.is_set():
             seen = self._changes
-            work: BatchWork | None = self._loop.ask(Ask(self._begin))
-            if work is not None:
-                return work
+            taken: Taken | None = self._loop.ask(Ask(self._begin))
+            if taken is not None:
+                return self._work(taken)
             with self._changed:
                 self._changed.wait_for(lambda seen=seen: self._changes != seen)  # type: ignore[misc]
         return None
 
-    def _begin(self, state: State) -> BatchWork | None:
+    def _begin(self, state: State) -> Taken | None:
         """Takes the next batch into work; called in the deciding thread, so that no two workers get the same one."""
         found = following(state, frozenset(self._in_work)) if not self._held_up else None
         if found is None:
             return None
         batch, replay = found
         self._in_work.add((replay, batch.batch_id))
-        return self._work(state, batch, replay)
+        return self._take(state, batch, replay)
 
-    def _again(self, state: State, work: BatchWork) -> BatchWork:
+    def _again(self, state: State, work: BatchWork) -> Taken:
         """The batch of ``work`` as the journal holds it now: a loss may have been accepted, a replay begun behind it."""
         if work.replay:
-            return self._work(state, state.replaying[work.batch_id], work.replay)
-        return self._work(state, state.batches[work.batch_id])
+            return self._take(state, state.replaying[work.batch_id], work.replay)
+        return self._take(state, state.batches[work.batch_id])
 
-    def _work(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0, reach: bool = True) -> BatchWork:
-        past = window(state, batch, replay > 0)[-self._window_batches :] if reach and self._window_batches else ()
-        block_ids = [block_id for task in batch.tasks for block_id in task]
-        return BatchWork(
-            batch_id=batch.batch_id,
-            number=batch.number,
-            time_ms=batch.time_ms,
-            rerun=replay > 0 or (replay, batch.batch_id) in self._reruns,
-            tasks=tuple(tuple(BlockReference.of(state.blocks[block_id]) for block_id in task) for task in batch.tasks),
-            lost=frozenset(batch.lost),
-            # also where the setting changed since: blocks with and without headers may lie in one batch
-            headers=self._headers or any(state.blocks[block_id].meta.headers for block_id in block_ids),
-            replay=replay,
-            topic_ids={
-                life_key(r): state.partitions[str(r.tp)].topic_id(r.life)
-                for block_id in block_ids
-                for r in state.blocks[block_id].meta.ranges
-            },
-            stream=state.stream,
-            epoch=self._epoch,
-            concurrent_jobs=self._concurrent_jobs,
-            outputs=frozenset(batch.outputs),
-            window_batches=self._window_batches,
-            past=tuple(self._work(state, other, replay, reach=False) for other in past),
-        )
+    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> Taken:
+        past = window(state, batch, replay > 0)[-self._window_batches :] if self._window_batches else ()
+        return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
+
+    def _work(self, taken: Taken) -> BatchWork:
+        *past, work = taken.work(self._epoch, self._headers, self._concurrent_jobs, self._window_batches)
+        return replace(work, past=tuple(past))
 
     def _run_batch(self, work: BatchWork) -> None:
         """Makes the outputs of the batch that are not made yet, in order. Each but the last is journalled by itself; the last
@@ -270,7 +252,7 @@ class Scheduler:
                     break
                 written = work.written
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
-            work = replace(self._loop.ask(Ask(partial(self._again, work=work))), written=list(written))
+            work = replace(self._work(self._loop.ask(Ask(partial(self._again, work=work)))), written=list(written))
         self._complete(work, attempts, worked_ms)
 
     def _await_loss(self, seen: int) -> None:

@@ -511,6 +511,7 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
     state.blocks[block.meta.id] = block
     state.index.add(block)
     state.waiting[block.meta.id] = True
+    state.index.waiting_records += block.meta.records
 
 
 def _block_moved(state: State, event: ev.BlockMoved) -> None:
@@ -561,11 +562,15 @@ def _batch_allocated(state: State, event: ev.BatchAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
     state.batch_count += 1
+    records, waiting, batch_of, blocks = 0, state.waiting, state.batch_of, state.blocks
     for task in event.tasks:
         for block_id in task:
-            if state.waiting.pop(block_id, None) is None:
+            if waiting.pop(block_id, None) is None:
                 raise BrokenInvariant(f"batch {event.batch_id}: block {block_id} was not waiting (INV-3)")
-            state.batch_of[block_id] = event.batch_id
+            batch_of[block_id] = event.batch_id
+            records += blocks[block_id].meta.records
+    state.index.waiting_records -= records
+    state.index.records[event.batch_id] = records
     state.batches[event.batch_id] = Batch(
         batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=event.tasks
     )
@@ -592,7 +597,7 @@ def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
     batch.completed_ms = event.time_ms
     batch.attempts = event.attempts
     state.batches_completed += 1
-    state.records_completed += sum(state.blocks[block_id].meta.records for block_id in batch.block_ids)
+    state.records_completed += state.index.records.pop(event.batch_id)
     _advance_completed_prefix(state)
 
 
@@ -608,12 +613,17 @@ def _advance_completed_prefix(state: State) -> None:
             return
         state.completed_number += 1
         _spare_copies(state, state.completed_number - state.window_batches)
+        reached: dict[tuple[str, int, int], int] = {}  # a batch may hold thousands of ranges of one partition
         for block_id in following.block_ids:
             for r in state.blocks[block_id].meta.ranges:
-                partition = _partition(state, r.topic, r.partition)
-                if r.life == partition.life.life:
-                    partition.completed = max(partition.completed, r.until_offset)
-                    _complete_gaps(partition)
+                life = (r.topic, r.partition, r.life)
+                if r.until_offset > reached.get(life, 0):
+                    reached[life] = r.until_offset
+        for (topic, number, life_number), until in reached.items():
+            partition = _partition(state, topic, number)
+            if life_number == partition.life.life:
+                partition.completed = max(partition.completed, until)
+                _complete_gaps(partition)
 
 
 def _spare_copies(state: State, number: int) -> None:

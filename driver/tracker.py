@@ -954,8 +954,10 @@ class Tracker:
         while state.batch_count - state.completed_number < self._max_queued_batches and (
             state.waiting or (request.empty and state.created and first is None)
         ):
-            waiting = ((block, state.blocks[block]) for block in state.waiting)
-            count = longest_prefix(((b.meta.records, b.handle.length) for _, b in waiting), self._batch_limits)
+            count = len(state.waiting)
+            if self._batch_limits != UNLIMITED:
+                waiting = (state.blocks[block_id] for block_id in state.waiting)
+                count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._batch_limits)
             blocks = itertools.islice(state.waiting, count)
             allocated = ev.BatchAllocated(
                 batch_id=state.next_batch_id(),
@@ -1279,7 +1281,7 @@ def status(
         detail=soft["detail"],
         topic_ids_known=bool(state.partitions) and all(p.life.topic_id for p in state.partitions.values()),
         waiting_blocks=len(state.waiting),
-        waiting_records=sum(state.blocks[b].meta.records for b in state.waiting),
+        waiting_records=state.index.waiting_records,
         batches_completed=state.batches_completed,
         records_completed=state.records_completed,
         tiers=dict(soft["tiers"]),
@@ -1314,14 +1316,16 @@ def _tracked_batch(
     state: State, batch: Batch | ev.ReplayedBatch, running: Mapping[int, tuple[str, int, str]], replay: int = 0
 ) -> m.TrackedBatch:
     how, attempts, detail = running.get(batch.batch_id, ("queued", 0, ""))
-    blocks = [block_id for task in batch.tasks for block_id in task]
+    records = state.index.records.get(batch.batch_id)
+    if records is None:  # of a replay
+        records = sum(state.blocks[block_id].meta.records for task in batch.tasks for block_id in task)
     return m.TrackedBatch(
         batch_id=batch.batch_id,
         number=batch.number,
         time_ms=batch.time_ms,
         state=how,
-        blocks=len(blocks),
-        records=sum(state.blocks[b].meta.records for b in blocks),
+        blocks=sum(map(len, batch.tasks)),
+        records=records,
         attempts=attempts,
         detail=detail,
         replay=replay,

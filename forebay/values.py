@@ -2,6 +2,9 @@
 
 Numbers that a driver gives out (receiver epochs, tokens, batch ids, journal epochs) carry the journal's lineage in
 their high part, so that a rebuilt journal can never give out a number that an older lineage gave (design: *lineage*).
+
+A driver holds a block's values by the hundred thousand, and they hold nothing that could hold them: the cyclic garbage
+collector is kept from them (``gc=False``), or each of its full rounds would stop the driver to look through all.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
         return f"{self.topic}/{self.partition}"
 
 
-class Gap(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
     """Offsets ``[from, until)`` that Kafka lost before they were taken in. Compaction and markers are never a gap."""
 
     from_offset: int
@@ -87,7 +90,7 @@ class Gap(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_off
             raise ValueError(f"gap [{self.from_offset}, {self.until_offset}): from must be below until")
 
 
-class OffsetRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
     """Offsets ``[from, until)`` of one partition in one life, taken in under one token.
 
     What Kafka skips (compaction, transaction markers) lies inside. ``records`` may be 0: a tail of markers moves the
@@ -128,7 +131,7 @@ class OffsetRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "u
         return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){life}"
 
 
-class Handle(msgspec.Struct, frozen=True):
+class Handle(msgspec.Struct, frozen=True, gc=False):
     """Where a block lies in the WAL.
 
     ``path`` is relative to the WAL's root; ``offset`` and ``length`` bound the whole frame in bytes; ``checksum`` is the
@@ -141,7 +144,7 @@ class Handle(msgspec.Struct, frozen=True):
     checksum: int
 
 
-class BlockMeta(msgspec.Struct, frozen=True):
+class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     """What a frame says of its block: all that is needed to take it in without the journal (docs/FORMAT.md)."""
 
     id: str
@@ -171,7 +174,7 @@ class BlockMeta(msgspec.Struct, frozen=True):
             raise ValueError(f"block {self.id}: {self.records} records, its ranges say otherwise")
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, gc=False):
     """A stored block: its metadata, its handle, and whether the host keeps a local copy."""
 
     meta: BlockMeta

@@ -46,7 +46,7 @@ AGENT_REQUESTS_MAX = 3
 _CHUNK_BYTES = 1 << 17
 
 
-class BlockReference(msgspec.Struct, frozen=True):
+class BlockReference(msgspec.Struct, frozen=True, gc=False):
     """A block as a task needs to know it: small, and can be pickled. ``host`` keeps a copy of it if ``local``."""
 
     id: str

@@ -27,14 +27,19 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     batch = t.state.batches[t.batch()]
     nothing = cast(Any, None)
     scheduler = Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
-    assert not scheduler._work(t.state, batch).headers
+    assert not scheduler._work(scheduler._take(t.state, batch)).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
-    assert scheduler._work(t.state, batch).headers
+    assert scheduler._work(scheduler._take(t.state, batch)).headers
 
 
 def scheduler_of(t: Tracked) -> Scheduler:
     nothing = cast(Any, None)
     return Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+
+
+def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
+    taken = scheduler._begin(t.state)
+    return scheduler._work(taken) if taken is not None else None
 
 
 def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
@@ -50,14 +55,14 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
     scheduler = scheduler_of(t)
 
     def following() -> Any:
-        work = scheduler._begin(t.state)
+        work = begun(scheduler, t)
         scheduler._in_work.clear()
         return work
 
     before = following()
     assert before is not None
     assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
-    original = Batch(scheduler._work(t.state, t.state.batches[first]), cast(Any, None))
+    original = Batch(scheduler._work(scheduler._take(t.state, t.state.batches[first])), cast(Any, None))
     t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
     work = following()
     assert work is not None
@@ -144,7 +149,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         headers=False,
         epoch=77,
     )
-    work = scheduler._begin(t.state)
+    work = begun(scheduler, t)
     assert work is not None
     scheduler._run_batch(work)
     assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
@@ -181,12 +186,12 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     t.take_in(epoch, token, 9)
     second = t.batch()
     scheduler = scheduler_of(t)
-    first = scheduler._begin(t.state)
+    first = begun(scheduler, t)
     assert first is not None
     scheduler._held_up.add((0, first.batch_id))
     assert scheduler._begin(t.state) is None
     scheduler._held_up.clear()
-    following = scheduler._begin(t.state)
+    following = begun(scheduler, t)
     assert following is not None
     assert following.batch_id == second
 

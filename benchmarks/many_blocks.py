@@ -1,0 +1,275 @@
+"""100,000 blocks waiting, 1,000 partitions, 200 receivers: what reports, allocation and status cost, over HTTP, without Spark.
+
+A real driver in this process: HTTP, deciding thread, file journal with its syncs, clean-up, batch timer of 1 s. Kafka's metadata
+and the engine are played: the job of the first batch is held until 100,000 blocks wait, so the next tick allocates them all as
+one batch. The receivers are another process (``benchmarks.fleet``); each block has a range of each of its receiver's partitions.
+
+- Reports of one block, 400 a second: when the blocks wait, and (peer) before, when few do.
+- The same posts to a bare server of the same kind that decodes, appends and syncs each (peer), while the driver is idle.
+- From the batch's tick to the call of its job, with all blocks: allocation, journal, the work handed over. Beside it the longest
+  heartbeat meanwhile: how long nobody else was answered.
+- ``GET /v1/status`` with all waiting, and (peer) before.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Set
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from benchmarks.fleet import Latencies
+from benchmarks.measured import Measured, Threshold, figure, ratio
+from benchmarks.receiving import STREAM
+from benchmarks.setup import Setup
+from driver.batch import Batch, BatchWork, Job, NamedJob
+from driver.service import Driver
+from forebay import messages as m
+from forebay.clock import SystemClock
+from forebay.errors import UnreachableError
+from forebay.http import Client, Direct, Server, application
+from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.settings import Settings, from_values
+from forebay.values import TopicPartition
+from wal.reading import TierCounts
+
+BLOCKS, PARTITIONS, RECEIVERS = 100_000, 1_000, 200
+FEW = 2_000  # reports, and so blocks, when few wait
+PERIOD_SECONDS = 0.5
+TOPIC = "records"
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    few: Latencies
+    bare: Latencies
+    filled: Latencies
+    many: Latencies
+    status_few_seconds: float
+    status_many_seconds: float
+    allocation_seconds: float
+    pause_ms: float
+    after_ms: float
+    journal_bytes: int
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    blocks = setup.records(BLOCKS)
+    runs = [_run(setup, blocks) for _ in range(setup.runs)]
+    note = f"{blocks:,} blocks, {PARTITIONS:,} partitions, {RECEIVERS} receivers"
+    for words, of in (("median", lambda found: found.median_ms), ("99th percentile", lambda found: found.p99_ms)):
+        pairs = [(of(run.many), of(run.few)) for run in runs]
+        yield ratio("scale", f"report latency, {words}, all waiting / few", pairs, "ms", note=note)
+    pairs = [(run.few.median_ms, run.bare.median_ms) for run in runs]
+    yield ratio("scale", "the same, median, few waiting / a bare post and fdatasync", pairs, "ms")
+    yield figure("scale", "the longest report amid all", [max(r.filled.max_ms, r.many.max_ms) for r in runs], "ms")
+    yield figure("scale", "taken in", [10 * run.filled.count / run.filled.seconds for run in runs], "blocks/s")
+    yield figure(
+        "scale", "tick → job called with all blocks", [run.allocation_seconds for run in runs], "s",
+        Threshold(1.0, at_least=False), note,
+    )  # fmt: skip
+    yield figure("scale", "the longest heartbeat meanwhile", [run.pause_ms for run in runs], "ms")
+    yield figure("scale", "the same, completion and archive", [run.after_ms for run in runs], "ms")
+    pairs = [(run.status_many_seconds * 1000, run.status_few_seconds * 1000) for run in runs]
+    yield ratio("scale", "status, all waiting / few", pairs, "ms", Threshold(2.0, at_least=False))
+    yield figure("scale", "journal on disk, per block", [run.journal_bytes / blocks for run in runs], "bytes")
+
+
+def _run(setup: Setup, blocks: int) -> Run:
+    few = max(RECEIVERS, int(FEW * setup.scale) // RECEIVERS * RECEIVERS)
+    last = 2 * few
+    tens = (blocks - few - last) // 10 // RECEIVERS * RECEIVERS
+    with setup.folder() as folder, ExitStack() as closing:
+        held = Held()
+        settings = _settings(folder)
+        driver = Driver(settings, Admin(), Engine(held), (NamedJob("job", held),), SystemClock(), "bench")
+        closing.callback(driver.close)
+        driver.start()
+        running = threading.Thread(target=driver.run, name="batches")
+        running.start()
+        closing.callback(running.join)
+        closing.callback(driver.stop)
+        closing.callback(held.release.set)
+        client = Client(driver.url)
+        _until(lambda: _is_running(client))
+        fleet = closing.enter_context(_Fleet(driver.url))
+        fleet.ask("report", RECEIVERS, 1, 0)
+        _until(held.entered.is_set)
+        found_few = fleet.ask("report", few, 1, PERIOD_SECONDS)
+        status_few = _status_seconds(client)
+        with Bare(folder) as bare:
+            found_bare = fleet.ask("raw", bare.url, few, PERIOD_SECONDS)
+        filled = fleet.ask("report", tens, 10, 0)
+        many = fleet.ask("report", last, 1, PERIOD_SECONDS)
+        waiting = _status(client).waiting_blocks
+        if waiting < blocks * 0.9:
+            raise RuntimeError(f"{waiting} blocks wait, {blocks} should")
+        status_many = _status_seconds(client)
+        journal_bytes = sum(path.stat().st_size for path in (folder / "journal").rglob("*.seg"))
+        fleet.ask("beats")
+        held.release.set()
+        _until(held.called.is_set)
+        pause = fleet.ask("beats")
+        _until(lambda: _status(client).batches_completed == 2)
+        time.sleep(5.0)
+        return Run(
+            found_few, found_bare, filled, many, status_few, status_many, held.seconds, pause.max_ms,
+            fleet.ask("beats").max_ms, journal_bytes,
+        )  # fmt: skip
+
+
+def _settings(folder: Path) -> Settings:
+    return from_values({
+        "stream": STREAM,
+        "kafka": {"topics": [TOPIC], "bootstrap.servers": "played:1"},
+        "wal": {"url": f"file://{folder}/wal"},
+        "driver": {
+            "journal": f"file://{folder}/journal", "url": "http://127.0.0.1:0", "engine": "local",
+            "batch_interval": "1s", "max_queued_batches": 1,
+        },
+        "agent": {"blocks": f"{folder}/blocks"},
+    })  # fmt: skip
+
+
+def _status(client: Client) -> m.StatusAnswer:
+    return client.get("/v1/status", m.StatusAnswer)
+
+
+def _is_running(client: Client) -> bool:
+    try:
+        return _status(client).state == "running"
+    except UnreachableError:
+        return False
+
+
+def _status_seconds(client: Client, times: int = 10) -> float:
+    """The median of ``times``."""
+    taken = []
+    for _ in range(times):
+        begun = time.monotonic()
+        _status(client)
+        taken.append(time.monotonic() - begun)
+    return sorted(taken)[times // 2]
+
+
+def _until(reached: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not reached():
+        if time.monotonic() > deadline:
+            raise RuntimeError("the driver did not get there")
+        time.sleep(0.01)
+
+
+class Held:
+    """The job: its first batch waits for ``release``; of the second it notes how long after its tick it was called."""
+
+    def __init__(self) -> None:
+        self.entered, self.release, self.called = threading.Event(), threading.Event(), threading.Event()
+        self.seconds = 0.0
+
+    def __call__(self, batch: Batch) -> None:
+        if not self.entered.is_set():
+            self.entered.set()
+            self.release.wait()
+        elif not self.called.is_set():
+            self.seconds = time.time() - batch.time.timestamp()
+            self.called.set()
+
+
+class Engine:
+    """Reads nothing."""
+
+    def __init__(self, held: Held) -> None:
+        self.parallelism = 8
+
+    def start(self) -> None: ...
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        job(Batch(work, None))  # type: ignore[arg-type]
+        return TierCounts()
+
+    def cancel(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Admin(KafkaAdmin):
+    """One topic that begins at offset 0, and a group that takes every commit."""
+
+    def __init__(self) -> None:
+        pass
+
+    def partitions(self, topics: Any, pattern: Any) -> set[TopicPartition]:
+        return {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
+
+    def topic_ids(self, topics: Any) -> dict[str, str]:
+        return dict.fromkeys(topics, "id")
+
+    def starting_offsets(self, policy: Any, partitions: Any, group: str) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def committed(self, group: str, partitions: Set[TopicPartition]) -> dict[TopicPartition, Committed]:
+        return {}
+
+    def publish(self, group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+        return {}
+
+
+class Bare:
+    """A server that decodes a report, appends it to a file and syncs that, one post after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / "bare").open("wb", buffering=0)
+        app = application("bare", "bench", [])
+        self._server = Server(Direct(app, {"/": m.ReportRequest}, self._keep), "http://127.0.0.1:0")
+
+    async def _keep(self, report: m.ReportRequest) -> m.Done:
+        self._file.write(msgspec.json.encode(report))
+        os.fdatasync(self._file.fileno())
+        return m.Done()
+
+    def __enter__(self) -> Bare:
+        self.url = self._server.__enter__().url
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._server.__exit__(*raised)
+        self._file.close()
+
+
+class _Fleet:
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.fleet", url, TOPIC, str(RECEIVERS), str(PARTITIONS)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, *words: Any) -> Latencies:
+        into = self._process.stdin
+        assert into is not None
+        into.write(" ".join(map(str, words)).encode() + b"\n")
+        into.flush()
+        return msgspec.json.decode(self._line(), type=Latencies)
+
+    def _line(self) -> bytes:
+        source: IO[bytes] | None = self._process.stdout
+        assert source is not None
+        line = source.readline()
+        if not line:
+            raise RuntimeError("the receivers ended")
+        return line
+
+    def __enter__(self) -> _Fleet:
+        self._line()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._process.kill()
+        self._process.wait()
