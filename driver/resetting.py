@@ -15,8 +15,8 @@ from typing import Any
 
 from driver.events import LifeStart
 from driver.tracker import Ask, HoldForReset, LetGo, Request, Reset
+from driver.upstream import Upstream
 from forebay.errors import RefusedError, UnreachableError, UsageError
-from forebay.kafka.admin import KafkaAdmin
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.values import TopicPartition
 
@@ -29,7 +29,7 @@ class Resetting:
     """``ask``: the deciding thread's answer. ``wait_seconds``: so long receivers may take to settle."""
 
     ask: Callable[[Request], Any]
-    admin: KafkaAdmin
+    admin: Upstream
     group: str
     stopping: threading.Event
     wait_seconds: float

@@ -118,8 +118,11 @@ class OwnUpstream:
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str
     ) -> dict[TopicPartition, int]:
+        """Raises UsageError for a time, and for an offset that can't be read."""
         wanted = list(partitions)
         first = {tp: max(0, self._ask("first_offset", tp.topic, 0)) for tp in wanted}
+        if not isinstance(policy, str):
+            return {tp: self._explicit(policy, tp, first[tp]) for tp in wanted}
         if policy != "latest":
             return first
         ends = {tp: self._ask("end_offset", tp.topic, 0) for tp in wanted}
@@ -127,6 +130,17 @@ class OwnUpstream:
         if untold:
             raise UsageError(f'kafka.starting_offsets = "latest": the end of {", ".join(untold)} can\'t be told')
         return ends
+
+    def _explicit(self, policy: Mapping[str, int], tp: TopicPartition, first: int) -> int:
+        if "timestamp" in policy or isinstance(self._source, UnreliableSource):
+            raise UsageError(
+                f"{self._settings.receiver.source} can't begin at a time, nor an unreliable source at an offset"
+            )
+        end = self._ask("end_offset", tp.topic, 0)
+        wanted = policy.get(str(tp), first)
+        if wanted < first or (end != UNKNOWN_END and wanted > end):
+            raise UsageError(f"starting offset {wanted} of {tp}: {self._settings.receiver.source} has {first} to {end}")
+        return wanted
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if isinstance(self._source, UnreliableSource):
