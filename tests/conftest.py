@@ -17,6 +17,7 @@ from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
 from tests.support import shares
 from tests.support.hdfs import HdfsServer, require_hdfs
+from tests.support.postgresql import PostgresServer, require_postgresql
 
 hypothesis.settings.register_profile("forebay", deadline=None)  # how long an example takes is the machine's affair
 hypothesis.settings.load_profile("forebay")
@@ -95,6 +96,21 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer
         yield server
     finally:
         server.kill9()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, one for the whole run. Work in a database, or tables, of your own."""
+    require_postgresql(missing)
+    server = PostgresServer()
+    try:
+        server.__enter__()
+    except ForebayError as error:
+        missing(str(error))
+    try:
+        yield server
+    finally:
+        server.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")

@@ -436,6 +436,12 @@ class Cluster:
         in_state = {batch.batch_id for batch in self.state().batches.values() if batch.completed_ms is not None}
         return in_state | {batch.batch_id for batch in history.read(self.journal_storage, _STREAM)}
 
+    def finished_batches(self) -> list[history.FinishedBatch]:
+        """With their ranges, in order; of those that the journal's state still holds only the completed prefix."""
+        found = {batch.batch_id: batch for batch in history.finished(self.state(), windows=False)}
+        found |= {batch.batch_id: batch for batch in history.read(self.journal_storage, _STREAM)}
+        return [found[batch_id] for batch_id in sorted(found)]
+
     def records_seen(self) -> pa.Table:
         """The rows of all completed batches as the job saw them."""
         return witness.seen_by(self.seen, sorted(self.completed_batches()))
