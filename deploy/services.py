@@ -114,9 +114,10 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each service's lines to a file in DIR [default: all to stderr, with its name].",
 )
+@click.option("--standby", is_flag=True, help="Its driver waits while another machine's leads, and takes over then.")
 @shared_options
 @pass_invocation
-def up(invocation: Invocation, folder: Path | None) -> int:
+def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
     """Run driver, agent and all receivers of this machine, and restart what dies.
 
     With receiver.mode = "managed" the agent runs the receivers that the driver places on it. SIGTERM or Ctrl-C stops all:
@@ -125,7 +126,7 @@ def up(invocation: Invocation, folder: Path | None) -> int:
     """
     settings = invocation.settings()
     supervisor = Supervisor(
-        children(settings, invocation.config_path, range(1, settings.receiver.count + 1)),
+        children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
         logs=LogLines(folder),
         say=lambda words: invocation.say(f"up | {words}"),
     )
@@ -137,7 +138,7 @@ def _base(config_path: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
 
 
-def children(settings: Settings, config_path: Path, receivers: range) -> list[ChildSpec]:
+def children(settings: Settings, config_path: Path, receivers: range, standby: bool = False) -> list[ChildSpec]:
     """The services of this machine as child processes: driver, agent, and a receiver for each number; without receivers where
     these are managed, since the agent runs them, and they drain while there is a driver to report to."""
     base = _base(config_path)
@@ -145,7 +146,10 @@ def children(settings: Settings, config_path: Path, receivers: range) -> list[Ch
     driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
     drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
     driver_child = ChildSpec(
-        "driver", (*base, "driver"), stop_rank=1, stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS
+        "driver",
+        (*base, "driver", *(["--standby"] if standby else [])),
+        stop_rank=1,
+        stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS,
     )
     if settings.receiver.mode == "managed":
         return [driver_child, ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds)]

@@ -281,6 +281,8 @@ class Driver:
         self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         self._housekeeping.start()
         self._closing.callback(self._housekeeping.join)
+        if self._stopping.is_set():  # told before there was anything to stop
+            scheduler.stop()
         return True
 
     def _wait_and_lead(self, journal_storage: Storage, wal_storage: Storage) -> tuple[journal.Journal, State] | None:

@@ -38,28 +38,25 @@ class DriverClient:
         return self._ask(lambda client: client.post(path, body, answer))
 
     def get(self, path: str, answer: type[Answer]) -> Answer:
-        """As ``Client.get``."""
-        return self._ask(lambda client: client.get(path, answer))
+        """As ``Client.get``; a read that got no answer goes on to the next url too."""
+        return self._ask(lambda client: client.get(path, answer), repeatable=True)
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
 
-    def _ask(self, ask: Callable[[Client], Found]) -> Found:
+    def _ask(self, ask: Callable[[Client], Found], repeatable: bool = False) -> Found:
         words: list[str] = []
         for _ in self._clients:
             tried = self._current
             try:
                 return ask(self._clients[tried])
-            except NotTakenError as error:
+            except UnreachableError as error:
                 self._pass_on(tried)
-                if len(self._clients) == 1:
+                if len(self._clients) == 1 or not (repeatable or isinstance(error, NotTakenError)):
                     raise
                 words.append(str(error))
-            except UnreachableError:
-                self._pass_on(tried)
-                raise
-        raise NotTakenError("no driver leads: " + "; ".join(words))
+        raise UnreachableError("no driver that leads answers: " + "; ".join(words))
 
     def _pass_on(self, tried: int) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from litestar import post
+from litestar import get, post
 
 from forebay import messages as m
 from forebay.driver_client import DriverClient
@@ -21,6 +21,10 @@ class Played:
         self.does: Any = "lead"
         self.asked = 0
 
+        @get("/v1/health")
+        async def health() -> m.OperatorAnswer:
+            return await stop.fn()  # type: ignore[no-any-return]
+
         @post("/v1/operator/stop", status_code=200)
         async def stop() -> m.OperatorAnswer:
             self.asked += 1
@@ -30,7 +34,7 @@ class Played:
                 raise self.does
             return m.OperatorAnswer(message=self.server.url)
 
-        self.server = Server(application("played", "0", [stop]), "http://127.0.0.1:0")
+        self.server = Server(application("played", "0", [stop, health]), "http://127.0.0.1:0")
 
 
 @pytest.fixture
@@ -90,8 +94,17 @@ def test_where_nobody_leads_the_words_say_what_each_answered(drivers: tuple[Play
     first, second = drivers
     first.does = second.does = "stand by"
     client = DriverClient([first.server.url, second.server.url])
-    with pytest.raises(NotTakenError) as refused:
+    with pytest.raises(UnreachableError, match="no driver that leads") as refused:
         ask(client)
     assert first.server.url in str(refused.value) and second.server.url in str(refused.value)
     assert (first.asked, second.asked) == (1, 1)  # once round
+    client.close()
+
+
+def test_a_read_that_got_no_answer_is_asked_of_the_next_one(drivers: tuple[Played, Played]) -> None:
+    """A person's tool meets a driver that is paused."""
+    first, second = drivers
+    first.does = UnreachableError("no answer in time")
+    client = DriverClient([first.server.url, second.server.url])
+    assert client.get("/v1/health", m.OperatorAnswer).message == second.server.url
     client.close()

@@ -468,6 +468,7 @@ class ToldWhenItStandsBy(Driver):
     def _lead(self, journal_storage: Any, wal_storage: Any) -> Any:
         if not self.forestalled:
             self.forestalled += 1
+            self._superseded(FencedError("the lease is of a newer epoch"))  # as its keeper may see it first
             raise FencedError("another driver was quicker")
         return super()._lead(journal_storage, wal_storage)
 
@@ -484,6 +485,7 @@ def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_lat
     try:
         assert standby.start()
         assert standby.forestalled == 1
+        assert "failed" not in (standby._not_ready() or "")
     finally:
         standby.close()
 
@@ -545,3 +547,22 @@ def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_th
                 break
             threading.Event().wait(0.02)
         assert shown() == ""
+
+
+def test_a_driver_that_is_told_to_stop_while_it_opens_runs_nothing(settings: Configure) -> None:
+    """The signal came before there was anything to stop."""
+
+    class Told(ToldWhenItStandsBy):
+        def _lead(self, journal_storage: Any, wal_storage: Any) -> Any:
+            self.stop()
+            return Driver._lead(self, journal_storage, wal_storage)
+
+    s = settings()
+    admin = KafkaAdmin(s.kafka.options)
+    told = Told(s, admin, LocalEngine(s, dict), [NamedJob("job", Collecting(1))], SystemClock(), "0", standby=True)
+    assert told.start()
+    thread = threading.Thread(target=told.run)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    told.close()
