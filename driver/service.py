@@ -141,6 +141,7 @@ class Driver:
         self._closing = contextlib.ExitStack()
         self._stores: dict[str, Storage] = {}
         self._started_at = clock.monotonic()
+        self._leads_since = self._started_at  # nobody could speak to it before
         self._tracker: Tracker | None = None
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
@@ -169,6 +170,7 @@ class Driver:
         )
         if led is None:
             return False
+        self._leads_since = self._clock.monotonic()
         opened, state = led
         self._closing.callback(opened.close)
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
@@ -445,7 +447,7 @@ class Driver:
             self._state, self._detail = "stopping", "draining"
         self._drain = Drain(
             loop.ask,
-            lambda _: remaining(tracker, self._clock.monotonic(), self._started_at, seconds),
+            lambda _: remaining(tracker, self._clock.monotonic(), self._leads_since, seconds),
             lambda: scheduler.allocate(self._clock.wall_ms()),
             self._stopping,
             self._clock,

@@ -486,6 +486,8 @@ def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_lat
         assert standby.start()
         assert standby.forestalled == 1
         assert "failed" not in (standby._not_ready() or "")
+        # a drain soon after waits for receivers that it has not heard of yet, however long it stood by
+        assert standby._leads_since > standby._started_at
     finally:
         standby.close()
 
