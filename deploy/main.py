@@ -29,6 +29,7 @@ _COMMANDS = {
     "wal": "deploy.wal_commands",
     "journal": "deploy.journal",
     "recover": "deploy.recovery",
+    "dead-letters": "deploy.dead_letters",
 }
 
 

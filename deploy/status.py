@@ -9,7 +9,7 @@ import click
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.supervision import described
-from forebay.messages import ErrorNote, StatusAnswer, TrackedBatch, TrackedReplay
+from forebay.messages import ErrorNote, StatusAnswer, TrackedBatch, TrackedListener, TrackedReplay
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     for name in ("journal", "wal")
                     if (words := request_rates(answer.requests, f"{name}_", "seconds"))
                 ),
+                *((f"listener {heard.name}", _listener(heard)) for heard in answer.listeners),
                 (
                     "topic ids",
                     "checked" if answer.topic_ids_known else "the broker can't tell: only watermarks are checked",
@@ -172,6 +173,11 @@ def tables(answer: StatusAnswer) -> list[Group]:
 def _detail(batch: TrackedBatch) -> str:
     done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
     return batch.detail or "; ".join((*done, *batch.written))
+
+
+def _listener(heard: TrackedListener) -> str:
+    words = f"{heard.delivered} events delivered, {heard.waiting} waiting, {heard.dropped} dropped"
+    return words + (f"; failed {heard.failures} times, last: {heard.last_error}" if heard.failures else "")
 
 
 def _learned(rate: float) -> str:

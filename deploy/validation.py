@@ -62,11 +62,14 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
 
 
 def check_folders(settings: Settings) -> Iterator[Check]:
-    """WAL, journal and blocks: can a file be made there, and on a store of whole objects, only if it is absent?"""
+    """WAL, journal, blocks and dead letters: can a file be made there, and on a store of whole objects, only if it is
+    absent?"""
+    letters = settings.dead_letters.url
     for name, key, place in (
         ("wal", "wal.url", settings.wal.url),
         ("journal", "driver.journal", settings.driver.journal),
         ("blocks", "agent.blocks", settings.agent.blocks),
+        *([("dead letters", "dead_letters.url", letters)] if letters is not None else []),
     ):
         check = (
             partial(require_store, key, place, settings) if is_remote(place) else partial(require_writable, key, place)

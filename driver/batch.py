@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
+from driver.decoding import DeadLetterPlan, Decoder
 from forebay.errors import UsageError
 from forebay.values import OffsetRange, lineage_of
 from wal.reading import BlockReference, TierCounts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from driver.spark_tasks import KafkaRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class BatchWork:
     that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: batches that may be in work at
     once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run. ``outputs``:
     those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
-    that it can reach, in order; ``covers``: of a window, its batches before this one.
+    that it can reach, in order; ``covers``: of a window, its batches before this one. ``output``: the one that is being made;
+    ``attempt``: of this driver at the batch, from 1; ``decodes``: what it gave to ``decode``.
     """
 
     batch_id: int
@@ -56,6 +60,19 @@ class BatchWork:
     window_batches: int = 0
     past: tuple[BatchWork, ...] = ()
     covers: tuple[int, ...] = ()
+    output: str = ""
+    attempt: int = 1
+    decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
+
+    @property
+    def key(self) -> str:
+        """As ``Batch.key``."""
+        return f"{self.lineage}-{self.replay}-{self.batch_id}"
+
+    @property
+    def lineage(self) -> int:
+        """As ``Batch.lineage``."""
+        return lineage_of(self.epoch) if self.replay and self.epoch else lineage_of(self.batch_id)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -79,6 +96,13 @@ class Rows(Protocol):
     def arrow(self) -> Any: ...
 
     def read(self) -> Iterator[pa.RecordBatch]: ...
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        """What a user gave as the schema of decoded rows. Raises UsageError."""
+
+    def decode(self, decoder: Decoder) -> Any: ...
+
+    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]: ...
 
     def over(self, work: BatchWork) -> Rows:
         """The rows of ``work``, counted with these."""
@@ -154,14 +178,14 @@ class Batch:
     def key(self) -> str:
         """Names one run of the batch for a sink: ``<lineage>-<replay>-<id>``. Reruns after a failure or a crash have the same
         key, each replay another."""
-        return f"{self.lineage}-{self.replay}-{self.id}"
+        return self._work.key
 
     @property
     def lineage(self) -> int:
         """The journal's lineage in which this run of the batch began. A batch keeps the one of its id when a rebuilt journal
         reruns it; a replay has the one of the journal that began it, since no replay outlives its journal, and the next
         journal may count replays anew."""
-        return lineage_of(self.epoch) if self.replay and self.epoch else lineage_of(self.id)
+        return self._work.lineage
 
     @property
     def stream(self) -> str:
@@ -248,6 +272,41 @@ class Batch:
         records of two partitions of Kafka, and within one they are in offset order.
         """
         return self._rows.arrow()
+
+    def decode(self, function: Callable[[KafkaRecord], Any], schema: Any) -> Any:
+        """A DataFrame of what ``function`` makes of each record; what it raises for goes to the dead letters.
+
+        ``function`` gets one ``driver.spark_tasks.KafkaRecord`` and gives one row: a dict by column (columns left out are
+        null), a tuple in the schema's order, or None to leave the record out. ``schema``: a pyarrow Schema, or Spark's, as a
+        StructType or in words (``"flight string, delay int"``). A record for which it raises, or whose row does not fit the
+        schema, is put away by the task with the cause (``[dead_letters]``), and the batch goes on without it; beyond
+        ``dead_letters.max_fraction`` the batch fails. Without ``[dead_letters]`` the first such record fails it.
+
+        It runs in Spark's tasks, possibly more than once for a record, so it should give the same each time.
+        ``decode_arrow`` is faster.
+        """
+        return self._rows.decode(self._decoder(function, schema, False))
+
+    def decode_arrow(self, function: Callable[[pa.RecordBatch], Any], schema: Any) -> Any:
+        """As :meth:`decode`, for whole record batches.
+
+        ``function`` gets a record batch as ``batch.arrow`` has it and gives a record batch of ``schema``, or a pair of that
+        and the causes: one for each record it got, a text where the record can't be decoded, None elsewhere. If it raises, it is
+        called again with the halves of what it got, down to the record that is to blame.
+        """
+        return self._rows.decode(self._decoder(function, schema, True))
+
+    def read_decoded(
+        self, function: Callable[..., Any], schema: Any, *, arrow: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of :meth:`decode`, or with ``arrow`` of :meth:`decode_arrow`, as record batches, made here in the driver's
+        process without Spark. Dead letters are put away as the iteration comes to the end of each task."""
+        return self._rows.read_decoded(self._decoder(function, schema, arrow))
+
+    def _decoder(self, function: Callable[..., Any], schema: Any, arrow: bool) -> Decoder:
+        if not callable(function):
+            raise UsageError(f"batch.decode needs a function, not {type(function).__name__}")
+        return Decoder(function, self._rows.arrow_schema(schema), arrow)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The same record batches, one after another, read here in the driver's process without Spark.

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from driver.batch import Job, NamedJob
+from driver.listeners import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver
 from driver.stopping import Summary
@@ -36,6 +37,7 @@ class IngestContext:
         self._take_over = take_over
         self._jobs: tuple[NamedJob, ...] = ()
         self._begun = False
+        self._listeners: list[Listener] = []
         self._lock = threading.Lock()
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
@@ -82,6 +84,14 @@ class IngestContext:
             self.start()
         return self
 
+    def add_listener(self, listener: Listener) -> IngestContext:
+        """Tells ``listener`` what happens in the stream, from now on and after every ``start``; see ``driver.listeners``."""
+        with self._lock:
+            self._listeners.append(listener)
+            if self._driver is not None and not self._ended.is_set():
+                self._driver.add_listener(listener)
+        return self
+
     def start(self) -> None:
         """Opens the journal and begins; nothing if it is running. The job is the one of ``foreach_batch``, else the one the
         settings name. Raises as ``Driver.start`` does."""
@@ -99,6 +109,7 @@ class IngestContext:
                 SystemClock(),
                 version("forebay"),
                 self._take_over,
+                listeners=self._listeners,
             )
             try:
                 driver.start()

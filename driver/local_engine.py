@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from driver.batch import Batch, BatchWork, Job
+from driver.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.spark_tasks import Count, read_task
 from forebay.errors import UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.settings import Settings
+from wal.dead_letters import Run, output_folder
 from wal.reading import ReadPlan, TierCounts
 
 
@@ -29,6 +31,27 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         kafka=KafkaAccess.of(settings),
         topic_ids=work.topic_ids,
     )
+
+
+def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
+    """Where the next ``decode`` of ``work``'s output puts what it can't decode; noted in ``work.decodes``."""
+    letters = settings.dead_letters
+    records = sum(range_.records for range_ in work.ranges)
+    plan = DeadLetterPlan(
+        run=Run(settings.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
+        time_ms=work.time_ms,
+        output=work.output,
+        call=len(work.decodes) + 1,
+        limit=max(letters.records_allowed, int(letters.max_fraction * records)),
+        allowed=letters.records_allowed,
+        fraction=letters.max_fraction,
+        url=letters.url or "",
+        storage=settings.storage,
+        topic=letters.topic or "",
+        options=settings.kafka.options if letters.topic else {},
+    )
+    work.decodes.append(plan)
+    return plan
 
 
 class LocalEngine:
@@ -53,7 +76,7 @@ class LocalEngine:
         """As ``driver.batch.Engine.run``."""
         counter = Counter()
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
-        job(Batch(work, LocalRows(work, plan_of, counter.add)))
+        job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))
         return counter.total
 
     def cancel(self) -> None:
@@ -76,18 +99,38 @@ class Counter:
 class LocalRows:
     """The rows of one batch, read in this process."""
 
-    def __init__(self, work: BatchWork, plan_of: Callable[[BatchWork], ReadPlan], count: Count) -> None:
+    def __init__(
+        self,
+        work: BatchWork,
+        plan_of: Callable[[BatchWork], ReadPlan],
+        count: Count,
+        letters_of: Callable[[BatchWork], DeadLetterPlan],
+    ) -> None:
         self._work = work
+        self._letters_of = letters_of
         self._plan_of = plan_of
         self._plan = plan_of(work)
         self._count = count
 
     def over(self, work: BatchWork) -> LocalRows:
-        return LocalRows(work, self._plan_of, self._count)
+        return LocalRows(work, self._plan_of, self._count, self._letters_of)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for task in self._work.tasks:
             yield from read_task(task, self._plan, self._count)
+
+    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        place = self._letters_of(self._work)
+        for number, task in enumerate(self._work.tasks):
+            yield from decode_task(task, number, self._plan, self._count, decoder, place)
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        if not isinstance(schema, pa.Schema):
+            raise UsageError(f"decoded rows need a pyarrow Schema without Spark, not {type(schema).__name__}")
+        return schema
+
+    def decode(self, decoder: Decoder) -> Any:
+        raise UsageError('batch.decode needs Spark: set driver.engine = "spark", or use batch.read_decoded()')
 
     def df(self) -> Any:
         raise self._without_spark("df")

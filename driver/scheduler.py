@@ -18,6 +18,7 @@ from functools import partial
 from driver.batch import BatchWork, Engine, NamedJob, Written
 from driver.batch_order import Run, following, window
 from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
+from driver.listeners import BatchFailed, BatchStarted, Happened
 from driver.loop import DriverLoop
 from driver.state import Batch, State
 from driver.taken import Taken
@@ -39,7 +40,9 @@ UNREADABLE_RETRY_SECONDS = 30.0
 class Scheduler:
     """``run`` is called in the thread that may run jobs (Spark wants the main one least surprised); it returns after
     :meth:`stop`, or raises what ended the jobs. With more than one of ``concurrent_jobs`` the others have threads of their
-    own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too."""
+    own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too. ``settle`` is
+    called when a job has returned, before that is journalled; what it raises fails the attempt. ``told`` hears of
+    attempts; it must not block."""
 
     def __init__(
         self,
@@ -57,8 +60,12 @@ class Scheduler:
         window_batches: int = 0,
         empty_batches: bool = False,
         completed: Completed | None = None,
+        settle: Callable[[BatchWork], None] = lambda _: None,
+        told: Callable[[Sequence[Happened]], None] = lambda _: None,
     ) -> None:
         self._completed = completed
+        self._settle = settle
+        self._told = told
         self._loop = loop
         self._engine = engine
         self._jobs = tuple(jobs)
@@ -216,15 +223,19 @@ class Scheduler:
             losses_accepted = self._losses_accepted
             self.running[work.batch_id] = ("running", attempts, "")
             began = self._clock.monotonic()
+            run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
             try:
                 failpoints.hit("driver.in-job")
-                tiers = self._engine.run(work, left[0].function)
+                self._told([_started(run_of, self._clock.wall_ms())])
+                tiers = self._engine.run(run_of, left[0].function)
+                self._settle(run_of)
             except UnreadableBlockError as error:
                 # Not a failure of the job: batches stop, intake goes on, until the bytes are back or a person decides.
                 words = f"{error}; bring the bytes back, or `forebay recover --accept-loss {work.batch_id} RANGE`"
                 self.running[work.batch_id] = ("unreadable", attempts, words)
                 self._held_up.add(run)
                 log.error("batch %d can't be read, batches wait: %s", work.batch_id, words)
+                self._told([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
                 self._await_loss(losses_accepted)
                 if self._stopping.is_set():
                     return
@@ -234,7 +245,9 @@ class Scheduler:
                 words = f"{type(error).__name__}: {error}"
                 self.running[work.batch_id] = ("failing", attempts, words)
                 self._held_up.add(run)
-                if attempts >= self._max_failures:
+                final = attempts >= self._max_failures
+                self._told([_failed(run_of, self._clock.wall_ms(), words, final)])
+                if final:
                     raise JobError(
                         f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
                         f"intact and runs again when the driver is started again. Last error: {words}"
@@ -285,3 +298,29 @@ class Scheduler:
         )
         if self._completed is not None:
             self._completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)
+
+
+def _started(work: BatchWork, now_ms: int) -> BatchStarted:
+    return BatchStarted(
+        time_ms=now_ms,
+        batch_id=work.batch_id,
+        number=work.number,
+        output=work.output,
+        attempt=work.attempt,
+        records=sum(range_.records for range_ in work.ranges),
+        replay=work.replay,
+    )
+
+
+def _failed(work: BatchWork, now_ms: int, words: str, final: bool, unreadable: bool = False) -> BatchFailed:
+    return BatchFailed(
+        time_ms=now_ms,
+        batch_id=work.batch_id,
+        number=work.number,
+        output=work.output,
+        attempt=work.attempt,
+        detail=words,
+        final=final,
+        unreadable=unreadable,
+        replay=work.replay,
+    )

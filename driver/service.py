@@ -20,9 +20,11 @@ from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
 from driver.cleaner import Cleaner
+from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
 from driver.lease import Lease, LeaseKeeper, is_gone, stand_by, wait_until_stale
+from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
@@ -33,8 +35,9 @@ from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker, status
+from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker, receiver_state, status
 from driver.upstream import Upstream
+from driver.web_hook import WebHook
 from forebay.clock import Clock
 from forebay.errors import (
     CorruptionError,
@@ -60,7 +63,7 @@ from forebay.messages import (
     StopRequest,
 )
 from forebay.settings import Settings
-from forebay.values import TopicPartition, lineage_of, managed_ordinal
+from forebay.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
 from wal import layout
 from wal.encryption import load_keys
 from wal.probe import probe
@@ -106,7 +109,9 @@ class Driver:
         take_over: bool = False,
         until_caught_up: bool = False,
         standby: bool = False,
+        listeners: Sequence[Listener] = (),
     ) -> None:
+        self._listeners = _listeners(settings, listeners, clock)
         self._settings = settings
         self._admin = admin
         self._engine = engine
@@ -121,6 +126,7 @@ class Driver:
         self._until_caught_up = until_caught_up
         self._drain: Drain | None = None
         self._drain_lock = threading.Lock()
+        self._seen: dict[str, SeenReceiver] = {}
         self._ran = threading.Event()  # no job runs any more
         self._published: dict[TopicPartition, int] = {}
         self._before = (0, 0)  # batches and records completed when this driver began
@@ -155,6 +161,8 @@ class Driver:
         CorruptionError, StoreError, UsageError."""
         settings = self._settings
         load_keys(settings.wal.key_file)  # refused now rather than when they are needed
+        if settings.dead_letters.url is not None:
+            open_storage(settings.dead_letters.url, settings.storage)
         journal_storage = open_storage(settings.driver.journal, settings.storage)
         wal_storage = open_storage(settings.wal.url, settings.storage)
         self._stores = {"journal": journal_storage, "wal": wal_storage}
@@ -200,6 +208,7 @@ class Driver:
         def durable(events: Sequence[Event]) -> None:
             scheduler.note(events)
             adoption.note(events)
+            self._listeners.note(events)
 
         loop = DriverLoop(
             tracker,
@@ -266,8 +275,12 @@ class Driver:
             settings.driver.window_batches,
             settings.driver.empty_batches == "deliver",
             _backpressure(settings, loop, state, self._clock.wall_ms()),
+            settle,
+            self._listeners.tell_all,
         )
         self._loop, self._scheduler = loop, scheduler
+        self._listeners.start()
+        self._closing.callback(self._listeners.stop)
         loop.submit(KeepWindow(settings.driver.window_batches))  # decided before any batch begins, or is cleaned up
         loop.start()
         self._closing.callback(loop.stop)
@@ -543,6 +556,7 @@ class Driver:
             "foreign": self._foreign,
             "running": dict(self._scheduler.running),
             "recent": tuple(self._scheduler.recent),
+            "listeners": self._listeners.status,
         }
         return status(
             self._tracker, self._clock.monotonic(), self._release, self._settings.driver.receiver_timeout, soft
@@ -574,8 +588,28 @@ class Driver:
             while not self._stopping.wait(self._settings.driver.placing_interval):
                 for words in self._loop.ask(PlaceReceivers()):
                     log.info("receiver %s", words)
+                if self._listeners:
+                    seen = self._loop.ask(Ask(self._see_receivers))
+                    self._listeners.tell_all(ended(self._seen, seen, self._clock.wall_ms()))
+                    self._seen = seen
         except BaseException as error:
             self._fail(error)
+
+    def _see_receivers(self, state: State) -> dict[str, SeenReceiver]:
+        tracker, now, timeout = self._tracker, self._clock.monotonic(), self._settings.driver.receiver_timeout
+        assert tracker is not None
+        seen = {}
+        for r in state.receivers.values():
+            if not is_reserved(r.receiver_id):
+                news = tracker.receiver_news.get(r.receiver_id)
+                detail = news.heartbeat.detail if news is not None else ""
+                how = receiver_state(tracker, r, now, timeout)
+                seen[r.receiver_id] = SeenReceiver(r.receiver_id, r.host, r.epoch, how, detail)
+        return seen
+
+    def add_listener(self, listener: Listener) -> None:
+        """From now on ``listener`` is told what happens. At any time, from any thread."""
+        self._listeners.add(Channel(Told(listener), self._settings.driver.listener_queue))
 
     # ---- housekeeping --------------------------------------------------------------------------------------------
 
@@ -727,6 +761,15 @@ def left_behind(lease: Lease) -> str:
         f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
         f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
     )
+
+
+def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Listeners:
+    driver = settings.driver
+    receiving: list[Receiving] = [Told(find_listener(name), name) for name in driver.listeners]
+    receiving += [Told(listener) for listener in more]
+    if driver.web_hook is not None:
+        receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
+    return Listeners([Channel(one, driver.listener_queue) for one in receiving], clock.wall_ms)
 
 
 def _sharing(settings: Settings, state: State) -> RateSharing | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from py4j.clientserver import ClientServer
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,7 +28,8 @@ from pyspark.sql.types import (
 
 from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
-from driver.local_engine import LocalRows, read_plan
+from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
+from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_tasks import KafkaRecord, read_in_task, records, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
@@ -131,7 +133,7 @@ class SparkEngine:
         self._await_old_tasks(context, run)
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         counts = context.accumulator(TierCounts(), _Counts())
-        batch = Batch(work, _SparkRows(self.session, work, plan_of, counts))
+        batch = Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
         with self._lock:
             self._attempts += 1
             # with the epoch: a session outlives its driver, and remembers the groups that were cancelled in it
@@ -241,19 +243,56 @@ class _SparkRows:
     """The rows of one batch, read in Spark's tasks."""
 
     def __init__(
-        self, session: SparkSession, work: BatchWork, plan_of: Callable[[BatchWork], ReadPlan], counts: Any
+        self,
+        session: SparkSession,
+        work: BatchWork,
+        plan_of: Callable[[BatchWork], ReadPlan],
+        counts: Any,
+        letters_of: Callable[[BatchWork], DeadLetterPlan],
     ) -> None:
         self._session = session
         self._work = work
         self._plan_of = plan_of
         self._plan = plan_of(work)
         self._counts = counts
+        self._letters_of = letters_of
 
     def over(self, work: BatchWork) -> _SparkRows:
-        return _SparkRows(self._session, work, self._plan_of, self._counts)
+        return _SparkRows(self._session, work, self._plan_of, self._counts, self._letters_of)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return LocalRows(self._work, self._plan_of, self._counts.add).read()
+        return self._here().read()
+
+    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        return self._here().read_decoded(decoder)
+
+    def _here(self) -> LocalRows:
+        return LocalRows(self._work, self._plan_of, self._counts.add, self._letters_of)
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        if isinstance(schema, pa.Schema):
+            return schema
+        if isinstance(schema, str):
+            try:
+                schema = StructType.fromDDL(schema)
+            except Exception as error:
+                raise UsageError(f"the schema of decoded rows {schema!r} can't be read: {error}") from None
+        if not isinstance(schema, StructType):
+            raise UsageError(f"decoded rows need a pyarrow or Spark schema, not {type(schema).__name__}")
+        return to_arrow_schema(schema)
+
+    def decode(self, decoder: Decoder) -> Any:
+        place = self._letters_of(self._work)
+        tasks, plan, counts = self._work.tasks, self._plan, self._counts
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                numbers: list[Any] = batch.column(0).to_pylist()
+                for number in numbers:
+                    yield from decode_in_task(tasks[number], number, plan, counts.add, decoder, place)
+
+        one_each = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
+        return one_each.mapInArrow(read, from_arrow_schema(decoder.schema))
 
     def arrow(self) -> Any:
         plan, counts = self._plan, self._counts

@@ -51,8 +51,12 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
     try:
         yield from read_task(references, plan, count)
     except UnreadableBlockError as error:
-        # the marks are not spelled out in this line: a traceback quotes it
-        raise UnreadableBlockError(_MARKED.format(error)) from None
+        raise marked(error) from None
+
+
+def marked(error: UnreadableBlockError) -> UnreadableBlockError:
+    """As it goes through the JVM. (The marks are not spelled out where it is raised: a traceback quotes that line.)"""
+    return UnreadableBlockError(_MARKED.format(error))
 
 
 def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +87,8 @@ def records(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
     """The rows of ``batches`` as Python objects, converted column by column."""
     for batch in batches:
         key, value, topic, partition, offset, timestamp, timestamp_type, *headers = batch.columns
-        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC")).view(pa.int64())
+        # not exact for one that microseconds can't hold: there it is cut off
+        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC"), safe=False).view(pa.int64())
         columns = [key, value, topic, partition, offset, milliseconds, timestamp_type]
         lists = [column.to_pylist() for column in columns]
         if headers:

@@ -22,7 +22,7 @@ from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
-from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
+from driver.state import ADOPTER, Batch, OpenTrouble, Partition, Receiver, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
@@ -1236,13 +1236,7 @@ def status(
                 receiver_id=r.receiver_id,
                 epoch=r.epoch,
                 host=r.host,
-                state="fenced"
-                if not r.instance_id
-                else "registered"
-                if heard is None
-                else "lost"
-                if silent > receiver_timeout
-                else heard.heartbeat.state,
+                state=receiver_state(tracker, r, now, receiver_timeout),
                 detail=heard.heartbeat.detail if heard is not None else "",
                 silent_seconds=round(silent, 1),
                 buffered_bytes=heard.heartbeat.buffered_bytes if heard is not None else 0,
@@ -1294,7 +1288,18 @@ def status(
         backpressure=tracker.sharing is not None,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
         managed=tuple(tracker.managed.status(now)),
+        listeners=soft.get("listeners", ()),
     )
+
+
+def receiver_state(tracker: Tracker, receiver: Receiver, now: float, receiver_timeout: float) -> str:
+    """As ``messages.TrackedReceiver.state``."""
+    if not receiver.instance_id:
+        return "fenced"
+    heard = tracker.receiver_news.get(receiver.receiver_id)
+    if heard is None:
+        return "registered"
+    return "lost" if now - heard.at > receiver_timeout else heard.heartbeat.state
 
 
 def _tracked_replay(state: State) -> m.TrackedReplay | None:

@@ -383,6 +383,17 @@ class TrackedReplay(Message, frozen=True, kw_only=True):
     cause: str
 
 
+class TrackedListener(Message, frozen=True, kw_only=True):
+    """Who is told what happens. ``dropped``: events that did not fit its queue, or that it did not take."""
+
+    name: str
+    delivered: int
+    waiting: int
+    dropped: int
+    failures: int = 0
+    last_error: str = ""
+
+
 class StatusAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/status."""
 
@@ -407,6 +418,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; none where receivers are static
     backpressure: bool = False
     rate: float = 0.0  # records/s that the job was seen to take; 0: not learned (yet)
+    listeners: tuple[TrackedListener, ...] = ()
 
 
 class PartitionProgress(Message, frozen=True, kw_only=True):

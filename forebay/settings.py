@@ -131,6 +131,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     backpressure_integral: float = 0.2  # how much of what has piled up is taken off
     backpressure_derivative: float = 0.0
     backpressure_min_rate: int = 100  # records/s of the stream, however slow the job is
+    listeners: tuple[str, ...] = ()  # "module:Class" of driver.listeners.Listener, each made once and told what happens
+    web_hook: str | None = None  # a url that what happens is posted to, as JSON
+    web_hook_timeout: Duration = Duration(5.0)  # of one request; it is tried again a few times
+    listener_queue: int = 10_000  # events that wait for a listener at most; what is more is dropped and counted
 
     @property
     def all_urls(self) -> tuple[str, ...]:
@@ -153,6 +157,16 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     capacity: int = 4  # managed receivers that this host may run; 0: none
 
 
+class DeadLetterSettings(Section, frozen=True, kw_only=True):
+    """Where records go that a job can't decode; with neither ``url`` nor ``topic`` the first of them fails its batch."""
+
+    url: str | None = None  # a folder of any store; every host's tasks write there
+    topic: str | None = None  # or a topic, at the brokers of [kafka]
+    #: a batch fails when more than this fraction of its records can't be decoded, and more than records_allowed
+    max_fraction: float = 0.5
+    records_allowed: int = 100
+
+
 class SecuritySettings(Section, frozen=True, kw_only=True):
     token_file: str | None = None
 
@@ -167,6 +181,7 @@ class Settings(Section, frozen=True, kw_only=True):
     spark: dict[str, str] = {}
     #: scheme of a store's url → what its client is given (docs/OPERATIONS.md)
     storage: dict[str, dict[str, Any]] = {}
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()
 
     @property
@@ -190,6 +205,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "receiver": ReceiverSettings,
     "driver": DriverSettings,
     "agent": AgentSettings,
+    "dead_letters": DeadLetterSettings,
     "security": SecuritySettings,
 }
 #: sections whose other keys pass through unchanged, to librdkafka and to Spark
@@ -247,6 +263,8 @@ _MINIMA: dict[str, float] = {
     "receiver.initial_rate": 0,
     "agent.quota": 1,
     "agent.capacity": 0,
+    "dead_letters.records_allowed": 0,
+    "driver.listener_queue": 1,
 }
 #: section.key of the durations that can't be 0
 _POSITIVE = (
@@ -265,6 +283,7 @@ _POSITIVE = (
     "driver.receiver_timeout",
     "driver.placing_interval",
     "agent.heartbeat_interval",
+    "driver.web_hook_timeout",
 )
 
 
@@ -627,6 +646,8 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             f"({settings.receiver.block_size} B)",
         )
     _check_addresses(settings, refuse)
+    _check_dead_letters(settings, refuse)
+    _check_listeners(settings.driver, refuse)
     for key in ("wal.url", "driver.journal"):
         url = _get(settings, key)
         if "://" not in url:
@@ -745,6 +766,43 @@ def _address(key: str, url: str, refuse: _Refusals) -> tuple[str, int]:
     if parts.scheme != "http" or not host or port is None or parts.path not in ("", "/") or parts.query:
         raise refuse.value(key, url, 'write it as "http://host:port"')
     return host, port
+
+
+def _check_dead_letters(settings: Settings, refuse: _Refusals) -> None:
+    letters = settings.dead_letters
+    if letters.url is not None and letters.topic is not None:
+        raise refuse("dead_letters.topic", "dead_letters: name a url or a topic, not both")
+    if letters.url is not None and "://" not in letters.url:
+        raise refuse.value("dead_letters.url", letters.url, 'write it as "file:///folder"')
+    if not 0 <= letters.max_fraction <= 1:
+        raise refuse.value("dead_letters.max_fraction", letters.max_fraction, "write a number from 0 to 1, as in 0.5")
+    topic = letters.topic
+    if topic is None:
+        return
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        words = "a topic's name has 1 to 249 letters, digits, '.', '_' and '-'"
+        raise refuse.value("dead_letters.topic", topic, words)
+    kafka = settings.kafka
+    if topic in kafka.topics or (kafka.pattern is not None and re.fullmatch(kafka.pattern, topic)):
+        raise refuse.value("dead_letters.topic", topic, "the stream takes this topic in: name another one")
+
+
+def _check_listeners(driver: DriverSettings, refuse: _Refusals) -> None:
+    for name in driver.listeners:
+        module, _, attribute = name.partition(":")
+        if not module.strip() or not attribute.strip():
+            raise refuse.value("driver.listeners", name, 'write module:Class, as in "watch:Pager"')
+    if driver.web_hook is None:
+        return
+    try:
+        parts = urlsplit(driver.web_hook)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        fine, parts = False, urlsplit("")
+    if not fine:  # the value is not shown: what is secret in such a url may stand anywhere in it
+        raise refuse("driver.web_hook", 'driver.web_hook: write it as "http://host:port/path"')
+    if parts.username is not None or parts.password is not None:
+        raise refuse("driver.web_hook", "driver.web_hook: no user and password in the url, please")
 
 
 def _get(settings: Settings, key: str) -> Any:

@@ -1,0 +1,366 @@
+"""What a decode function makes of records, and what becomes of those that it can't take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driver.batch import Batch, BatchWork
+from driver.dead_letters import settle
+from driver.decoding import Decoder, as_records, of_records
+from driver.local_engine import LocalEngine
+from driver.spark_tasks import KafkaRecord
+from forebay.errors import JobError, UsageError
+from forebay.settings import from_values
+from forebay.values import numbered
+from tests.support.rows import ODD_ROWS, Row, block
+from tests.support.stored import Stored
+from wal import dead_letters
+from wal.dead_letters import Found, Identity, Run
+from wal.storage import open_storage
+
+NUMBERS = pa.schema([pa.field("offset", pa.int64()), pa.field("number", pa.int64(), nullable=False)])
+BATCH = numbered(1, 7)
+KEY = f"1-0-{BATCH}"
+
+
+def number(record: KafkaRecord) -> dict[str, Any]:
+    assert record.value is not None
+    return {"offset": record.offset, "number": int(record.value)}
+
+
+def numbers(count: int, bad: tuple[int, ...] = (), start: int = 0) -> list[Row]:
+    return [Row(b"k", b"bad" if n in bad else b"%d" % n, n) for n in range(start, start + count)]
+
+
+class Decoding:
+    """A stream whose dead letters go to a folder, and the engine without Spark."""
+
+    def __init__(self, root: Path, **letters: Any) -> None:
+        self.stored = Stored(root)
+        self.url = f"file://{root}/letters"
+        given = letters or {"url": self.url}
+        plain = {
+            "stream": "s",
+            "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
+            "wal": {"url": self.stored.wal_url},
+            "driver": {"journal": f"file://{root}/journal"},
+            "agent": {"blocks": str(self.stored.blocks_directory)},
+            "dead_letters": {"url": self.url, **given} if "topic" not in given and "off" not in given else {},
+        }
+        self.engine = LocalEngine(from_values(plain), dict)
+        self.storage = open_storage(self.url)
+
+    def work(self, *tasks: dict[tuple[str, int], Any], **fields: Any) -> BatchWork:
+        references = tuple(
+            (self.stored.add(*block(ranges, sequence=sequence, headers=fields.get("headers", False))),)
+            for sequence, ranges in enumerate(tasks, 1)
+        )
+        return BatchWork(BATCH, 7, 1_700_000_000_000, False, references, epoch=5, output="jobs:process", **fields)
+
+    def run(self, work: BatchWork, job: Callable[[Batch], Any], attempt: int = 1, settled: bool = True) -> None:
+        run = replace(work, attempt=attempt, decodes=[])
+        self.engine.run(run, job)
+        if settled:
+            settle(run)
+
+    def found(self) -> list[Found]:
+        return dead_letters.counting(self.storage.list(dead_letters.stream_folder("s")))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            row
+            for found in self.found()
+            for _, table in dead_letters.tables(self.storage, found)
+            for row in table.to_pylist()
+        ]
+
+
+def decode(rows: list[Any], function: Any = number, **options: Any) -> Callable[[Batch], None]:
+    def job(batch: Batch) -> None:
+        for part in batch.read_decoded(function, NUMBERS, **options):
+            rows.extend(part.to_pylist())
+
+    return job
+
+
+def test_what_can_not_be_decoded_is_put_away_with_all_that_is_known_of_it_and_the_rest_goes_on(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+    work = decoding.work(
+        {("a", 0): numbers(5, bad=(1, 3))}, {("a", 0): numbers(2, bad=(6,), start=5), ("b", 1): numbers(1)}
+    )
+    decoding.run(work, decode(rows))
+    assert [row["offset"] for row in rows] == [0, 2, 4, 5, 0]
+    letters = decoding.rows()
+    assert [(row["topic"], row["partition"], row["life"], row["offset"]) for row in letters] == [
+        ("a", 0, 1, 1), ("a", 0, 1, 3), ("a", 0, 1, 6),
+    ]  # fmt: skip
+    first = letters[0]
+    assert first["cause"] == "ValueError: invalid literal for int() with base 10: b'bad'"
+    assert (first["key"], first["value"], first["attempt"], first["output"]) == (b"k", b"bad", 1, "jobs:process")
+    assert (first["batch_id"], first["batch_key"]) == (BATCH, KEY)
+    assert first["function"].endswith("test_decoding:number")
+    assert decoding.found()[0].done
+
+
+def test_a_record_that_no_row_comes_from_is_no_dead_letter(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+    decoding.run(
+        decoding.work({("a", 0): numbers(4)}),
+        decode(rows, lambda record: None if record.offset % 2 else (record.offset, 1)),
+    )
+    assert [row["offset"] for row in rows] == [0, 2]
+    assert decoding.storage.list("") == []  # not one file: nothing was to be said
+
+
+def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter_by_itself(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+    given = {1: {"offset": 1, "number": "many"}, 2: {"offset": 2}, 3: {"offset": 3, "number": 1 << 70}}
+    decoding.run(
+        decoding.work({("a", 0): numbers(5)}),
+        decode(rows, lambda record: given.get(record.offset, {"offset": record.offset, "number": 0})),
+    )
+    assert [row["offset"] for row in rows] == [0, 4]
+    assert {row["offset"]: row["cause"].partition(":")[0] for row in decoding.rows()} == {
+        1: "ArrowInvalid", 2: "ValueError", 3: "OverflowError",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [{"offset": 1, "other": 2}, (1, 2, 3), "text", 5])
+def test_a_function_that_gives_no_rows_at_all_is_to_blame_and_no_record(tmp_path: Path, row: Any) -> None:
+    decoding = Decoding(tmp_path)
+    with pytest.raises(UsageError, match=r"gave .*(the schema has offset, number|a row is a dict)"):
+        decoding.run(decoding.work({("a", 0): numbers(2)}), decode([], lambda _: row))
+    assert decoding.storage.list("") == []
+
+
+# ---- whole record batches --------------------------------------------------------------------------------------------
+
+
+def arrow_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    values = batch.column("value").cast(pa.string()).cast(pa.int64())
+    return pa.RecordBatch.from_arrays([batch.column("offset"), values], schema=NUMBERS)
+
+
+def test_where_a_function_of_record_batches_raises_the_very_records_are_found_by_halving(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+    calls: list[int] = []
+
+    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return arrow_numbers(batch)
+
+    decoding.run(decoding.work({("a", 0): numbers(1000, bad=(17, 800))}), decode(rows, counted, arrow=True))
+    assert [row["offset"] for row in rows] == [n for n in range(1000) if n not in (17, 800)]
+    assert [row["offset"] for row in decoding.rows()] == [17, 800]
+    assert len(calls) < 60
+
+
+def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_take(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+
+    def judging(batch: pa.RecordBatch) -> Any:
+        values = batch.column("value").to_pylist()
+        kept = batch.filter(pa.array([value != b"bad" for value in values]))
+        return arrow_numbers(kept), [None if value != b"bad" else "no number" for value in values]
+
+    decoding.run(decoding.work({("a", 0): numbers(6, bad=(0, 5))}), decode(rows, judging, arrow=True))
+    assert [row["offset"] for row in rows] == [1, 2, 3, 4]
+    assert [(row["offset"], row["cause"]) for row in decoding.rows()] == [(0, "no number"), (5, "no number")]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda batch: batch, "a record batch with the columns offset, number is wanted"),
+        (lambda batch: None, "gave NoneType"),
+        (lambda batch: (arrow_numbers(batch), ["x"]), "gave 1 causes for 2 records"),
+    ],
+)
+def test_a_function_of_record_batches_that_gives_something_else_is_told(tmp_path: Path, given: Any, words: str) -> None:
+    decoding = Decoding(tmp_path)
+    with pytest.raises(UsageError, match=words):
+        decoding.run(decoding.work({("a", 0): numbers(2)}), decode([], given, arrow=True))
+
+
+def test_the_example_s_function_takes_flights_and_leaves_the_rest_to_the_dead_letters(tmp_path: Path) -> None:
+    from deploy.examples.dead_letters import jobs
+
+    schema = pa.schema(
+        [("carrier", pa.string()), ("flight", pa.int64()), ("dep_delay", pa.float64()), ("origin", pa.string())]
+    )
+    good = {"carrier": "AA", "flight": 7, "dep_delay": 5.5, "origin": "JFK", "dest": "LAX"}
+    values = [
+        json.dumps(good).encode(), None, b"{", json.dumps({**good, "dep_delay": None}).encode(),
+        json.dumps({**good, "flight": "seven"}).encode(), json.dumps({"dep_delay": 1}).encode(),
+    ]  # fmt: skip
+    decoding = Decoding(tmp_path)
+    rows: list[Any] = []
+    work = decoding.work({("flights", 0): [Row(None, value, n) for n, value in enumerate(values)]})
+    decoding.run(
+        work, lambda batch: [rows.extend(part.to_pylist()) for part in batch.read_decoded(jobs.flight, schema)]
+    )
+    assert [row["carrier"] for row in rows] == ["AA"]
+    assert {row["offset"]: row["cause"].partition(":")[0] for row in decoding.rows()} == {
+        2: "JSONDecodeError", 4: "ArrowInvalid", 5: "KeyError",
+    }  # fmt: skip
+    assert [field.strip().split()[0] for field in jobs.SCHEMA.split(",")] == schema.names
+
+
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_fails_on_too_many_records_fails_its_batch(tmp_path: Path) -> None:
+    """All records failing means a broken job: the batch stays, the dead letters of the attempt don't count."""
+    decoding = Decoding(tmp_path, max_fraction=0.5, records_allowed=3)
+    work = decoding.work({("a", 0): numbers(10, bad=tuple(range(6)))})
+    with pytest.raises(
+        JobError, match=r"6 records of batch .* can't be decoded, more than dead_letters.max_fraction = 0.5"
+    ):
+        decoding.run(work, decode([]))
+    decoding.run(decoding.work({("a", 0): numbers(10, bad=tuple(range(5)))}), decode([]), attempt=2)
+    assert len(decoding.rows()) == 5
+
+
+def test_too_many_are_noticed_though_no_task_alone_has_them(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path, max_fraction=0.5, records_allowed=3)
+    tasks = [{("a", number): numbers(4, bad=(0, 1, 2))} for number in range(3)]
+    with pytest.raises(JobError, match="9 records of batch"):
+        decoding.run(decoding.work(*tasks), decode([]))
+    assert not decoding.found()[0].done
+
+
+def test_a_few_bad_records_of_a_small_batch_are_always_let_pass(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    decoding.run(decoding.work({("a", 0): numbers(3, bad=(0, 1, 2))}), decode([]))
+    assert len(decoding.rows()) == 3
+
+
+def test_without_a_place_for_dead_letters_the_first_one_fails_the_batch(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path, off=True)
+    with pytest.raises(JobError, match=r"record a/0@2 can't be decoded: ValueError.*set dead_letters.url"):
+        decoding.run(decoding.work({("a", 0): numbers(3, bad=(2,))}), decode([]))
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_runs_twice_and_an_action_that_is_repeated_write_nothing_twice(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    work = decoding.work({("a", 0): numbers(5, bad=(1, 3))})
+
+    def job(batch: Batch) -> None:
+        decoded = [list(batch.read_decoded(number, NUMBERS)) for _ in range(2)]
+        assert len(decoded) == 2
+
+    decoding.run(work, decode([]))
+    names = decoding.storage.list("")
+    decoding.run(work, decode([]))
+    assert decoding.storage.list("") == names
+
+
+def test_of_several_attempts_only_the_one_that_returned_counts(tmp_path: Path) -> None:
+    """A record that an earlier attempt could not decode, and the last one could, is no dead letter."""
+    decoding = Decoding(tmp_path)
+    work = decoding.work({("a", 0): numbers(5)})
+
+    def flaky(bad: set[int]) -> Callable[[KafkaRecord], Any]:
+        def function(record: KafkaRecord) -> Any:
+            if record.offset in bad:
+                raise TimeoutError("the service did not answer")
+            return number(record)
+
+        return function
+
+    decoding.run(work, decode([], flaky({1, 2})), attempt=1, settled=False)
+    assert [(found.done, len(found.letters)) for found in decoding.found()] == [(False, 1)]
+    decoding.run(work, decode([], flaky({2})), attempt=2)
+    assert [(row["offset"], row["attempt"]) for row in decoding.rows()] == [(2, 2)]
+    decoding.run(replace(work, epoch=6), decode([], flaky(set())), attempt=1)
+    assert decoding.rows() == []  # the newest driver's run had none
+    # INV-4: what an outdated driver ends afterwards changes nothing
+    decoding.run(work, decode([], flaky({4})), attempt=3)
+    assert decoding.rows() == []
+
+
+def test_what_a_killed_run_left_counts_no_more_once_another_one_is_done() -> None:
+    def path(epoch: int, attempt: int, name: str, key: str = KEY) -> str:
+        return f"{Run('s', key, 'o', epoch, attempt).folder}/{name}"
+
+    letters = "1-0-0-2-0123456789abcdef.parquet"
+    killed = [path(5, 1, letters)]
+    (found,) = dead_letters.counting(killed)
+    assert (found.run.attempt, found.done) == (1, False)
+    (found,) = dead_letters.counting([*killed, path(5, 2, "done")])
+    assert (found.run.attempt, found.done, found.letters) == (2, True, ())
+    (found,) = dead_letters.counting([*killed, path(5, 1, "done"), path(6, 1, letters), "s/other", "s/dead-letters/x"])
+    assert (found.run.epoch, found.done, found.letters[0].records) == (5, True, 2)
+    other = [path(5, 1, letters, f"1-2-{BATCH}"), path(5, 1, letters, f"1-0-{BATCH - 1}")]
+    assert [item.run.batch_id for item in dead_letters.counting([*killed, *other])] == [BATCH - 1, BATCH, BATCH]
+
+
+def test_what_a_task_collects_is_written_in_pieces_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6."""
+    monkeypatch.setattr("driver.decoding._PIECE_BYTES", 500)
+    decoding = Decoding(tmp_path)
+    blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
+    references = tuple(decoding.stored.add(*made) for made in blocks)
+    work = BatchWork(BATCH, 7, 0, False, (references,), epoch=5, output="o")
+    decoding.run(work, decode([]))
+    (found,) = decoding.found()
+    assert [letters.records for letters in found.letters] == [10] * 4
+    assert len(decoding.rows()) == 40
+
+
+# ---- bytes and names -------------------------------------------------------------------------------------------------
+
+
+def test_every_odd_record_comes_back_as_it_was_from_a_file_and_from_a_topic(tmp_path: Path) -> None:
+    decoding = Decoding(tmp_path)
+    odd = list(ODD_ROWS)
+    work = decoding.work({("a", 0): odd}, headers=True)
+    decoding.run(work, decode([], lambda _: json.loads("no")))
+    kept = decoding.rows()
+    assert [(row["key"], row["value"], row["offset"]) for row in kept] == [row[:3] for row in odd]
+    assert kept[4]["headers"] == [{"key": key, "value": value} for key, value in odd[4].headers or []]
+    (found,) = decoding.found()
+    ((_, table),) = dead_letters.tables(decoding.storage, found)
+    assert of_records(as_records(table)).drop_columns(["headers"]).equals(table.drop_columns(["headers"]))
+    back = of_records(as_records(table)).column("headers").to_pylist()
+    assert [headers or None for headers in back] == [row["headers"] or None for row in kept]
+
+
+@pytest.mark.parametrize("name", ["jobs:process", "_private:x", "a/b", "../..", "", "é:ü", "x" * 300])
+def test_an_output_s_name_is_a_safe_part_of_a_path(name: str) -> None:
+    run = Run("s", KEY, dead_letters.output_folder(name), 1, 1)
+    path = dead_letters.object_path(run, 1, 0, 0, [Identity("a", 0, 1, 2)])
+    open_storage("memory://names").put_new(path, b"")  # which checks it
+    (found,) = dead_letters.counting([path])
+    assert found.run == run
+
+
+def test_plans_show_no_password(tmp_path: Path) -> None:
+    from driver.decoding import DeadLetterPlan
+
+    plan = DeadLetterPlan(
+        run=Run("s", KEY, "o", 1, 1), time_ms=0, output="o", call=1, limit=1, allowed=1, fraction=0.5, topic="t",
+        options={"sasl.password": "secret"},
+    )  # fmt: skip
+    assert "secret" not in repr(plan) + str(plan)
+
+
+def test_decoders_are_named_by_their_function() -> None:
+    assert Decoder(number, NUMBERS).name.endswith(":number")

@@ -1,0 +1,312 @@
+"""Listeners hear what is durable, in order, off the deciding thread; a slow or broken one disturbs nobody."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+import pytest
+
+from driver import events as ev
+from driver.listeners import (
+    METHODS,
+    BatchCompleted,
+    BatchSubmitted,
+    BlockAdded,
+    Channel,
+    GapFound,
+    Happened,
+    Listener,
+    Listeners,
+    RateChanged,
+    ReceiverFailed,
+    ReceiverStarted,
+    ReceiverStopped,
+    SeenReceiver,
+    Told,
+    ended,
+    find_listener,
+    told_of,
+)
+from driver.web_hook import ATTEMPTS_MAX, WebHook
+from forebay.errors import SettingsError
+from forebay.values import Gap
+from tests.support.tracked import Tracked
+
+PATIENCE_SECONDS = 30.0
+
+
+def rate(number: float) -> RateChanged:
+    return RateChanged(time_ms=0, records_per_second=number)
+
+
+class Kept(Listener):
+    """Keeps what it hears; ``hold`` holds it up."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.began = threading.Event()
+
+    def rate_changed(self, event: RateChanged) -> None:
+        self.began.set()
+        assert self.hold.wait(PATIENCE_SECONDS)
+        self.heard.append(event.records_per_second)
+
+
+@pytest.fixture
+def telling() -> Iterator[Callable[..., Listeners]]:
+    made: list[Listeners] = []
+
+    def make(*receiving: Any, length: int = 100) -> Listeners:
+        listeners = Listeners([Channel(one, length) for one in receiving], lambda: 0)
+        listeners.start()
+        made.append(listeners)
+        return listeners
+
+    yield make
+    for listeners in made:
+        listeners.stop()
+
+
+# ---- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_event_has_a_method_of_the_listener() -> None:
+    assert set(METHODS) == set(get_args(Happened))
+    assert set(METHODS.values()) == {name for name in vars(Listener) if not name.startswith("_")}
+
+
+def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
+    t = Tracked()
+    heard: list[Any] = []
+
+    def say(request: Any) -> Any:
+        decision = t.decide(request)
+        heard.extend(happened for event in decision.events for happened in told_of(event, 9))
+        return decision.answer
+
+    t.say = say  # type: ignore[method-assign]
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    block = t.take_in(epoch, token, 5)
+    batch = t.batch()
+    t.complete(batch)
+    kinds = [type(happened) for happened in heard]
+    assert kinds == [ReceiverStarted, BlockAdded, BatchSubmitted, BatchCompleted]
+    assert heard[1].block_id == block.id
+    assert heard[1].ranges == ("t/0[0, 5)",)
+    assert (heard[2].batch_id, heard[2].number, heard[2].blocks) == (batch, 1, 1)
+
+
+def test_trouble_and_gaps_of_a_partition_are_both_found_gaps() -> None:
+    trouble = ev.TroubleFound("a", 1, "out-of-range", 10, 20, False, "", -1)
+    gap = ev.GapRecorded("a", 1, Gap(10, 20, "aged out"), 5)
+    found = [told_of(event, 1)[0] for event in (trouble, gap)]
+    assert all(isinstance(one, GapFound) and (one.from_offset, one.until_offset) == (10, 20) for one in found)
+    assert [one.recorded for one in found] == [False, True]  # type: ignore[union-attr]
+
+
+def test_who_falls_silent_has_failed_unless_it_was_draining_and_is_told_of_once() -> None:
+    def seen(state: str, epoch: int = 1, name: str = "r1") -> dict[str, SeenReceiver]:
+        return {name: SeenReceiver(name, "h1", epoch, state)}
+
+    (failed,) = ended(seen("active"), seen("lost"), 1)
+    assert isinstance(failed, ReceiverFailed)
+    (stopped,) = ended(seen("draining"), seen("lost"), 1)
+    assert isinstance(stopped, ReceiverStopped)
+    for before in (seen("lost"), seen("active", epoch=2), {}):
+        assert ended(before, seen("lost"), 1) == []
+    assert ended(seen("active"), seen("active"), 1) == []
+
+
+# ---- how it is told --------------------------------------------------------------------------------------------------
+
+
+def test_order_is_kept_and_what_was_told_before_the_end_still_arrives(telling: Callable[..., Listeners]) -> None:
+    kept = Kept()
+    listeners = telling(Told(kept), length=1000)
+    listeners.tell_all([rate(n) for n in range(500)])
+    listeners.stop(PATIENCE_SECONDS)
+    assert kept.heard == list(range(500))
+    assert listeners.status[0].delivered == 500
+
+
+def test_a_slow_listener_costs_itself_events_and_nobody_else(telling: Callable[..., Listeners]) -> None:
+    """INV-6: its queue is bounded, what does not fit is counted, and telling never waits."""
+    slow, quick = Kept(), Kept()
+    slow.hold.clear()
+    listeners = telling(Told(slow, "slow"), Told(quick, "quick"), length=50)
+    listeners.tell_all([rate(0)])
+    assert slow.began.wait(PATIENCE_SECONDS)
+    for n in range(1, 70):
+        listeners.tell_all([rate(n)])  # by one: the quick one keeps up
+        while listeners.status[1].waiting:
+            threading.Event().wait(0.001)
+    assert listeners.status[0].dropped == 69 - 50
+    slow.hold.set()
+    listeners.stop(PATIENCE_SECONDS)
+    assert quick.heard == list(range(70))
+    assert slow.heard == list(range(51))
+    assert listeners.status[0].waiting == 0
+
+
+def test_a_listener_that_raises_is_told_on_and_logged_once_for_each_kind(
+    telling: Callable[..., Listeners], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Listener):
+        def rate_changed(self, event: RateChanged) -> None:
+            raise KeyError("x") if event.records_per_second % 2 else ValueError("y")
+
+    class Partial:
+        """Has none of the methods."""
+
+    listeners = telling(Told(Broken(), "broken"), Told(Partial(), "partial"))
+    listeners.tell_all([rate(n) for n in range(6)])
+    listeners.stop(PATIENCE_SECONDS)
+    broken, partial = listeners.status
+    assert (broken.failures, broken.delivered, partial.failures) == (6, 6, 0)
+    assert broken.last_error == "rate_changed: KeyError: 'x'"
+    assert sum("broken" in record.message for record in caplog.records) == 2
+
+
+def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Listeners]) -> None:
+    listeners = telling()
+    assert not listeners
+    listeners.tell_all([rate(1)])
+    kept = Kept()
+    listeners.add(Channel(Told(kept), 10))
+    listeners.tell_all([rate(2)])
+    listeners.stop(PATIENCE_SECONDS)
+    assert kept.heard == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
+        ("json:Nothing", "module 'json' has no class 'Nothing'"),
+        ("driver.listeners:Told", "can't be made without arguments: TypeError"),
+    ],
+)
+def test_a_listener_that_the_settings_name_wrongly_is_refused_in_words(name: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        find_listener(name)
+    assert isinstance(find_listener("driver.listeners:Listener"), Listener)
+
+
+# ---- the web hook ----------------------------------------------------------------------------------------------------
+
+
+class Hooked:
+    """A real HTTP server that answers with ``status`` and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.requests = 0
+        self.statuses: list[int] = []  # of the next requests; 200 when there are no more
+        self.hold = threading.Event()
+        self.hold.set()
+        hooked = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hooked.requests += 1
+                hooked.hold.wait(PATIENCE_SECONDS)
+                status = hooked.statuses.pop(0) if hooked.statuses else 200
+                if status == 200:
+                    hooked.bodies.append(json.loads(body))
+                try:
+                    self.send_response(status)
+                    self.send_header("content-length", "0")
+                    self.send_header("location", "http://127.0.0.1:9/")
+                    self.end_headers()
+                except OSError:
+                    pass  # who asked has given up
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook/s3cret?key=s3cret"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def rates(self) -> list[float]:
+        return [event["records_per_second"] for body in self.bodies for event in body["events"]]
+
+    def close(self) -> None:
+        self.hold.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def hooked() -> Iterator[Hooked]:
+    server = Hooked()
+    yield server
+    server.close()
+
+
+def test_the_web_hook_is_posted_events_as_json_in_order(hooked: Hooked, telling: Callable[..., Listeners]) -> None:
+    listeners = telling(WebHook(hooked.url, "flights", 5.0), length=1000)
+    listeners.tell_all([rate(n) for n in range(250)])
+    listeners.stop(PATIENCE_SECONDS)
+    assert hooked.rates() == list(range(250))
+    first = hooked.bodies[0]
+    assert (first["stream"], first["dropped"]) == ("flights", 0)
+    assert first["events"][0] == {"kind": "rate-changed", "time_ms": 0, "records_per_second": 0.0}
+    assert hooked.requests < 250  # several in one request
+
+
+def test_a_web_hook_that_fails_for_a_moment_gets_all_again(hooked: Hooked, telling: Callable[..., Listeners]) -> None:
+    hooked.statuses = [500, 503, 302]
+    listeners = telling(WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001))
+    listeners.tell_all([rate(1)])
+    listeners.stop(PATIENCE_SECONDS)
+    assert hooked.rates() == [1]
+    (status,) = listeners.status
+    assert (status.failures, status.dropped, status.last_error) == (3, 0, "HTTP 302")
+
+
+def test_a_web_hook_that_stays_away_is_given_up_counted_and_tried_again_with_the_next_events(
+    hooked: Hooked, telling: Callable[..., Listeners], caplog: pytest.LogCaptureFixture
+) -> None:
+    hooked.statuses = [500] * ATTEMPTS_MAX
+    hook = WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001)
+    assert hook.take([rate(1), rate(2)], 0) == 2
+    assert hooked.requests == ATTEMPTS_MAX
+    assert hook.take([rate(3)], 2) == 0
+    assert hooked.bodies[0]["dropped"] == 2
+    words = " ".join([*caplog.messages, hook.name, hook.last_error])
+    assert "s3cret" not in words
+    assert hook.name in words
+
+
+def test_a_web_hook_that_does_not_answer_in_time_or_is_down_counts_as_failed(
+    hooked: Hooked, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooked.hold.clear()
+    hook = WebHook(hooked.url, "flights", 0.05, first_wait_seconds=0.001)
+    assert hook.take([rate(1)], 0) == 1
+    assert hook.last_error == "no answer (ReadTimeoutError)"
+    down = WebHook("http://127.0.0.1:1/s3cret", "flights", 1.0, first_wait_seconds=0.001)
+    assert down.take([rate(1)], 0) == 1
+    assert down.last_error.startswith("no answer")
+    assert "s3cret" not in " ".join([*caplog.messages, down.last_error])
+
+
+def test_a_driver_that_ends_does_not_wait_for_a_web_hook_that_is_down(telling: Callable[..., Listeners]) -> None:
+    """INV-6: what is tried again gives up when it is told to."""
+    hook = WebHook("http://127.0.0.1:1/", "flights", 1.0, first_wait_seconds=1000.0)
+    listeners = telling(hook)
+    listeners.tell_all([rate(1)])
+    while not hook.failures:
+        threading.Event().wait(0.001)
+    listeners.stop(0.01)
+    assert hook._closing.is_set()

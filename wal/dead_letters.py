@@ -1,0 +1,237 @@
+"""Records that a job could not decode, kept as whole objects of Parquet (docs/FORMAT.md).
+
+::
+
+    <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/<call>-<task>-<piece>-<records>-<digest>.parquet
+    <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/done
+    <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/<name of an object>.<digest>.sent
+
+Every run of an output writes into a folder of its own, named by the journal epoch of its driver and the attempt. A name tells
+which records an object holds, so a task that Spark runs twice writes nothing twice. Of the runs of a batch only the newest
+one that is ``done`` counts: the others failed, and what they wrote is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from forebay.errors import CorruptionError
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.values import check_name
+from wal.storage import Storage
+
+#: what the record is, as Kafka had it; then why it is here
+_OWN: list[pa.Field[Any]] = [
+    pa.field("life", pa.int32()),
+    pa.field("cause", pa.string()),
+    pa.field("function", pa.string()),
+    pa.field("attempt", pa.int32()),
+    pa.field("batch_id", pa.int64()),
+    pa.field("batch_key", pa.string()),
+    pa.field("batch_time", pa.timestamp("ms", "UTC")),
+    pa.field("output", pa.string()),
+]
+SCHEMA = pa.schema([*DATAFRAME_SCHEMA(True), *_OWN])
+
+_OBJECT = re.compile(
+    r"(?P<stream>[^/]+)/dead-letters/(?P<key>[0-9]+-[0-9]+-[0-9]+)/(?P<output>[^/]+)/(?P<epoch>[0-9a-f]{16})-(?P<attempt>[0-9]{6,})/"
+    r"(?:(?P<call>[0-9]+)-(?P<task>[0-9]+)-(?P<piece>[0-9]+)-(?P<records>[0-9]+)-[0-9a-f]{16}\.parquet"
+    r"|(?P<done>done)|(?P<sent_of>[^/]+\.parquet)\.[0-9a-f]{16}\.sent)"
+)
+
+
+class Identity(NamedTuple):
+    """One record of Kafka, whatever became of it."""
+
+    topic: str
+    partition: int
+    life: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}" + (f" life {self.life}" if self.life > 1 else "")
+
+
+class Run(NamedTuple):
+    """One run of one output of one batch. A later one is greater, for the same batch and output."""
+
+    stream: str
+    key: str
+    output: str  # as in the folder's name
+    epoch: int
+    attempt: int
+
+    @property
+    def folder(self) -> str:
+        return f"{batch_folder(self.stream, self.key)}/{self.output}/{self.epoch:016x}-{self.attempt:06}"
+
+    @property
+    def batch_id(self) -> int:
+        return int(self.key.rpartition("-")[2])
+
+    @property
+    def replay(self) -> int:
+        return int(self.key.split("-")[1])
+
+
+class Letters(NamedTuple):
+    """One object. ``sent``: the marks of what of it was sent back."""
+
+    path: str
+    records: int
+    sent: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """What counts of an output of a batch. ``done``: the run that wrote it returned."""
+
+    run: Run
+    done: bool
+    letters: tuple[Letters, ...]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A mark: these records of an object were sent to ``topic``, and acknowledged."""
+
+    topic: str
+    time_ms: int
+    by: str
+    records: tuple[tuple[str, int, int, int], ...]
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def stream_folder(stream: str) -> str:
+    return f"{check_name('stream', stream)}/dead-letters"
+
+
+def batch_folder(stream: str, key: str) -> str:
+    return f"{stream_folder(stream)}/{key}"
+
+
+def output_folder(output: str) -> str:
+    """The name of an output as a part of a path: what can't be in one is left out, so a digest keeps two apart."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", ".", output)[:80].lstrip("._-")
+    return f"{plain}-{xxhash.xxh32_hexdigest(output.encode())}" if plain else xxhash.xxh32_hexdigest(output.encode())
+
+
+def object_path(run: Run, call: int, task: int, piece: int, records: Sequence[Identity]) -> str:
+    return f"{run.folder}/{call}-{task}-{piece}-{len(records)}-{digest(records)}.parquet"
+
+
+def digest(records: Iterable[Identity]) -> str:
+    return xxhash.xxh64_hexdigest(msgspec.json.encode(list(records)))
+
+
+def mark_path(letters: Letters, records: Sequence[Identity]) -> str:
+    return f"{letters.path}.{digest(records)}.sent"
+
+
+def counting(paths: Iterable[str]) -> list[Found]:
+    """What counts of the files at ``paths``, in order of batches: of each output of each batch the newest run that is done;
+    where none is, the newest, not done. Other files are passed over."""
+    objects: dict[Run, list[tuple[str, int]]] = {}
+    sent: dict[str, list[str]] = {}
+    done: set[Run] = set()
+    for path in paths:
+        match = _OBJECT.fullmatch(path)
+        if match is None:
+            continue
+        run = Run(match["stream"], match["key"], match["output"], int(match["epoch"], 16), int(match["attempt"]))
+        if match["done"]:
+            done.add(run)
+        elif match["sent_of"]:
+            sent.setdefault(f"{run.folder}/{match['sent_of']}", []).append(path)
+        else:
+            objects.setdefault(run, []).append((path, int(match["records"])))
+    newest: dict[tuple[str, str, str], Run] = {}
+    for run in sorted({*objects, *done}):
+        known = newest.get(run[:3])
+        if known is None or run in done or known not in done:
+            newest[run[:3]] = run
+    return [
+        Found(
+            run,
+            run in done,
+            tuple(Letters(path, records, tuple(sent.get(path, ()))) for path, records in sorted(objects.get(run, ()))),
+        )
+        for run in sorted(newest.values(), key=lambda run: (run.batch_id, run))
+    ]
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def put(storage: Storage, path: str, table: pa.Table) -> None:
+    """The object, unless one of that name is there: it holds the same records. Raises StoreError, OutOfSpaceError."""
+    import pyarrow.parquet as parquet  # a process that never meets a dead letter does not pay for it
+
+    sink = io.BytesIO()
+    parquet.write_table(table, sink, compression="zstd")
+    try:
+        storage.put_new(path, sink.getvalue())
+    except FileExistsError:
+        return
+
+
+def read(storage: Storage, path: str) -> pa.Table:
+    """An object's rows (``SCHEMA``), each record once. Raises CorruptionError, StoreError, FileNotFoundError."""
+    import pyarrow.parquet as parquet
+
+    data = storage.read(path)
+    try:
+        return parquet.read_table(io.BytesIO(data), schema=SCHEMA)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(f"{storage.url}/{path}", 0, f"no Parquet file of dead letters: {error}") from None
+
+
+def identities(table: pa.Table) -> list[Identity]:
+    columns = [table.column(name).to_pylist() for name in Identity._fields]
+    return [Identity(*row) for row in zip(*columns, strict=True)]
+
+
+def tables(storage: Storage, found: Found) -> Iterator[tuple[Letters, pa.Table]]:
+    """The objects of a run, one in memory at a time, each record once however many tasks wrote it."""
+    seen: set[Identity] = set()
+    for letters in found.letters:
+        table = read(storage, letters.path)
+        records = identities(table)
+        fresh = [identity not in seen for identity in records]
+        seen.update(records)
+        yield letters, table if all(fresh) else table.filter(pa.array(fresh))
+
+
+def read_marks(storage: Storage, letters: Letters) -> dict[Identity, Sent]:
+    """Which records of the object were sent back. Raises CorruptionError, StoreError."""
+    marks: dict[Identity, Sent] = {}
+    for path in letters.sent:
+        try:
+            sent = msgspec.json.decode(storage.read(path), type=Sent)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"{storage.url}/{path}", 0, f"no mark of dead letters: {error}") from None
+        marks.update((Identity(*record), sent) for record in sent.records)
+    return marks
+
+
+def put_mark(storage: Storage, letters: Letters, records: Sequence[Identity], sent: Sent) -> None:
+    """Durable on return. Raises StoreError."""
+    try:
+        storage.put_new(mark_path(letters, records), msgspec.json.encode(sent))
+    except FileExistsError:
+        return
+
+
+def put_done(storage: Storage, run: Run) -> None:
+    """From now on this run counts. Durable on return."""
+    try:
+        storage.put_new(f"{run.folder}/done", b"")
+    except FileExistsError:
+        return
