@@ -253,8 +253,9 @@ def find(settings: Settings, name: RecordName) -> list[tuple[Piece, dict[str, An
             zip(*(table.column(column).to_pylist() for column in RecordName._fields), strict=True)
         ):
             if (topic, partition, offset) == name:
-                row = {**table.slice(index, 1).to_pylist()[0], "batch_time": _milliseconds(table)[index]}
-                row["timestamp"] = _milliseconds(table, "timestamp")[index]
+                # Python knows no year beyond 9999, Kafka does
+                row = table.drop_columns(["timestamp", "batch_time"]).slice(index, 1).to_pylist()[0]
+                row.update({name: _milliseconds(table, name)[index] for name in ("timestamp", "batch_time")})
                 identity = Identity(topic, partition, row["life"], offset)
                 found.append((piece, {**row, "sent": identity in piece.sent}))
     return found
@@ -571,4 +572,7 @@ def _replay_tables(done: Replayed) -> list[Group]:
 def _moment(time_ms: int) -> str:
     from datetime import datetime, timezone
 
-    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms since 1970"

@@ -313,13 +313,12 @@ def too_many(records: int, place: DeadLetterPlan, detail: str) -> JobError:
 
 def as_records(table: pa.Table) -> pa.Table:
     """Dead letters as records of a topic: key, value and timestamp as they were, and headers that say the rest."""
-    columns = {name: table.column(name).to_pylist() for name in table.schema.names}
     names = ("topic", "partition", "life", "offset", "cause", "function", "attempt", "batch_key", "output")
-    texts: dict[str, list[str]] = {name: [str(value) for value in columns[name]] for name in names}
+    texts: dict[str, list[str]] = {name: [str(value) for value in table.column(name).to_pylist()] for name in names}
     texts["batch_time"] = [str(value) for value in table.column("batch_time").cast(pa.int64()).to_pylist()]
     headers = [
         [*(own or []), *({"key": HEADER_PREFIX + name, "value": texts[name][row].encode()} for name in texts)]
-        for row, own in enumerate(columns["headers"])
+        for row, own in enumerate(table.column("headers").to_pylist())
     ]
     schema = DATAFRAME_SCHEMA(True)
     made = [table.column(name) for name in schema.names[:-1]]
@@ -329,12 +328,13 @@ def as_records(table: pa.Table) -> pa.Table:
 def of_records(table: Any) -> pa.Table:
     """What :func:`as_records` made, out of the topic again; rows that are no dead letters are left out."""
     rows = []
-    for row in table.to_pylist():
+    times = table.column("timestamp").cast(pa.int64()).to_pylist()  # Python knows no year beyond 9999, Kafka does
+    for row, time in zip(table.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
         own = {h["key"][len(HEADER_PREFIX) :]: h["value"].decode() for h in row["headers"] or [] if _ours(h)}
         if not {"topic", "partition", "life", "offset", "batch_key", "batch_time"} <= own.keys():
             continue
         rest = [header for header in row["headers"] if not _ours(header)]
-        row = {**row, "headers": rest or None, "topic": own["topic"], "cause": own.get("cause", "")}
+        row = {**row, "timestamp": time, "headers": rest or None, "topic": own["topic"], "cause": own.get("cause", "")}
         row.update(function=own.get("function", ""), batch_key=own["batch_key"], output=own.get("output", ""))
         row.update({name: int(own[name]) for name in ("partition", "life", "offset")})
         row.update(attempt=int(own.get("attempt", 0)), batch_time=int(own["batch_time"]))

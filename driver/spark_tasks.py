@@ -87,8 +87,7 @@ def records(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
     """The rows of ``batches`` as Python objects, converted column by column."""
     for batch in batches:
         key, value, topic, partition, offset, timestamp, timestamp_type, *headers = batch.columns
-        # not exact for one that microseconds can't hold: there it is cut off
-        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC"), safe=False).view(pa.int64())
+        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC")).view(pa.int64())
         columns = [key, value, topic, partition, offset, milliseconds, timestamp_type]
         lists = [column.to_pylist() for column in columns]
         if headers:

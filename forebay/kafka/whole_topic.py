@@ -15,7 +15,7 @@ from forebay.errors import SettingsError, UnreachableError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.consumer import record_batch
 from forebay.kafka.options import consumer_options
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.records import DATAFRAME_SCHEMA, to_dataframe
 from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
@@ -69,10 +69,9 @@ def read_topic(
 
 def _shown(batch: Any, tp: TopicPartition) -> pa.RecordBatch:
     """A source's columns as those that users see."""
-    count = batch.num_rows
     columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["topic"] = pa.array([tp.topic] * count, pa.string())
-    columns["partition"] = pa.array([tp.partition] * count, pa.int32())
-    columns["timestamp"] = columns["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
-    schema = DATAFRAME_SCHEMA(True)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    columns["topic"] = pa.nulls(batch.num_rows)
+    columns["partition"] = pa.array([tp.partition] * batch.num_rows, pa.int32())
+    columns["timestamp"] = columns["timestamp"].cast(pa.timestamp("ms", "UTC"))
+    names = DATAFRAME_SCHEMA(True).names
+    return to_dataframe(pa.RecordBatch.from_arrays([columns[name] for name in names], names), tp.topic)

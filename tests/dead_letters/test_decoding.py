@@ -78,7 +78,7 @@ class Decoding:
             row
             for found in self.found()
             for _, table in dead_letters.tables(self.storage, found)
-            for row in table.to_pylist()
+            for row in table.drop_columns(["timestamp"]).to_pylist()
         ]
 
 
