@@ -221,7 +221,7 @@ class Adopter:
     def _barrier(self, epoch: EndedEpoch) -> layout.BlockPlace:
         self._refuse_if_stopping()
         first = layout.BlockPlace(self._stream, epoch.receiver_id, epoch.epoch, epoch.segments + 1)
-        return bar(self._wal, first, ADOPTER, self._wall_ms, self._new_uid)
+        return bar(self._wal, first, self._wall_ms, self._new_uid)
 
     def _find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
         """What is eligible for each search, by one pass over the WAL."""

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.values import lineage_of
+from forebay.values import RESERVED_PREFIX, lineage_of
 from wal.frame import Frame, FrameKind, SegmentHeader, encode_frame
 from wal.layout import BlockPlace, block_segment, parse_block
 from wal.scan import Readable, scan_segment, segment_header
 from wal.storage import Storage
 
+#: in a barrier's header the writer, which is no receiver's id, nor the adopter's: its epochs are barred too
+BARRIER_WRITER = f"{RESERVED_PREFIX}barrier"
 #: a barrier is deleted after so long: what was sent before it was made does not land any more
 BARRIER_KEPT_MS = 24 * 3600 * 1000
 
@@ -24,20 +26,19 @@ BARRIER_KEPT_MS = 24 * 3600 * 1000
 def bar(
     storage: Storage,
     first: BlockPlace,
-    owner: str,
     wall_ms: Callable[[], int],
     new_uid: Callable[[], int],
 ) -> BlockPlace:
     """Makes the barrier of one epoch, durable on return, and returns its place. May be repeated: one that is there is found.
 
-    ``first``: where to begin; it holds only if no segment of the epoch at or after its place was ever deleted. ``owner``: who
-    makes it, under another name than the writer's. Raises StoreError.
+    ``first``: where to begin; it holds only if no segment of the epoch at or after its place was ever deleted. Raises
+    StoreError.
     """
     place = first
     while True:
         path = block_segment(*place)
         try:
-            storage.put_new(path, _empty_segment(path, place, owner, wall_ms(), new_uid()))
+            storage.put_new(path, _empty_segment(path, place, wall_ms(), new_uid()))
             return place
         except FileExistsError:
             if _lies_at(storage, path):
@@ -48,16 +49,16 @@ def bar(
 def barrier_made_ms(frame: Frame, path: str) -> int | None:
     """When the barrier was made of which ``frame`` is the first one; None if the segment at ``path`` is none."""
     header, place = segment_header(frame), parse_block(path)
-    if header is None or place is None or header.writer == place.receiver:
+    if header is None or place is None or header.writer != BARRIER_WRITER:
         return None
     return header.created_ms
 
 
-def _empty_segment(path: str, place: BlockPlace, owner: str, created_ms: int, uid: int) -> bytes:
+def _empty_segment(path: str, place: BlockPlace, created_ms: int, uid: int) -> bytes:
     header = SegmentHeader(
         path=path,
         stream=place.stream,
-        writer=owner,
+        writer=BARRIER_WRITER,
         epoch=place.epoch,
         sequence=place.sequence,
         lineage=lineage_of(place.epoch),

@@ -521,7 +521,7 @@ class Invariants:
             if isinstance(answer, m.ReportAnswer):
                 self._accepted.update({r.block_id: driver.name for r in answer.results if r.accepted})
             return
-        if self._knows_no_loss(driver) and isinstance(answer, m.LookAnswer):
+        if self._knows_no_loss(driver) and not isinstance(answer, m.ReportAnswer):
             return
         if isinstance(answer, m.ReportAnswer):
             for result in answer.results:

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from deploy.examination import examine
+from driver.state import ADOPTER
 from forebay.errors import FencedError, StoreError
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import name, writer
@@ -33,7 +34,7 @@ def place(sequence: int) -> BlockPlace:
 
 def make(storage: ForgetfulStorage, first: int = 1) -> BlockPlace:
     uids = itertools.count(77)
-    return bar(storage, place(first), "forebay-adoption", lambda: MADE_MS, lambda: next(uids))
+    return bar(storage, place(first), lambda: MADE_MS, lambda: next(uids))
 
 
 def add(log: LogWriter, label: str) -> None:
@@ -98,6 +99,14 @@ def test_a_barrier_that_was_not_answered_is_made_once_in_the_end(lands: str) -> 
         storage.land(0)
     assert make(storage) == place(1)
     assert barriers(storage) == storage.list("s") == [name(1)]
+
+
+def test_a_barrier_of_the_adopters_own_epoch_is_known_as_one_too() -> None:
+    """A driver that was killed while it adopted leaves an epoch that is barred like a receiver's."""
+    storage, first = objects(), place(1)._replace(receiver=ADOPTER)
+    made = {bar(storage, first, lambda: MADE_MS, lambda: 77) for _ in range(2)}
+    assert made == {first}, "found, not made a second time"
+    assert barriers(storage) == storage.list("s")
 
 
 @pytest.mark.parametrize("at", range(1, 5))
