@@ -457,6 +457,17 @@ def test_a_start_beyond_what_is_kept_numbers_from_there_and_forgets_nothing_of_i
     assert offsets([*adapter.poll(100, 0), *adapter.poll(100, 0)]) == [("q", 3, 0, 6), ("q", 3, 7, 13)]
 
 
+def test_what_was_accepted_is_let_go() -> None:
+    """INV-2, INV-6: it is neither held for ever nor ever given out again."""
+    adapter = unreliable(Queue(20))
+    adapter.start([Start(Q, 0, -1, 1)])
+    adapter.poll(100, 0)
+    adapter.poll(100, 0)
+    adapter.commit({Q: point(10)})
+    adapter.start([Start(Q, 0, -1, 2)])
+    assert offsets(adapter.poll(100, 0)) == [("q", 2, 7, 13)], "of the second, a part is accepted: its rest is not"
+
+
 def test_its_end_comes_also_without_a_beginning() -> None:
     own = Queue()
     adapter = unreliable(own)
