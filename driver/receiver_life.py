@@ -9,6 +9,7 @@ processes under one id, as after an agent was cut off, cost time and never a rec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -383,8 +384,11 @@ class ManagedReceivers:
             max(0, self._moves_max - moving),
             share,
         )
+        at_host = Counter({**places, **placement.starts, **placement.moves}.values())
         for receiver in wanted:
-            receiver.homeless = receiver.number in placement.homeless
+            beat = self._hosts.get(receiver.host)
+            waits = beat is not None and receiver.state is State.SCHEDULED and at_host[receiver.host] > beat.capacity
+            receiver.homeless = receiver.number in placement.homeless or waits  # its agent starts no more than it may
         for number, name in placement.starts.items():
             self._receivers[number].host = name
             self._receivers[number].run = None

@@ -442,6 +442,20 @@ def test_who_has_no_place_is_told_of_with_the_way_out() -> None:
     assert not played.of(2).trouble
 
 
+def test_one_whose_host_may_run_fewer_since_its_agent_began_anew_is_told_of_too() -> None:
+    played = Played(3, "a", capacity=3).step(3)
+    played.agents["a"].capacity = 2
+    played.agents["a"].children.clear()
+    played.step(30)
+    assert sorted(played.hosts().values()) == ["a", "a"]
+    (waits,) = {0, 1, 2} - played.hosts().keys()
+    assert [bool(played.of(n).trouble) for n in range(3)] == [n == waits for n in range(3)]
+    played.agents["b"] = PlayedAgent("b")
+    played.step(10)
+    assert sorted(played.hosts()) == [0, 1, 2]
+    assert not any(played.of(n).trouble for n in range(3))
+
+
 def test_those_beyond_the_count_drain_and_stay_stopped() -> None:
     played = Played(4, "a", "b").step(3)
     played.count = 2
