@@ -53,6 +53,9 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     else:
         names = ", ".join(settings.driver.jobs)
         yield _outcome("job", f"{names} can be called", lambda: import_jobs(settings, config_path))
+    if settings.driver.listeners:
+        names = ", ".join(settings.driver.listeners)
+        yield _outcome("listeners", f"{names} can be made", lambda: make_listeners(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
         yield _outcome("java", "found", _check_java)
     if settings.own_source:
@@ -152,6 +155,15 @@ def import_jobs(settings: Settings, config_path: Path) -> None:
         raise SettingsError(
             f"driver.job: {', '.join(settings.driver.jobs)}: importing it failed: {type(error).__name__}: {error}"
         ) from None
+
+
+def make_listeners(settings: Settings, config_path: Path) -> None:
+    """Makes one of each that ``driver.listeners`` names. Raises SettingsError that says why it can't be had."""
+    prepare_job_imports(config_path)
+    from driver.listeners import find_listener
+
+    for name in settings.driver.listeners:
+        find_listener(name)
 
 
 def _check_java() -> None:

@@ -76,9 +76,7 @@ class WebHook:
     def _post(self, body: bytes) -> None:
         headers = {"content-type": "application/json"}
         try:
-            response = self._pool.request(
-                "POST", self._url, body=body, headers=headers, redirect=False, preload_content=False
-            )
+            response = self._pool.request("POST", self._url, body=body, headers=headers, preload_content=False)
             response.read(_ANSWER_BYTES_MAX)
             response.close()  # of what is not read: nobody wants it; else the connection is kept
         except urllib3.exceptions.HTTPError as error:

@@ -783,6 +783,8 @@ def _check_dead_letters(settings: Settings, refuse: _Refusals) -> None:
         words = "a topic's name has 1 to 249 letters, digits, '.', '_' and '-'"
         raise refuse.value("dead_letters.topic", topic, words)
     kafka = settings.kafka
+    if not kafka.options.get("bootstrap.servers", "").strip():
+        raise refuse.value("dead_letters.topic", topic, 'name its brokers by kafka."bootstrap.servers", or use a url')
     if topic in kafka.topics or (kafka.pattern is not None and re.fullmatch(kafka.pattern, topic)):
         raise refuse.value("dead_letters.topic", topic, "the stream takes this topic in: name another one")
 

@@ -16,7 +16,7 @@ from driver.dead_letters import settle
 from driver.decoding import Decoder, as_records, of_records
 from driver.local_engine import LocalEngine
 from driver.spark_tasks import KafkaRecord
-from forebay.errors import JobError, UsageError
+from forebay.errors import JobError, OutOfSpaceError, UsageError
 from forebay.settings import from_values
 from forebay.values import numbered
 from tests.support.rows import ODD_ROWS, Row, block
@@ -228,7 +228,8 @@ def test_a_job_that_fails_on_too_many_records_fails_its_batch(tmp_path: Path) ->
     with pytest.raises(
         JobError, match=r"6 records of batch .* can't be decoded, more than dead_letters.max_fraction = 0.5"
     ):
-        decoding.run(work, decode([]))
+        decoding.run(work, decode([]), settled=False)  # the task itself gives up, and leaves nothing
+    assert decoding.storage.list("") == []
     decoding.run(decoding.work({("a", 0): numbers(10, bad=tuple(range(5)))}), decode([]), attempt=2)
     assert len(decoding.rows()) == 5
 
@@ -364,3 +365,22 @@ def test_plans_show_no_password(tmp_path: Path) -> None:
 
 def test_decoders_are_named_by_their_function() -> None:
     assert Decoder(number, NUMBERS).name.endswith(":number")
+
+
+def test_a_task_whose_dead_letters_can_not_be_put_away_fails_and_a_retry_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: no record leaves the rows without being put away; a full disk is an error of the task."""
+    decoding = Decoding(tmp_path)
+    work = decoding.work({("a", 0): numbers(5, bad=(1, 3))})
+    with monkeypatch.context() as patched:
+
+        def full(*_: Any) -> None:
+            raise OutOfSpaceError("no space left")
+
+        patched.setattr("wal.storage.local.LocalStorage.put_new", full)
+        with pytest.raises(OutOfSpaceError):
+            decoding.run(work, decode([]))
+    assert decoding.found() == []
+    decoding.run(work, decode([]), attempt=2)
+    assert [row["offset"] for row in decoding.rows()] == [1, 3]

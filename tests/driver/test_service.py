@@ -16,6 +16,7 @@ from driver.batch import Batch, NamedJob
 from driver.discovery import LostJournal
 from driver.lease import LeaseHeld
 from driver.lineage import LineageFound
+from driver.listeners import BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.local_engine import LocalEngine
 from driver.service import Driver
 from driver.snapshot_copies import SnapshotCopies
@@ -568,3 +569,52 @@ def test_a_driver_that_is_told_to_stop_while_it_opens_runs_nothing(settings: Con
     thread.join(30)
     assert not thread.is_alive()
     told.close()
+
+
+class Watching(Listener):
+    """Made by the driver; the test finds the last one made."""
+
+    last: Watching
+
+    def __init__(self) -> None:
+        Watching.last = self
+        self.failed = threading.Event()
+        self.heard: list[Any] = []
+
+    def receiver_started(self, event: ReceiverStarted) -> None:
+        self.heard.append(event)
+
+    def receiver_failed(self, event: ReceiverFailed) -> None:
+        self.heard.append(event)
+        self.failed.set()
+
+    def block_added(self, event: BlockAdded) -> None:
+        self.heard.append(event)
+        raise ValueError("a listener of little worth")
+
+
+def test_listeners_that_the_settings_name_hear_of_receivers_and_blocks_and_disturb_nobody(settings: Configure) -> None:
+    s = settings(listeners=[f"{__name__}:Watching"], receiver_timeout="100ms", placing_interval="20ms")
+    job = Collecting(5)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        receiver.take_in(tp, 5)
+        assert job.enough.wait(30)
+        beat = m.HeartbeatRequest(
+            receiver_id="r1",
+            epoch=receiver.epoch,
+            state="active",
+            detail="",
+            acknowledged=0,
+            buffered_bytes=0,
+            records=5,
+        )
+        receiver.client.post("/v1/receivers/heartbeat", beat, m.HeartbeatAnswer)
+        watching = Watching.last
+        assert watching.failed.wait(30)  # it is silent from now on
+        (listener,) = Client(intake.url).get("/v1/status", m.StatusAnswer).listeners
+    assert [type(event) for event in watching.heard] == [ReceiverStarted, BlockAdded, ReceiverFailed]
+    assert (listener.failures, listener.dropped) == (1, 0)
+    assert listener.last_error == "block_added: ValueError: a listener of little worth"

@@ -281,6 +281,15 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__url": "http://127.0.0.1:7081"}, ["agent.url", "the host and port of driver.url"]),
     ({"spark": {"master": "local"}}, ["'master'", '"spark.master"', "Spark's own"]),
     ({"spark": "local"}, ['spark = "local"', "is no section"]),
+    ({"dead_letters": {"url": "/letters"}}, ["dead_letters.url", '"file:///folder"']),
+    ({"dead_letters": {"url": "file:///a", "topic": "b"}}, ["dead_letters", "a url or a topic, not both"]),
+    ({"dead_letters": {"topic": "flights"}}, ["dead_letters.topic", "the stream takes this topic in"]),
+    ({"dead_letters": {"topic": "a b"}}, ["dead_letters.topic", '"a b"', "letters, digits"]),
+    ({"dead_letters": {"max_fraction": 2}}, ["dead_letters.max_fraction = 2", "from 0 to 1"]),
+    ({"driver__listeners": ["watch"]}, ["driver.listeners", '"watch"', '"watch:Pager"']),
+    ({"driver__web_hook": "ftp://a"}, ["driver.web_hook", '"http://host:port/path"']),
+    ({"driver__web_hook": "http://user:word@a"}, ["driver.web_hook", "no user and password"]),
+    ({"driver__listener_queue": 0}, ["driver.listener_queue = 0", "at least 1"]),
     ({"security__token_file": "/etc/t"}, ["security.token_file", "leave it out"]),
 ]
 
