@@ -707,6 +707,8 @@ def _check_own_source(settings: Settings, refuse: _Refusals) -> None:
     if kafka.starting_offsets not in ("earliest", "latest"):
         words = 'with a source of your own allowed are "earliest" and "latest"'
         raise refuse.value("kafka.starting_offsets", kafka.starting_offsets, words)
+    if settings.dead_letters.topic is not None and not kafka.options.get("bootstrap.servers", "").strip():
+        raise refuse("dead_letters.topic", 'dead_letters.topic needs a broker: kafka."bootstrap.servers" is missing')
 
 
 def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.examples.own_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
 from deploy.services import children
 from forebay.errors import SettingsError
 from forebay.kafka.access import KafkaAccess
+from forebay.receiving import OffsetGone, RetryLater
 from forebay.settings import from_values, load
 from tests.support.ports import free_port
 
@@ -79,6 +81,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
             {"source_options": {"a": 1}},
             "receiver.source_options are of a source of your own",
         ),
+        (None, {"source": "m:C", "letters": "bad"}, "dead_letters.topic needs a broker"),
     ],
 )
 def test_settings_that_do_not_fit_a_source_are_refused(
@@ -92,5 +95,41 @@ def test_settings_that_do_not_fit_a_source_are_refused(
         "receiver": receiver,
         **({} if kafka is None else {"kafka": kafka}),
     }
+    if "letters" in receiver:
+        values |= {"dead_letters": {"topic": receiver["letters"]}, "receiver": {"source": receiver["source"]}}
     with pytest.raises(SettingsError, match=words):
         from_values(values)
+
+
+def test_the_examples_files_are_read_by_whole_lines_from_where_the_last_one_ended(tmp_path: Path) -> None:
+    """Half a line is none yet; a file that was cut off is trouble, not silence (INV-5); another file has another identity."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\nthr")
+    tail = Tail(str(tmp_path))
+    assert list(tail.partitions()) == ["a.log"]
+    tail.open("a.log", 0)
+    (first,) = tail.poll(["a.log"], 1, 0.0)["a.log"]
+    assert (first.value, first.offset) == (b"one", 3)
+    assert [(r.value, r.offset) for r in tail.poll(["a.log"], 9, 0.0)["a.log"]] == [(b"two", 7)]
+    assert tail.poll(["a.log"], 9, 0.0) == {}
+    with path.open("ab") as file:
+        file.write(b"ee\n\n")
+    assert [(r.value, r.offset) for r in tail.poll(["a.log"], 9, 0.0)["a.log"]] == [(b"three", 13), (b"", 14)]
+    again = Tail(str(tmp_path))
+    again.open("a.log", 8)
+    assert [r.offset for r in again.poll(["a.log"], 9, 0.0)["a.log"]] == [13, 14], "as another process reads it"
+    identity = tail.identity("a.log")
+    path.rename(tmp_path / "a.log.1")
+    assert tail.poll(["a.log"], 9, 0.0) == {} and list(tail.partitions()) == []
+    with pytest.raises(RetryLater):
+        tail.identity("a.log")
+    path.write_bytes(b"new\n")
+    assert tail.identity("a.log") != identity
+    with pytest.raises(OffsetGone, match="cut off"):
+        tail.poll(["a.log"], 9, 0.0)
+    with pytest.raises(OffsetGone, match="cut off"):
+        tail.open("a.log", 5)
+    path.write_bytes(b"x" * CHUNK_BYTES)
+    tail.open("a.log", 0)
+    with pytest.raises(ValueError, match="the line at byte 0 is longer"):
+        tail.poll(["a.log"], 9, 0.0)
