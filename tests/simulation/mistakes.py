@@ -366,6 +366,7 @@ MISTAKES = (
     _mistake("range-written-twice-under-one-token", "rule 4", machine=RewritingMachine),
     _mistake("two-openers-act", "INV-4", opening=unchecked_opening),
     _mistake("gap-while-an-old-writer-can-still-sync", "INV-2", tracker=ImpatientTracker),
+    _mistake("life-ended-while-its-writer-can-still-sync", "INV-2", tracker=ImpatientTracker),
     _mistake("whole-block-adopted", "INV-2", tracker=WholeBlockTracker, adopter=WholeBlockAdopter),
     _mistake("adopted-from-a-topic-created-again", "INV-2", adopter=TrustingAdopter),
     _mistake("search-before-a-late-put", "INV-2", adopter=UnbarredAdopter),

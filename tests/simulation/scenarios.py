@@ -376,6 +376,29 @@ def gap_while_an_old_writer_can_still_sync() -> Script:
     return script
 
 
+def life_ended_while_its_writer_can_still_sync() -> Script:
+    """A person resets a partition to its first offset while its receiver has a block that is not in the WAL yet. The life ends
+    when that one was accepted, and not before."""
+    script = Script(receivers=1, partitions=1, faults=("kafka",), resets=True)
+    script.begin("r1")
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 append"), without=("r1.1 append",))
+    for step in ("d1 hold-reset t/0", "d1 reset t/0"):
+        script.do(step)
+        script.perhaps(*LOOP)
+    script.do("r1.1 append", "r1.1 sync")
+    (driver,) = script.world.drivers
+    partition = driver.tracker.state.partitions["t/0"]
+    script.run(
+        *RECEIVER, *LOOP, until=lambda: script.position() == 4 and not driver.tracker._why_not_reset([partition.tp])
+    )
+    script.do("d1 reset t/0")
+    script.run(*LOOP, until=lambda: script.lives() == 2)
+    script.do("d1 let-go t/0")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
+    return script
+
+
 def whole_block_adopted() -> Script:
     """A receiver dies between its sync and its report of a block of two partitions. One of them is read again from Kafka; of
     the other one retention has passed what the block holds."""
@@ -555,6 +578,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
     "reserve-that-turns-completions-away": reserve_that_turns_completions_away,
     "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
+    "life-ended-while-its-writer-can-still-sync": life_ended_while_its_writer_can_still_sync,
     "whole-block-adopted": whole_block_adopted,
     "search-before-a-late-put": search_before_a_late_put,
     "adoption-that-the-reserve-ends": adoption_that_the_reserve_ends,

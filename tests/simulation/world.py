@@ -14,9 +14,10 @@ import msgspec
 
 from driver import history, journal, rebuild
 from driver.adoption import Adopter
+from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.replay import Horizon, RewindTo, needed
-from driver.tracker import BeginReplay, Tracker
+from driver.tracker import BeginReplay, HoldForReset, LetGo, Reset, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import FencedError, StoreError
@@ -74,6 +75,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_jobs: int = 1
     window_batches: int = 0
     empty_batches: bool = False
+    resets: bool = (
+        False  # a person begins new lives; not drawn: what dead writers left of the old one is given up by intent
+    )
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
     @classmethod
@@ -367,6 +371,10 @@ class World:
             if topic.incarnation < 3 and not self.losses:
                 yield _fault(Step("recreate", topic.recreate, 1))
             yield from self._operator_steps()
+        for driver in self.drivers:
+            if self.options.resets and driver.leading and not driver.paused:
+                for partition in driver.tracker.state.partitions.values():
+                    yield from self._reset_steps(driver, partition.tp)
 
     def _operator_steps(self) -> Iterator[Step]:
         """A person accepts the gap that status shows."""
@@ -378,6 +386,17 @@ class World:
                     isinstance(w.request, m.AcceptGapRequest) for w in driver.queue
                 ):
                     yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
+
+    def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
+        """To the first offset: what ``driver.resetting`` asks the deciding thread, one by one."""
+        start = LifeStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
+        asked = {
+            "hold-reset": HoldForReset((tp,)),
+            "reset": Reset((start,), "reset to earliest", "simulated"),
+            "let-go": LetGo((tp,)),
+        }
+        for name, request in asked.items():
+            yield _fault(Step(f"{driver.name} {name} {tp}", partial(driver.queue.append, Waiting(request)), 1))
 
     def _replay_steps(self) -> Iterator[Step]:
         """A person rewinds to one of the completed batches; refused where the WAL does not hold all of it."""
