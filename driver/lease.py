@@ -22,6 +22,9 @@ from wal.storage import Storage
 
 log = logging.getLogger(__name__)
 
+#: between two looks whether the process before has ended
+_LOOK_SECONDS = 0.1
+
 
 class Lease(msgspec.Struct, frozen=True):
     epoch: int
@@ -126,6 +129,26 @@ def stand_by(
 def is_gone(lease: Lease) -> bool:
     """Whether it is of a process of this machine that has ended."""
     return lease.host == socket.gethostname() and process_start(lease.pid) != lease.started
+
+
+def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
+    """Whether the process that held the lease is gone, as far as this machine can tell. One that is awake learns that it was
+    fenced and cancels what Spark does for it, so it is given as long as its lease lasts; a stopped one is not waited for."""
+    waited = 0.0
+    while not is_gone(lease):
+        if lease.host != socket.gethostname() or _is_stopped(lease.pid) or waited >= lease.duration_seconds:
+            return False
+        if stopping.wait(_LOOK_SECONDS):
+            return False
+        waited += _LOOK_SECONDS
+    return True
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 def process_start(pid: int) -> str:

@@ -23,7 +23,7 @@ from driver.cleaner import Cleaner
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
-from driver.lease import Lease, LeaseKeeper, is_gone, stand_by, wait_until_stale
+from driver.lease import Lease, LeaseKeeper, await_end_of, read_lease, stand_by, wait_until_stale
 from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
@@ -122,6 +122,7 @@ class Driver:
         self._standby = standby
         self._leader: str | None = None  # while it stands by: where the driver at work is, "" if none is known
         self._lease: LeaseKeeper | None = None
+        self._lease_before: Lease | None = None  # of the driver that led before
         self._targets: CatchUp | None = None
         self._until_caught_up = until_caught_up
         self._drain: Drain | None = None
@@ -171,6 +172,7 @@ class Driver:
         if not self._take_over and not self._standby:
             wait_until_stale(journal_storage, settings.stream, self._stopping)
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead
+        self._lease_before = read_lease(journal_storage, settings.stream)
         led = (
             self._wait_and_lead(journal_storage, wal_storage)
             if self._standby
@@ -319,8 +321,7 @@ class Driver:
                 log.info("%s: going on as standby", error)
                 continue
             self._state, self._leader = "waiting", None
-            if lease is not None and (words := left_behind(lease)):
-                log.warning("%s", words)
+            self._lease_before = lease
             return led
 
     def _see_leader(self, lease: Lease | None) -> None:
@@ -407,6 +408,14 @@ class Driver:
             return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
 
+    def _await_tasks_before(self) -> None:
+        """A job of the driver before may write beside ours while Spark's tasks of it go on."""
+        lease = self._lease_before
+        if lease is None or (lease.host, lease.pid) == (socket.gethostname(), os.getpid()):
+            return  # an intake of this very program, whose engine knows its tasks
+        if lease.spark_application and not await_end_of(lease, self._stopping):
+            log.warning("%s", left_behind(lease))
+
     def _not_leading(self) -> Future[Any]:
         if self._leader is None:
             return _refused(self._detail)
@@ -424,6 +433,7 @@ class Driver:
             if self._lease is not None:
                 self._lease.name_application(*self._engine.application)
             self._detail = "finding the partitions" if not self._partitions_found else ""
+            self._await_tasks_before()
             self._scheduler.start()
             self._engine_ready = True
             self._settle_state()
@@ -753,9 +763,7 @@ class Driver:
 
 
 def left_behind(lease: Lease) -> str:
-    """What may still run of the driver that was taken over, in words; "" if nothing can."""
-    if not lease.spark_application or is_gone(lease):
-        return ""  # with its process Spark's driver ends, and with that one the tasks
+    """What may still run of the driver that was taken over, in words."""
     return (
         f"tasks of the driver before ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
         f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "

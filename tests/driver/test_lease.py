@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from driver.lease import Lease, LeaseKeeper, LeaseWatch, read_lease, stand_by
+from driver.lease import Lease, LeaseKeeper, LeaseWatch, await_end_of, process_start, read_lease, stand_by
+from driver.service import left_behind
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, StoreError
 from wal.storage import MemoryStorage
@@ -103,3 +109,42 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
     newer.stop()
     older.abandon()
     assert "epoch 2" in str(found[0])
+
+
+def lease_of(process: subprocess.Popen[bytes], duration_seconds: float, host: str = "") -> Lease:
+    started = process_start(process.pid)
+    return Lease(
+        1, "o", host or socket.gethostname(), process.pid, started, 1, duration_seconds, "", "app-1", "local[2]"
+    )
+
+
+def test_a_driver_that_was_taken_over_is_given_the_time_of_its_lease_to_end() -> None:
+    """Spark's tasks end with their driver, and a batch is not begun beside them where that can be seen."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease = lease_of(process, 30.0)
+
+    class Ending(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            process.kill()
+            process.communicate()
+            return False
+
+    assert await_end_of(lease, Ending())
+    assert await_end_of(lease, threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("stopped", "seconds", "host"), [(True, 600.0, ""), (False, 0.0, ""), (False, 600.0, "another")]
+)
+def test_one_that_can_not_end_or_be_seen_is_named_and_not_waited_for(stopped: bool, seconds: float, host: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        if stopped:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        lease = lease_of(process, seconds, host)
+        assert not await_end_of(lease, threading.Event())
+        assert "app-1" in left_behind(lease) and f"kill -9 {process.pid}" in left_behind(lease)
+    finally:
+        process.kill()
+        process.communicate()
