@@ -39,7 +39,12 @@ def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_r
     stored: Stored, spark: Any, tmp_path: Path
 ) -> None:
     url = f"file://{tmp_path}/letters"
-    settings = msgspec.structs.replace(stored.settings(), dead_letters=DeadLetterSettings(url=url))
+    plain = stored.settings()
+    settings = msgspec.structs.replace(
+        plain,
+        dead_letters=DeadLetterSettings(url=url),
+        kafka=msgspec.structs.replace(plain.kafka, read_blocks=False),  # nobody is there to be asked
+    )
     engine = SparkEngine(settings, dict, spark)
     engine.start()
     batch_work = work(stored)
