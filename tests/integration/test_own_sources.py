@@ -17,8 +17,8 @@ _SOURCES = "deploy.examples.own_sources.sources"
 _KILLS = 3
 
 
-def cluster_of(folder: Path, source: str, options: dict[str, object], count: int = 1, **receiver: object) -> Cluster:
-    own = {"source": f"{_SOURCES}:{source}", "source_options": options, "count": count, **receiver}
+def cluster_of(folder: Path, source: str, options: dict[str, object], count: int = 1) -> Cluster:
+    own = {"source": f"{_SOURCES}:{source}", "source_options": options, "count": count}
     cluster = Cluster(folder, {}, [], receivers=0, start=False, receiver=own, kafka={"discovery_interval": "200ms"})
     for ordinal in range(count):
         cluster.add_receiver(f"stream-r{ordinal}")
@@ -104,6 +104,32 @@ def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_rece
         witness.assert_same_records(cluster.records_seen(), growing.truth.table())
 
 
+def test_another_file_under_the_same_name_is_a_new_life(tmp_path: Path) -> None:
+    """INV-5: its lines are not taken for those of the file that was moved away, though its offsets begin anew."""
+    files = tmp_path / "files"
+    files.mkdir()
+    path, truth = files / "a.log", Truth()
+    with cluster_of(tmp_path / "run", "Tail", {"folder": str(files)}) as cluster:
+        cluster.write_settings(kafka={"on_gap": "record"})
+        cluster.start_all()
+        for life, count in ((1, 100), (2, 20)):
+            lines = [b"%d of life %d" % (n, life) for n in range(count)]
+            content, offset = b"".join(line + b"\n" for line in lines), -1
+            for line in lines:
+                offset += len(line) + 1
+                truth.add("a.log", 0, offset, None, line)
+            (files / "next").write_bytes(content)
+            if path.exists():
+                path.rename(files / "a.log.1")
+            (files / "next").rename(path)
+            wanted = (life, len(content))
+            cluster.wait(lambda wanted=wanted: completed(cluster) == wanted, f"all of life {life}")
+        cluster.drain()
+        cluster.check_audit()
+        seen = cluster.records_seen().column("value").to_pylist()
+        assert sorted(seen) == sorted(truth.table().column("value").to_pylist())
+
+
 def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_accepted(tmp_path: Path) -> None:
     """INV-2, INV-3: what a killed receiver had not had accepted is gone, and nothing else; offsets are dense all the same."""
     port = free_port()
@@ -137,6 +163,12 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
         assert values == sorted(values), "and in the order in which they were sent"
         assert values[:1000] == list(range(1000)) and values[-100:] == list(range(sent - 100, sent))
         assert pc.count_distinct(seen.column("topic")).as_py() == 1
+
+
+def completed(cluster: Cluster) -> tuple[int, int]:
+    """(life, completed position) of the file."""
+    found = cluster.partition("a.log", 0)
+    return (found.life, found.completed) if found is not None else (0, -1)
 
 
 def accepted(cluster: Cluster) -> int:
