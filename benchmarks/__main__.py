@@ -34,6 +34,7 @@ BENCHMARKS = {
     "opening": "benchmarks.journal_requests",
     "cleanup": "benchmarks.cleanup_round",
     "scale": "benchmarks.many_blocks",
+    "day": "benchmarks.long_run",
     "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",
 }

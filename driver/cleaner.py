@@ -82,11 +82,7 @@ class Cleaner:
             try:
                 self._act(wait_seconds)
                 wait_seconds = self._pause_seconds
-                self._refuse_if_superseded()
-                self._archive()
-                self._copies.keep_up()
-                self._loop.ask(CleanLocalCopies())
-                self._look_at_segments()
+                self.look()
             except UnreachableError:
                 return  # the deciding thread has ended, and says why itself
             except OutOfSpaceError as error:
@@ -98,6 +94,19 @@ class Cleaner:
             except Exception as error:  # a fault of its own: told, or the disk would fill without a word (INV-5)
                 self._failed(error)
                 return
+
+    def look(self) -> None:
+        """Moves finished batches to the history, and decides what goes now; the next round deletes it."""
+        self._refuse_if_superseded()
+        self._archive()
+        self._copies.keep_up()
+        self._loop.ask(CleanLocalCopies())
+        self._look_at_segments()
+
+    def act(self) -> None:
+        """Deletes what was intended by now."""
+        while not self._actions.empty():
+            self._act(0.0)
 
     def _act(self, wait_seconds: float) -> None:
         """Deletes what was intended; waits up to ``wait_seconds`` for more. What can't be deleted is kept for later."""

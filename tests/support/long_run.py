@@ -1,0 +1,212 @@
+"""A stream's driver over a long time, as fast as it goes: its deciding thread, journal, history, snapshot copies and clean-up
+over real files, under a clock that is moved by hand. One receiver and one agent are played; no HTTP, no jobs.
+
+:meth:`LongRun.sizes` counts all that could grow with the number of batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from driver import journal
+from driver.cleaner import Cleaner
+from driver.events import LifeStart
+from driver.history import HistoryWriter
+from driver.loop import DriverLoop
+from driver.snapshot_copies import SnapshotCopies
+from driver.state import State
+from driver.tracker import Allocate, Ask, Complete, FoundPartitions, Tracker, status
+from forebay import messages as m
+from forebay.clock import ManualClock
+from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from wal import layout
+from wal.blocks import encode_meta
+from wal.frame import FrameKind
+from wal.retention import Limits
+from wal.storage import open_storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+STREAM, TOPIC, HOST = "s", "t", "h1"
+PARTITIONS = 4
+SEGMENT_BYTES = 10_000
+#: batches between two rounds of clean-up
+ROUND_BATCHES = 10
+_NUMBERS = itertools.count(1)
+#: what a status shows of the job, without one
+SOFT: Mapping[str, Any] = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
+
+
+@dataclass
+class LongRun:
+    """A batch per second of one block with ranges of all partitions; the receiver is a new process after so many."""
+
+    directory: Path
+    retention_seconds: float = 60.0
+    receiver_batches: int = 500
+    clock: ManualClock = field(default_factory=ManualClock)
+    _failure: BaseException | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[LongRun]:
+        wall_seconds = lambda: self.clock.wall_ms() / 1000.0  # noqa: E731
+        uid = lambda: next(_NUMBERS)  # noqa: E731
+        kept = open_storage(f"file://{self.directory}/journal")
+        self._wal = open_storage(f"file://{self.directory}/wal")
+        self._journal, state = journal.lead(kept, STREAM, "d", self.clock.wall_ms(), wall_seconds, uid, wal=self._wal)
+        epoch = self._journal.epoch
+        retention_ms = round(self.retention_seconds * 1000)
+        self.tracker = Tracker(state, epoch, "stop", 4, retention_ms)
+        self.loop = DriverLoop(self.tracker, self._journal, self.clock, lambda a: self.cleaner.perform(a), self._fail)
+        limits = Limits(retention_ms, 0)
+        copies = SnapshotCopies(self.loop.ask, self._wal, STREAM, epoch, self.clock, 30.0, limits, uid)
+        self.loop.snapshot_taken = copies.want
+        history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
+        self.cleaner = Cleaner(
+            self.loop, self._wal, history, STREAM, self.clock, 2.0, limits, self._fail, copies
+        )  # fmt: skip
+        self.loop.start()
+        starts = tuple(LifeStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
+        self.loop.ask(FoundPartitions(starts, self.clock.wall_ms(), "earliest"))
+        self.batch = 0
+        try:
+            yield self
+        finally:
+            self.loop.stop()
+            history.close()
+            self._journal.close()
+            if self._failure is not None:
+                raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+
+    def run(self, batches: int) -> None:
+        for _ in range(batches):
+            if self.batch % self.receiver_batches == 0:
+                self._start_receiver()
+            self.batch += 1
+            self.clock.advance(1.0)
+            self._take_in()
+            batch_id = self.loop.ask(Allocate(self.clock.wall_ms(), 4))
+            self.loop.ask(Complete(batch_id, self.clock.wall_ms(), 1))
+            if self.batch % ROUND_BATCHES == 0:
+                self._beat()
+                self.cleaner.act()
+                self.cleaner.look()
+
+    def _start_receiver(self) -> None:
+        register = m.RegisterRequest(
+            stream=STREAM, receiver_id="r1", host=HOST, instance_id=f"i{next(_NUMBERS)}", release="test"
+        )
+        self._epoch = self.loop.ask(register).epoch
+        self._sequence = self._acknowledged = 0
+        tps = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
+        views = self.loop.ask(m.LookRequest(receiver_id="r1", epoch=self._epoch, partitions=tps)).partitions
+        asks = tuple(m.ClaimAsk(topic=TOPIC, partition=view.partition, known_token=view.token) for view in views)
+        claim = m.ClaimRequest(receiver_id="r1", epoch=self._epoch, claims=asks, number=1)
+        grants = self.loop.ask(claim).claims
+        assert all(grant.granted for grant in grants)
+        self._tokens = [grant.view.token for grant in grants]
+        self._position = grants[0].view.position
+        epoch = self._epoch
+        self._writer = LogWriter(
+            self._wal,
+            lambda number: layout.block_segment(STREAM, "r1", epoch, number),
+            SegmentIdentity(STREAM, "r1", epoch, 1),
+            SegmentLimits(SEGMENT_BYTES, 1e9),
+            self.clock.monotonic,
+            lambda: next(_NUMBERS),
+        )
+
+    def _take_in(self) -> None:
+        begin, self._position, self._sequence = self._position, self._position + 10, self._sequence + 1
+        ranges = tuple(
+            OffsetRange(TOPIC, number, 1, begin, self._position, 10, 0, "0" * 16, token)
+            for number, token in enumerate(self._tokens)
+        )
+        meta = BlockMeta(
+            block_id("r1", self._epoch, self._sequence), STREAM, "r1", self._epoch, self._sequence, ranges,
+            10 * PARTITIONS, self.clock.wall_ms(), HOST,
+        )  # fmt: skip
+        pending = self._writer.append(FrameKind.BLOCK, encode_meta(meta), b"payload")
+        self._writer.sync()
+        assert pending.handle is not None
+        report = m.ReportRequest(receiver_id="r1", epoch=self._epoch, blocks=(Block(meta, pending.handle, True),))
+        assert all(result.accepted for result in self.loop.ask(report).results)
+
+    def _beat(self) -> None:
+        """The receiver has written all it held; the agent has deleted all that it was told to."""
+        self.loop.ask(
+            m.HeartbeatRequest(
+                receiver_id="r1", epoch=self._epoch, state="active", detail="", acknowledged=0, buffered_bytes=0,
+                records=self._position, claims_done=1,
+            )
+        )  # fmt: skip
+        agent = m.AgentHeartbeatRequest(
+            host=HOST, url="http://h1:1", instance_id="a", acknowledged=self._acknowledged, blocks=0, used_bytes=0,
+            free_bytes=0,
+        )  # fmt: skip
+        commands = self.loop.ask(agent).commands
+        self._acknowledged = max((command.version for command in commands), default=self._acknowledged)
+
+    # ---- what could grow ---------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[str, int]:
+        """Lengths of all collections in the state, its index and the tracker, wherever they are nested; bytes of a snapshot
+        and of a status; files and bytes of journal, WAL and snapshot copies, without claims of epochs and the history."""
+        found: dict[str, int] = self.loop.ask(Ask(self._lengths))
+        found["snapshot bytes"] = len(msgspec.msgpack.encode(self.tracker.state))
+        found["status bytes"] = len(msgspec.json.encode(self._status()))
+        for name, folder in (
+            ("journal", f"journal/{STREAM}/epoch-*"),
+            ("WAL", f"wal/{STREAM}/blocks"),
+            ("copies", f"wal/{STREAM}/snapshots"),
+        ):
+            files = [path for top in self.directory.glob(folder) for path in top.rglob("*.seg")]
+            found[f"{name} files"] = len(files)
+            found[f"{name} bytes"] = sum(path.stat().st_size for path in files)
+        return found
+
+    def history_bytes(self) -> int:
+        return sum(path.stat().st_size for path in (self.directory / f"journal/{STREAM}/history").rglob("*.seg"))
+
+    def status_seconds(self, times: int = 50) -> float:
+        """The least of ``times``: what else the machine does only adds."""
+        taken = []
+        for _ in range(times):
+            begun = time.perf_counter()
+            self._status()
+            taken.append(time.perf_counter() - begun)
+        return min(taken)
+
+    def _status(self) -> m.StatusAnswer:
+        return status(self.tracker, self.clock.monotonic(), "test", 10.0, SOFT)
+
+    def _lengths(self, state: State) -> dict[str, int]:
+        found: dict[str, int] = {}
+        _count("state", {name: getattr(state, name) for name in state.__struct_fields__}, found)
+        _count("index", state.index, found)
+        _count("tracker", {k: v for k, v in vars(self.tracker).items() if k not in ("state", "_decide")}, found)
+        return found
+
+
+def _count(name: str, value: Any, found: dict[str, int]) -> None:
+    """Adds the length of every collection in ``value`` to ``found``; those in a collection's elements all under one name."""
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        found[name] = found.get(name, 0) + len(value)
+        for key, element in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _count(f"{name}.{key}" if name in ("state", "tracker") else f"{name}[]", element, found)
+        return
+    fields = getattr(type(value), "__struct_fields__", None) or getattr(type(value), "__slots__", None)
+    if not fields:
+        fields = vars(value) if hasattr(value, "__dict__") and type(value).__module__.startswith("driver") else ()
+    for attribute in fields:
+        _count(f"{name}.{attribute}", getattr(value, attribute), found)
