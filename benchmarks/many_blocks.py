@@ -26,11 +26,12 @@ from typing import IO, Any
 
 import msgspec
 
-from benchmarks.fleet import Latencies
+from benchmarks.fleet import BEAT_SECONDS, Latencies
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import STREAM
 from benchmarks.setup import Setup
 from driver.batch import Batch, BatchWork, Job, NamedJob
+from driver.local_engine import LocalEngine
 from driver.service import Driver
 from forebay import messages as m
 from forebay.clock import SystemClock
@@ -46,6 +47,8 @@ FEW = 2_000  # reports, and so blocks, when few wait
 PERIOD_SECONDS = 0.5
 TOPIC = "records"
 PATIENCE_SECONDS = 300.0
+#: of the history, for each block: its id at least
+HISTORY_BYTES_MIN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
 def _run(setup: Setup, blocks: int) -> Run:
     few = max(RECEIVERS, int(FEW * setup.scale) // RECEIVERS * RECEIVERS)
     last = 2 * few
-    tens = (blocks - few - last) // 10 // RECEIVERS * RECEIVERS
+    tens = -(-(blocks - few - last) // 10 // RECEIVERS) * RECEIVERS
     with setup.folder() as folder, ExitStack() as closing:
         held = Held()
         settings = _settings(folder)
-        driver = Driver(settings, Admin(), Engine(held), (NamedJob("job", held),), SystemClock(), "bench")
+        driver = Driver(settings, Admin(), Engine(settings, dict), (NamedJob("job", held),), SystemClock(), "bench")
         closing.callback(driver.close)
         driver.start()
         running = threading.Thread(target=driver.run, name="batches")
@@ -114,13 +117,14 @@ def _run(setup: Setup, blocks: int) -> Run:
         if waiting < blocks * 0.9:
             raise RuntimeError(f"{waiting} blocks wait, {blocks} should")
         status_many = _status_seconds(client)
-        journal_bytes = sum(path.stat().st_size for path in (folder / "journal").rglob("*.seg"))
+        journal_bytes = _bytes(folder / "journal")
         fleet.ask("beats")
         held.release.set()
         _until(held.called.is_set)
         pause = fleet.ask("beats")
         _until(lambda: _status(client).batches_completed == 2)
-        time.sleep(5.0)
+        _until(lambda: _bytes(folder / "journal" / STREAM / "history") > HISTORY_BYTES_MIN * blocks)
+        time.sleep(1.5 * BEAT_SECONDS)  # so that each receiver has sent a heartbeat since
         return Run(
             found_few, found_bare, filled, many, status_few, status_many, held.seconds, pause.max_ms,
             fleet.ask("beats").max_ms, journal_bytes,
@@ -142,6 +146,10 @@ def _settings(folder: Path) -> Settings:
 
 def _status(client: Client) -> m.StatusAnswer:
     return client.get("/v1/status", m.StatusAnswer)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.seg"))
 
 
 def _is_running(client: Client) -> bool:
@@ -185,21 +193,16 @@ class Held:
             self.called.set()
 
 
-class Engine:
-    """Reads nothing."""
+class Engine(LocalEngine):
+    """Eight tasks at once, and reads nothing."""
 
-    def __init__(self, held: Held) -> None:
-        self.parallelism = 8
-
-    def start(self) -> None: ...
+    @property
+    def parallelism(self) -> int:
+        return 8
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         job(Batch(work, None))  # type: ignore[arg-type]
         return TierCounts()
-
-    def cancel(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 class Admin(KafkaAdmin):
