@@ -43,7 +43,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=3_600).stdout
     early, late = msgspec.json.decode(found, type=tuple[Look, Look])
     note = f"{batches:,} batches against the first tenth"
-    flat = Threshold(1.5, at_least=False)
+    flat = Threshold(1.25, at_least=False)
 
     def pair(what: str, ours: float, peer: float, unit: str, note: str = note) -> Measured:
         return ratio("day", what, [(ours, peer)], unit, flat, note)

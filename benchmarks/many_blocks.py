@@ -121,10 +121,11 @@ def _run(setup: Setup, blocks: int) -> Run:
         fleet.ask("beats")
         held.release.set()
         _until(held.called.is_set)
+        time.sleep(1.5 * BEAT_SECONDS)  # so that each receiver has sent a heartbeat since
         pause = fleet.ask("beats")
         _until(lambda: _status(client).batches_completed == 2)
         _until(lambda: _bytes(folder / "journal" / STREAM / "history") > HISTORY_BYTES_MIN * blocks)
-        time.sleep(1.5 * BEAT_SECONDS)  # so that each receiver has sent a heartbeat since
+        time.sleep(1.5 * BEAT_SECONDS)  # so that each has sent another
         return Run(
             found_few, found_bare, filled, many, status_few, status_many, held.seconds, pause.max_ms,
             fleet.ask("beats").max_ms, journal_bytes,
@@ -275,4 +276,4 @@ class _Fleet:
 
     def __exit__(self, *raised: Any) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
