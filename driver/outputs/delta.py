@@ -170,7 +170,7 @@ class DeltaOutput:
         try:
             table.delete(replaced, commit_properties=_properties(run))
         except (DeltaError, OSError) as error:
-            raise StoreError(f"output {self.name!r}: {error}") from error
+            raise self._failed(error) from error
 
     def _labelled(self, rows: pa.RecordBatch, run: Run) -> pa.RecordBatch:
         if not self._batch_column:
@@ -191,23 +191,31 @@ class DeltaOutput:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise StoreError(f"output {self.name!r}: {error}") from error
+            raise self._failed(error) from error
         return self._table
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
-        from deltalake import DeltaTable
+        from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError
 
         try:
             self._table = DeltaTable.create(
-                self._url, schema, partition_by=self._partition_by or None, storage_options=self._storage_options
+                self._url,
+                schema,
+                partition_by=self._partition_by or None,
+                storage_options=self._storage_options,
+                # tried again, it would put its schema over the table of who was faster
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as error:
             table = self._open()
             if table is None:
-                raise StoreError(f"output {self.name!r}: the table can't be made: {error}") from error
+                raise self._failed(error, "the table can't be made: ") from error
             return table  # another one was faster
         return self._table
+
+    def _failed(self, error: BaseException, doing: str = "") -> StoreError:
+        return StoreError(f"output {self.name!r}: {doing}{_in_one_line(error)}")
 
 
 class _Feed:
@@ -239,8 +247,7 @@ class _Feed:
             raise self._failed()
 
     def _failed(self) -> StoreError:
-        words = " ".join(str(self._failure).split())
-        error = StoreError(f"output {self._name!r}: {type(self._failure).__name__}: {words}")
+        error = StoreError(f"output {self._name!r}: {type(self._failure).__name__}: {_in_one_line(self._failure)}")
         error.__cause__ = self._failure
         return error
 
@@ -277,6 +284,11 @@ def _properties(run: Run) -> CommitProperties:
         custom_metadata={"forebay": run.encoded()},
         app_transactions=[Transaction(*transaction(run)), Transaction(_epochs(run), run.epoch)],
     )
+
+
+def _in_one_line(error: BaseException | None) -> str:
+    """delta-rs puts the store's answers in, lines of XML among them."""
+    return " ".join(str(error).split())
 
 
 def _epochs(run: Run) -> str:

@@ -25,6 +25,7 @@ from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlO
 from forebay import failpoints
 from forebay.errors import ForebayError
 from forebay.values import numbered
+from tests.support import s3
 
 PIECES, PIECE_ROWS = 3, 20
 OUTPUTS: Mapping[str, Any] = {
@@ -90,7 +91,11 @@ class OutputProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **s3.ENVIRONMENT},
         )
 
     def run(
