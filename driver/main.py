@@ -22,6 +22,8 @@ from forebay.settings import Settings
 
 log = logging.getLogger(__name__)
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
     """Runs the driver until SIGTERM or SIGINT (the running jobs may finish; what else, ``driver.stop`` says), a failure, or a
@@ -62,10 +64,11 @@ def with_engine(
 
     told, tell = os.pipe()
 
-    def told_to_stop(number: int, _: FrameType | None) -> None:
+    def told_to_stop(_: int, __: FrameType | None) -> None:
         # a handler runs amid any line of the main thread, user code included: it takes no lock, as an Event, a print or
         # the start of a thread would
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
         os.write(tell, b"!")
 
     def stop_when_told() -> None:
@@ -76,7 +79,7 @@ def with_engine(
         driver.stop(drain)
 
     threading.Thread(target=stop_when_told, name="stop", daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, told_to_stop)
     try:
         if standby:

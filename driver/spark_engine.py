@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,10 +122,15 @@ class SparkEngine:
         builder = SparkSession.builder
         for key, value in {**DEFAULTS, **self._settings.spark}.items():
             builder = builder.config(key, value)
+        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             return builder.getOrCreate()
         except Exception as error:
             raise UsageError(f"Spark can't start (it needs Java 17 or 21): {error}") from error
+        finally:
+            if on_interrupt is not None and threading.current_thread() is threading.main_thread():
+                # PySpark takes Ctrl-C for itself, and raises KeyboardInterrupt amid a batch
+                signal.signal(signal.SIGINT, on_interrupt)
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """As ``driver.batch.Engine.run``. Raises JobError if the old attempt's tasks don't end in time."""
