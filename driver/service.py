@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as AnswerLate
 from typing import Any
 
 from driver import history, journal
@@ -87,6 +88,8 @@ DAMAGED_JOURNAL = (
 REPLAY_ATTEMPTS = 10
 #: the longest time that a stop may be given over HTTP
 STOP_SECONDS_MAX = 86_400.0
+#: how long the summary of a stop waits for the deciding thread
+SUMMARY_SECONDS = 5.0
 #: how often a standby looks at the lease, in the time that it lasts
 LOOKS_PER_LEASE = 10
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
@@ -495,10 +498,18 @@ class Driver:
             self.overdue(str(self.summary()))
 
     def summary(self) -> Summary:
-        """What this driver did so far, and after a drain what it left."""
-        state, (batches, records) = self._tracker.state if self._tracker is not None else None, self._before
-        if state is None:
+        """What this driver did so far, and after a drain what it left. Not to be called from the deciding thread."""
+        if self._tracker is None or self._loop is None:
             return Summary(0, 0)
+        try:
+            summary = self._loop.ask(Ask(self._summary_of), SUMMARY_SECONDS)
+        except (UnreachableError, AnswerLate):  # the deciding thread has ended, or waits for space: it changes nothing
+            return self._summary_of(self._tracker.state)
+        assert isinstance(summary, Summary)
+        return summary
+
+    def _summary_of(self, state: State) -> Summary:
+        batches, records = self._before
         done = (state.batches_completed - batches, state.records_completed - records)
         drain = self._drain
         if drain is None:

@@ -13,6 +13,8 @@ from driver.batch import Batch, NamedJob
 from driver.catch_up import CatchUp
 from driver.local_engine import LocalEngine
 from driver.service import Driver
+from driver.state import Batch as JournalledBatch
+from driver.state import State
 from driver.stopping import Remaining, Summary, remaining
 from driver.tracker import BeginDrain
 from forebay import messages as m
@@ -241,6 +243,29 @@ def test_a_stop_without_drain_ends_one_that_is_under_way(settings: Configure) ->
     context.stop()
     waits.join(30)
     assert context.await_termination(0)
+
+
+def test_a_summary_is_read_in_the_deciding_thread_and_also_when_that_has_ended(
+    settings: Configure,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-7: nobody else goes over a state that changes meanwhile."""
+    readers: list[str] = []
+    unfinished = State.unfinished
+
+    def told(state: State) -> list[JournalledBatch]:
+        readers.append(threading.current_thread().name)
+        return unfinished(state)
+
+    s = settings()
+    with IngestContext(None, s).foreach_batch(job := Collecting(3)) as intake:
+        PlayedReceiver(s, intake.url).take_in(ready(intake, s), 3)
+        assert job.enough.wait(30)
+        monkeypatch.setattr(State, "unfinished", told)
+        assert intake.summary.drained == ()
+        assert set(readers) == {"decide"}
+    assert intake.summary == Summary(1, 3)
+    assert "MainThread" in readers
 
 
 def test_a_stop_may_not_take_for_ever(settings: Configure) -> None:  # noqa: F811
