@@ -100,9 +100,16 @@ class Restoration:
         self.settle()
         aside = copy_aside(self._wal, segment.path)
         failpoints.hit("recovery.after-aside")
-        self._journal.check()
-        self._wal.delete(segment.path)
-        failpoints.hit("recovery.after-delete")
+        if segment.path in self._state.index.segments:
+            self._journal.check()
+            self._wal.delete(segment.path)
+            failpoints.hit("recovery.after-delete")
+        else:  # of orphans alone: the journal has not counted it, and a barrier would take its name for the next one
+            number = self._state.cleanup_count + 1
+            self._append(ev.CleanupIntended(number=number, segments=(segment.path,)))
+            self._wal.delete(segment.path)
+            failpoints.hit("recovery.after-delete")
+            self._append(ev.CleanupDone(number))
         return DamagedSegment(segment.path, "", aside, done=True)
 
     def forget(self, path: str) -> None:

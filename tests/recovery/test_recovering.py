@@ -196,6 +196,50 @@ def test_a_damaged_segment_goes_aside_with_all_its_bytes_once_what_is_whole_is_k
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
 
 
+def test_a_segment_of_orphans_alone_that_went_aside_is_counted_of_its_epoch(logged: Logged) -> None:
+    """INV-4: else a barrier takes its name, and what the fenced writer sent lands under the next one."""
+    epoch = logged.receiver("r1")
+    kept = logged.take_in("r1", {0: 5})
+    logged.roll("r1")
+    path = logged.orphan("r1", {0: 4}).handle.path
+    logged.receiver("r1")
+    logged.keep()
+    logged.flip(path, 30)
+    (found,) = applied(logged).damaged
+    assert (found.path, found.done) == (path, True) and not logged.wal.exists(path)
+    state = logged.state()
+    counted = {ended.epoch: ended.segments for ended in state.unbarred}
+    assert counted[epoch] == 2 and not state.cleanups and not state.cleaning_segments
+    served(logged, kept)
+    assert not planned(logged).damaged
+
+
+def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_is_cleaned_up_by_the_driver(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: the intent is journalled before; the next call finds nothing to do, and the driver repeats the deletion."""
+    logged.receiver("r1")
+    path = logged.orphan("r1", {0: 4}).handle.path
+    logged.receiver("r1")
+    logged.keep()
+    logged.flip(path, 30)
+
+    class CutShort(Exception):
+        pass
+
+    def cut(name: str, *_: object) -> bool:
+        if name == "recovery.after-delete":
+            raise CutShort
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr("forebay.failpoints.hit", cut)
+        with pytest.raises(CutShort):
+            applied(logged)
+    assert [cleanup.segments for cleanup in logged.state().cleanups.values()] == [(path,)]
+    assert not applied(logged).damaged
+
+
 def test_a_segment_that_its_receiver_may_still_write_stays_where_it_is(tmp_path: Path) -> None:
     """Only what the journal names is written anew: the receiver's open file must not be taken from under it."""
     logged = Logged(tmp_path)
