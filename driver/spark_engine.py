@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -85,6 +86,9 @@ class SparkEngine:
         self._session = session
         self._lock = threading.Lock()
         self._attempts = 0
+        # in the names of groups: a session outlives its engines, may serve those of several streams, and remembers the groups
+        # that were cancelled in it
+        self._token = secrets.token_hex(8)
         self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
 
@@ -142,8 +146,7 @@ class SparkEngine:
         batch = Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
         with self._lock:
             self._attempts += 1
-            # with the epoch: a session outlives its driver, and remembers the groups that were cancelled in it
-            group = f"forebay-batch-{work.batch_id}-{work.epoch:x}-{self._attempts}"
+            group = f"forebay-batch-{work.batch_id}-{self._token}-{self._attempts}"
             self._groups[run] = group
         # a property of the thread, and of the threads that the job makes of it
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)

@@ -219,7 +219,7 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
 
     with pytest.raises(ValueError, match="gives up"):
         engine.run(work, failing)
-    group = f"forebay-batch-{work.batch_id}-{work.epoch:x}-1"
+    (group,) = engine._groups.values()
     assert _running_tasks(engine.session.sparkContext, group) == 2
     seen: list[int] = []
     letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
@@ -274,7 +274,7 @@ def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(
     _until((tmp_path / "offset-0").exists)
     with pytest.raises(ValueError, match="no"):
         engine.run(failing, fail)
-    group = f"forebay-batch-{slow.batch_id}-{slow.epoch:x}-1"
+    group = engine._groups[0, slow.batch_id]
     seen: list[int] = []
     engine.run(failing, lambda batch: seen.append(batch.arrow.count()))
     assert seen == [1]
@@ -311,6 +311,21 @@ def test_jobs_run_under_a_group_that_names_the_batch(engine: SparkEngine, stored
     engine.run(work, job)
     assert seen == [f"batch 7 (id {work.batch_id})"]
     assert engine.session.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+def test_engines_of_one_session_never_meet_each_others_cancelled_groups(spark: Any, stored: Stored) -> None:
+    """Two streams under one session, or one engine after another, may run batches of the same number and epoch."""
+    work = store(stored)
+
+    def fail(batch: Batch) -> None:
+        raise ValueError("no")
+
+    first, second = (SparkEngine(stored.settings(), dict, spark) for _ in range(2))
+    with pytest.raises(ValueError, match="no"):
+        first.run(work, fail)
+    seen: list[int] = []
+    second.run(work, lambda batch: seen.append(batch.arrow.count()))
+    assert len(seen) == 1
 
 
 def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None:
