@@ -50,11 +50,12 @@ class Stored:
         )
 
     def settings(self, driver_url: str = "http://127.0.0.1:9", **spark: str) -> Settings:
-        """``driver_url``: by default nobody answers there. The agent takes a free port, and is host ``h1``."""
+        """``driver_url``: by default nobody answers there, and no broker is there to be asked for blocks. The agent takes a
+        free port, and is host ``h1``."""
         return from_values(
             {
                 "stream": "s",
-                "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
+                "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1", "read_blocks": False},
                 "wal": {"url": self.wal_url},
                 "driver": {"journal": f"file://{self.root}/journal", "url": driver_url},
                 "agent": {
