@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -68,6 +68,11 @@ def dataframe_schema(headers: bool) -> StructType:
     return StructType(fields)
 
 
+#: in the names of job groups: a session ends with its process, may serve engines of several streams, one after another or at
+#: once, and remembers the groups that were cancelled in it
+_ENGINES = itertools.count(1)
+
+
 class SparkEngine:
     """Makes a Spark session as ``[spark]`` in ``settings`` says, or takes ``session``, which it then never stops.
 
@@ -86,9 +91,7 @@ class SparkEngine:
         self._session = session
         self._lock = threading.Lock()
         self._attempts = 0
-        # in the names of groups: a session outlives its engines, may serve those of several streams, and remembers the groups
-        # that were cancelled in it
-        self._token = secrets.token_hex(8)
+        self._number = next(_ENGINES)
         self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
 
@@ -146,7 +149,7 @@ class SparkEngine:
         batch = Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
         with self._lock:
             self._attempts += 1
-            group = f"forebay-batch-{work.batch_id}-{self._token}-{self._attempts}"
+            group = f"forebay-batch-{work.batch_id}-{self._number}-{self._attempts}"
             self._groups[run] = group
         # a property of the thread, and of the threads that the job makes of it
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
