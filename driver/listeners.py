@@ -7,7 +7,6 @@ others: what does not fit is dropped and counted. Of the journal's events it hea
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import queue
 import threading
@@ -19,6 +18,7 @@ import msgspec
 from driver import events as ev
 from forebay.errors import SettingsError
 from forebay.messages import TrackedListener
+from forebay.named import find
 
 log = logging.getLogger(__name__)
 
@@ -433,16 +433,7 @@ class Listeners:
 
 def find_listener(name: str) -> Any:
     """Makes one of what ``module:Class`` names. Raises SettingsError that says what is wrong with it."""
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever its top level does
-        words = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"driver.listeners: {name!r}: module {module!r} can't be imported: {words}") from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise SettingsError(f"driver.listeners: {name!r}: module {module!r} has no class {attribute!r}")
+    found = find("driver.listeners", name, "class")
     try:
         return found()
     except Exception as error:

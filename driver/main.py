@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from types import FrameType
 from typing import Any
 
-from driver.batch import Engine, Job, NamedJob
+from driver.batch import Engine, NamedJob
 from driver.service import Driver
 from driver.upstream import upstream_of
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, SettingsError
+from forebay.named import find
 from forebay.settings import Settings
+from forebay.signals import told_to_stop
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
@@ -62,14 +59,7 @@ def with_engine(
     )
     driver.overdue = _end_at_once
 
-    told, tell = os.pipe()
-
-    def told_to_stop(_: int, __: FrameType | None) -> None:
-        # a handler runs amid any line of the main thread, user code included: it takes no lock, as an Event, a print or
-        # the start of a thread would
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
-        os.write(tell, b"!")
+    told = told_to_stop()
 
     def stop_when_told() -> None:
         os.read(told, 1)
@@ -79,8 +69,6 @@ def with_engine(
         driver.stop(drain)
 
     threading.Thread(target=stop_when_told, name="stop", daemon=True).start()
-    for number in STOP_SIGNALS:
-        signal.signal(number, told_to_stop)
     try:
         if standby:
             print(f"forebay driver: standby of stream {settings.stream}", file=sys.stderr, flush=True)
@@ -118,18 +106,4 @@ def find_jobs(settings: Settings) -> tuple[NamedJob, ...]:
     """Imports what ``[driver].job`` names. Raises SettingsError that says what is wrong with it."""
     if not settings.driver.jobs:
         raise SettingsError('driver.job is missing: name your function, as in job = "jobs:process"')
-    return tuple(NamedJob(name, _find_job(name)) for name in settings.driver.jobs)
-
-
-def _find_job(name: str) -> Job:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever its top level does
-        words = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"driver.job: {name!r}: module {module!r} can't be imported: {words}") from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise SettingsError(f"driver.job: {name!r}: module {module!r} has no function {attribute!r}")
-    return found  # type: ignore[no-any-return]
+    return tuple(NamedJob(name, find("driver.job", name, "function")) for name in settings.driver.jobs)

@@ -35,8 +35,9 @@ from driver.resetting import Resetting
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
+from driver.status import receiver_state, status
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker, receiver_state, status
+from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
 from forebay.clock import Clock

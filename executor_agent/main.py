@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from types import FrameType
 from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
@@ -23,6 +21,7 @@ from forebay.driver_client import DriverClient
 from forebay.errors import ForebayError, SettingsError
 from forebay.http import Server
 from forebay.settings import Settings
+from forebay.signals import told_to_stop
 from forebay.values import check_name
 
 log = logging.getLogger(__name__)
@@ -116,19 +115,11 @@ def reached_at(listens_at: str, host: str) -> str:
 
 
 def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
-    """Runs the agent until SIGTERM or SIGINT; its receivers drain first.
+    """Runs the agent until SIGTERM or SIGINT; its receivers drain first. A second signal ends it at once.
 
     Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed.
     """
-    told, tell = os.pipe()
-
-    def told_to_stop(number: int, _: FrameType | None) -> None:
-        # a handler runs amid any line of the main thread: it takes no lock, as an Event would
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends at once
-        os.write(tell, b"!")
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told_to_stop)
+    told = told_to_stop()
     try:
         with Agent(settings, receiver_command) as agent:
             print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)

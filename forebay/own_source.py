@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from forebay.errors import SettingsError, SourceError, UnreachableError, UsageError
+from forebay.named import find
 from forebay.receiving import UNKNOWN_END, ReliableSource, RetryLater, UnreliableSource
 from forebay.settings import Settings
 from forebay.values import TopicPartition, managed_id, managed_ordinal
@@ -50,16 +50,7 @@ def is_name(name: object) -> bool:
 
 
 def _find(written: str) -> Any:
-    module, _, attribute = written.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever its top level does
-        words = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"receiver.source: {written!r}: module {module!r} can't be imported: {words}") from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not inspect.isclass(found):
-        raise SettingsError(f"receiver.source: {written!r}: module {module!r} has no class {attribute!r}")
+    found = find("receiver.source", written, "class", inspect.isclass)
     if not issubclass(found, ReliableSource | UnreliableSource):
         raise SettingsError(
             f"receiver.source: {written!r} is no source: it must be a subclass of ReliableSource or UnreliableSource "

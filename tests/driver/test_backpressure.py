@@ -15,7 +15,8 @@ from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
 from driver.scheduler import Scheduler
 from driver.state import LearnedRate, apply
-from driver.tracker import Allocate, LearnRate, Tracker, status
+from driver.status import status
+from driver.tracker import Allocate, LearnRate, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.values import numbered

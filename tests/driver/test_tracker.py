@@ -9,6 +9,7 @@ import pytest
 from driver import events as ev
 from driver.receiver_life import ManagedReceivers
 from driver.state import State, apply
+from driver.status import status
 from driver.tracker import (
     Allocate,
     BeginDrain,
@@ -20,7 +21,6 @@ from driver.tracker import (
     FoundPartitions,
     PlaceReceivers,
     is_stray,
-    status,
 )
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError

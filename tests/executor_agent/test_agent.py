@@ -369,3 +369,30 @@ def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: S
         assert any(line.startswith(ready) for line in process.stderr)  # the driver's absence may be told of before
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
+    """INV-6: receivers that don't drain must not keep it. Here what is stopped never ends."""
+    code = (
+        "import signal, sys; from unittest import mock; import executor_agent.main as main\n"
+        "class Agent:\n"
+        "    store = mock.Mock()\n"
+        "    url = 'http://127.0.0.1:1'\n"
+        "    def __init__(self, *_): pass\n"
+        "    def __enter__(self): return self\n"
+        "    def __exit__(self, *_):\n"
+        "        print('stopping', flush=True)\n"
+        "        while True: signal.pause()\n"
+        "signal.alarm(30)\n"
+        "with mock.patch.object(main, 'Agent', Agent):\n"
+        "    main.run(None)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert any(line.startswith("forebay agent: serves") for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT

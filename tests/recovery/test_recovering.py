@@ -214,10 +214,10 @@ def test_a_segment_of_orphans_alone_that_went_aside_is_counted_of_its_epoch(logg
     assert not planned(logged).damaged
 
 
-def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_is_cleaned_up_by_the_driver(
+def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_leaves_the_intent_to_repeat_it(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-8: the intent is journalled before; the next call finds nothing to do, and the driver repeats the deletion."""
+    """INV-8: the intent is journalled before; the next call finds nothing to do."""
     logged.receiver("r1")
     path = logged.orphan("r1", {0: 4}).handle.path
     logged.receiver("r1")

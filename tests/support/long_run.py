@@ -23,7 +23,8 @@ from driver.history import HistoryWriter
 from driver.loop import DriverLoop
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
-from driver.tracker import Allocate, Ask, Complete, FoundPartitions, Tracker, status
+from driver.status import status
+from driver.tracker import Allocate, Ask, Complete, FoundPartitions, Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
