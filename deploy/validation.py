@@ -110,10 +110,11 @@ def require_store(key: str, url: str, settings: Settings) -> None:
     """Writes to the remote store at ``url``, as two processes that race would, and removes it again. Raises SettingsError
     naming ``key`` if it can't keep a log, UnreachableError if it does not answer."""
     from wal.probe import probe
-    from wal.storage import open_storage
+    from wal.storage import open_storage, tried_for
 
     try:
-        probe(open_storage(url, settings.storage, STORE_TIMEOUT_SECONDS), settings.stream, lambda: secrets.randbits(64))
+        storage = tried_for(open_storage(url, settings.storage), STORE_TIMEOUT_SECONDS)
+        probe(storage, settings.stream, lambda: secrets.randbits(64))
     except UsageError as error:
         raise SettingsError(f"{key}: {error}") from None
     except StoreError as error:

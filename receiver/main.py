@@ -30,7 +30,7 @@ from receiver.service import ReceiverService
 from receiver.source import Source
 from wal.encryption import load_keys
 from wal.probe import probe
-from wal.storage import Storage, open_storage
+from wal.storage import Storage, open_storage, tried_for
 from wal.writer import SegmentLimits
 
 _log = logging.getLogger("forebay.receiver")
@@ -59,11 +59,10 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     clock = SystemClock()
     source = source_of(settings, receiver_id, clock)
-    storage = open_storage(settings.wal.url, settings.storage, STORE_RETRY_SECONDS)
+    storage = open_storage(settings.wal.url, settings.storage)
     # with the store's own patience: a receiver that starts while a NameNode does must not end for it
-    patient = open_storage(settings.wal.url, settings.storage)
-    probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
-    service = compose(settings, receiver_id, source, storage, clock, host)
+    probe(storage, settings.stream, lambda: random.SystemRandom().getrandbits(64))
+    service = compose(settings, receiver_id, source, tried_for(storage, STORE_RETRY_SECONDS), clock, host)
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
     return service.run()

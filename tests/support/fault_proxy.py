@@ -10,7 +10,7 @@ import socket
 import socketserver
 import struct
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -85,6 +85,7 @@ class FaultProxy:
     target_port: int
     faults: list[Fault] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    heads: deque[bytes] = field(default_factory=lambda: deque(maxlen=100))  # of the newest requests, as they came
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -141,6 +142,7 @@ class FaultProxy:
                 request = _head(reading)
                 if request is None:
                     return
+                self.heads.append(request.head())
                 if request.header(b"expect").lower() == b"100-continue":
                     client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                     request.headers = [h for h in request.headers if not h.lower().startswith(b"expect:")]

@@ -48,6 +48,7 @@ class Store:
         if self.proxy is not None:
             self.proxy.calm()
             self.proxy.counts.clear()
+            self.proxy.heads.clear()
 
     def open(self, **more: Any) -> Storage:
         """As another process would. ``more``: options of the scheme."""

@@ -15,7 +15,7 @@ import pytest
 from forebay.errors import StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.probe import probe
-from wal.storage import MemoryStorage, check_path, open_storage
+from wal.storage import MemoryStorage, check_path, open_storage, tried_for
 
 _names = itertools.count()
 
@@ -55,6 +55,25 @@ def test_a_forked_process_opens_connections_of_its_own(s3: Store) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _FORKING_CLIENT, s3.url, json.dumps(s3.options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_body_is_sent_at_once_with_its_checksum(s3: Store) -> None:
+    """Asking for leave (``Expect``) costs each object of the log one more way there and back."""
+    s3.begin()
+    assert s3.proxy is not None
+    s3.open().put_new("big", bytes(3 << 20))
+    (put,) = [head.lower() for head in s3.proxy.heads if head.startswith(b"PUT")]
+    assert b"expect" not in put
+    assert b"x-amz-checksum-crc32" in put
+
+
+def test_a_store_that_shall_try_for_less_time_is_asked_by_the_same_client(s3: Store) -> None:
+    s3.begin()
+    storage = open_storage(s3.url, s3.options)
+    storage.put_new("name", b"1")
+    assert tried_for(storage, 0.1).requests["put"] == 1
+    memory = open_storage("memory://x")
+    assert tried_for(memory, 0.1) is memory
 
 
 def test_constructing_does_no_io_and_needs_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

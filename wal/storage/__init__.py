@@ -16,6 +16,7 @@ from wal.storage.protocol import (
     LeavesTemporaries,
     Paths,
     Storage,
+    TriesAgain,
     check_path,
     is_path,
     not_appendable,
@@ -31,13 +32,12 @@ _OBJECTS = ("s3", "gs", "abfs")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@account
 
 
-def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: float | None = None) -> Storage:
+def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
     """The storage of ``url``: ``file:///an/absolute/path``, ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise),
     ``hdfs://name-node:port/folder`` or ``memory://name``
     (one space per name within a process; ``memory://name?objects``: of whole objects only).
 
-    ``options``: what the clients of remote stores are given. ``retry_seconds``: how long a remote store may try again by
-    itself; default: as its options say. Does no I/O. Raises UsageError for any other url.
+    ``options``: what the clients of remote stores are given. Does no I/O. Raises UsageError for any other url.
     """
     try:
         parts = urlsplit(url)
@@ -52,7 +52,7 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: 
     if parts.scheme == "hdfs":
         from wal.storage.hdfs import HdfsStorage  # only who keeps a log there pays for the client
 
-        return HdfsStorage(url, options.get("hdfs", {}), retry_seconds)
+        return HdfsStorage(url, options.get("hdfs", {}))
     if parts.scheme in _OBJECTS:
         prefix = parts.path.strip("/")
         if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
@@ -60,11 +60,16 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS, retry_seconds: 
         from wal.storage.objects import ObjectStorage  # half a second to import
 
         place = f"{parts.netloc}/{prefix}" if prefix else parts.netloc
-        return ObjectStorage(parts.scheme, place, options.get(parts.scheme, {}), retry_seconds)
+        return ObjectStorage(parts.scheme, place, options.get(parts.scheme, {}))
     raise UsageError(
         f"{url!r}: this release stores at file:///an/absolute/path, s3://bucket/prefix, "
         "hdfs://name-node:port/folder or memory://name"
     )
+
+
+def tried_for(storage: Storage, seconds: float) -> Storage:
+    """``storage``, which then tries again by itself for no longer than that, if it is one that does."""
+    return storage.tried_for(seconds) if isinstance(storage, TriesAgain) else storage
 
 
 __all__ = [
@@ -80,4 +85,5 @@ __all__ = [
     "not_appendable",
     "open_storage",
     "store_error",
+    "tried_for",
 ]

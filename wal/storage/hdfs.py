@@ -13,6 +13,7 @@ here; ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import os
 import re
@@ -70,15 +71,12 @@ class HdfsStorage:
     """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another url.
 
     ``options``: the client's, and ``request_timeout`` (of one request, or of 1 MiB of data) and ``retry_timeout`` (after so
-    long nothing is tried again; longer than a NameNode needs to restart). ``retry_seconds``: in place of the latter, for a
-    caller that tries again by itself.
+    long nothing is tried again; longer than a NameNode needs to restart).
     """
 
     appendable = False
 
-    def __init__(
-        self, url: str, options: Mapping[str, str] = MappingProxyType({}), retry_seconds: float | None = None
-    ) -> None:
+    def __init__(self, url: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
         parts = urlsplit(url)
         if parts.scheme != "hdfs" or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError(
@@ -91,13 +89,17 @@ class HdfsStorage:
         self._request_seconds = _own(own, "request_timeout", parse_duration, 20.0)
         if self._request_seconds <= 0:
             raise UsageError("storage.hdfs.request_timeout must be longer than 0ms")
-        patience_seconds = _own(own, "retry_timeout", parse_duration, 90.0)
-        self._retry_seconds = patience_seconds if retry_seconds is None else retry_seconds
+        self._retry_seconds = _own(own, "retry_timeout", parse_duration, 90.0)
         self._block_bytes = _own(own, "dfs.blocksize", int, 0)
         self._replication = _own(own, "dfs.replication", int, None)
         self._options = _client_options(own, parts.port is not None)
         self._requests: Counter[str] = Counter()
         self._counting = threading.Lock()
+
+    def tried_for(self, seconds: float) -> HdfsStorage:
+        other = copy.copy(self)
+        other._retry_seconds = seconds
+        return other
 
     @property
     def requests(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ compared, and equal bytes are ours, because every object that the log writes hol
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import os
 import threading
@@ -118,19 +119,23 @@ class _Process:
 
 
 class ObjectStorage:
-    """``place``: bucket and prefix. ``options``: for fsspec's file system, but for those of :class:`ObjectLimits`.
-    ``retry_seconds``: in place of the options' own, for a caller that tries again by itself."""
+    """``place``: bucket and prefix. ``options``: for fsspec's file system, but for those of :class:`ObjectLimits`."""
 
     appendable = False
 
-    def __init__(self, scheme: str, place: str, options: Mapping[str, Any], retry_seconds: float | None = None) -> None:
+    def __init__(self, scheme: str, place: str, options: Mapping[str, Any]) -> None:
         self.url = f"{scheme}://{place}"
         self._scheme = scheme
         self._root = place.rstrip("/")
         self._options = dict(options)
         self._limits = ObjectLimits.taken_from(self._options, scheme)
-        self._retry_seconds = self._limits.retry_seconds if retry_seconds is None else retry_seconds
+        self._retry_seconds = self._limits.retry_seconds
         self._processes: dict[int, _Process] = {}
+
+    def tried_for(self, seconds: float) -> ObjectStorage:
+        other = copy.copy(self)
+        other._retry_seconds = seconds
+        return other
 
     def create(self, path: str) -> AppendFile:
         raise not_appendable(self.url)
@@ -288,7 +293,10 @@ class ObjectStorage:
                 "max_pool_connections": CONNECTIONS_MAX,
                 "retries": {"total_max_attempts": 1},
             }
-            options["config_kwargs"] = {**own, **dict(options.get("config_kwargs", {}))}
+            given = dict(options.get("config_kwargs", {}))
+            # As over TLS, also without: a body's checksum goes along, its signature would be computed on both sides.
+            given["s3"] = {"payload_signing_enabled": False, **given.get("s3", {})}
+            options["config_kwargs"] = {**own, **given}
         try:
             files = fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
         except ImportError:
@@ -298,17 +306,31 @@ class ObjectStorage:
             raise UsageError(f"[storage.{self._scheme}]: the client can't be made of these settings: {error}") from None
         if self._scheme == "s3":
             files.retries = 1
-            self._count_each(files)
+            self._attend_each(files)
         return files
 
-    def _count_each(self, files: Any) -> None:
-        call = files._call_s3
+    def _attend_each(self, files: Any) -> None:
+        """Counts each request of s3fs, and has bodies sent as the bytes that they are. As files, which botocore makes of
+        them, they are read piece by piece in another thread, after a way there and back for leave to send them at all.
+        """
+        from botocore.handlers import convert_body_to_file_like_object  # type: ignore[import-untyped]
 
-        async def counted(method: str, *arguments: Any, **options: Any) -> Any:
+        call = files._call_s3
+        known: Any = None
+
+        async def attended(method: str, *arguments: Any, **options: Any) -> Any:
+            nonlocal known
             self._process().count(_KINDS.get(method, "other"))
+            client = await files.set_session()
+            if client is not known:  # the first, or one with new credentials
+                for request in ("PutObject", "UploadPart"):
+                    client.meta.events.unregister(
+                        f"before-parameter-build.s3.{request}", convert_body_to_file_like_object
+                    )
+                known = client
             return await call(method, *arguments, **options)
 
-        files._call_s3 = counted
+        files._call_s3 = attended
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"

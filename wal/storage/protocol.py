@@ -106,6 +106,14 @@ class LeavesTemporaries(Protocol):
         """Removes what :meth:`left_over` found; no error if it is gone. Raises ValueError for any other file."""
 
 
+@runtime_checkable
+class TriesAgain(Protocol):
+    """A remote store, which tries again by itself for a while."""
+
+    def tried_for(self, seconds: float) -> Storage:
+        """The same store over the same client, for a caller that tries again by itself and wants to hear of it sooner."""
+
+
 def is_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
