@@ -272,7 +272,7 @@ class Driver:
             self._jobs,
             self._clock,
             settings.driver.batch_interval,
-            lambda: settings.driver.tasks_per_batch or self._engine.parallelism,
+            lambda: settings.driver.tasks_per_batch or max(settings.driver.tasks_min, self._engine.parallelism),
             settings.driver.job_max_failures,
             settings.driver.job_retry_delay,
             settings.kafka.headers,

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,10 +32,11 @@ from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
-from driver.spark_tasks import KafkaRecord, read_in_task, records, unreadable
+from driver.spark_blocks import TaskPartitions
+from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
-from wal.reading import BlockReference, ReadPlan, TierCounts
+from wal.reading import ReadPlan, TierCounts
 
 log = logging.getLogger(__name__)
 
@@ -294,27 +295,22 @@ class _SparkRows:
         return to_arrow_schema(schema)
 
     def decode(self, decoder: Decoder) -> Any:
-        place = self._letters_of(self._work)
-        tasks, plan, counts = self._work.tasks, self._plan, self._counts
+        place, plan, counts = self._letters_of(self._work), self._plan, self._counts
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                numbers: list[Any] = batch.column(0).to_pylist()
-                for number in numbers:
-                    yield from decode_in_task(tasks[number], number, plan, counts.add, decoder, place)
+            for task in tasks_in(batches):
+                yield from decode_in_task(task.references, task.number, plan, counts.add, decoder, place)
 
-        one_each = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
-        return one_each.mapInArrow(read, from_arrow_schema(decoder.schema))
+        return self._partitions.frame().mapInArrow(read, from_arrow_schema(decoder.schema))
 
     def arrow(self) -> Any:
         plan, counts = self._plan, self._counts
 
-        def read(tasks: Iterable[tuple[BlockReference, ...]]) -> Iterator[pa.RecordBatch]:
+        def read(tasks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
             for task in tasks:
-                yield from read_in_task(task, plan, counts.add)
+                yield from read_in_task(TaskBlocks.decode(task).references, plan, counts.add)
 
-        tasks = self._work.tasks
-        return self._session.sparkContext.parallelize(tasks, max(1, len(tasks))).mapPartitions(read)
+        return self._partitions.rdd().mapPartitions(read)
 
     def rdd(self) -> Any:
         def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
@@ -323,13 +319,14 @@ class _SparkRows:
         return self.arrow().mapPartitions(convert)
 
     def df(self) -> Any:
-        tasks, plan, counts = self._work.tasks, self._plan, self._counts
+        plan, counts = self._plan, self._counts
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                numbers: list[Any] = batch.column(0).to_pylist()
-                for number in numbers:
-                    yield from read_in_task(tasks[number], plan, counts.add)
+            for task in tasks_in(batches):
+                yield from read_in_task(task.references, plan, counts.add)
 
-        one_each = self._session.range(0, len(tasks), 1, max(1, len(tasks)))
-        return one_each.mapInArrow(read, dataframe_schema(self._work.headers))
+        return self._partitions.frame().mapInArrow(read, dataframe_schema(self._work.headers))
+
+    @cached_property
+    def _partitions(self) -> TaskPartitions:
+        return TaskPartitions(self._session, self._work.tasks)

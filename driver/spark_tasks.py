@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from forebay.errors import UnreadableBlockError
@@ -16,6 +17,37 @@ _MARKED = "<forebay-unreadable>{}</forebay-unreadable>"
 _MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
 
 Count = Callable[[TierCounts], None]
+
+
+class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
+    """What one task of a batch reads, and which of its tasks it is, from 0."""
+
+    number: int
+    references: tuple[BlockReference, ...]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskBlocks:
+        return msgspec.msgpack.decode(data, type=cls)
+
+
+def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
+    """The tasks that a DataFrame of one binary column holds."""
+    for batch in batches:
+        for data in batch.column(0):
+            yield TaskBlocks.decode(data.as_py())
+
+
+def preferred_hosts(references: Sequence[BlockReference]) -> tuple[str, ...]:
+    """Where a task had best run: the hosts that keep a copy of the most bytes of its blocks, sorted; () if none does."""
+    held: dict[str, int] = {}
+    for reference in references:
+        if reference.local:
+            held[reference.host] = held.get(reference.host, 0) + reference.handle.length
+    most = max(held.values(), default=0)
+    return tuple(sorted(host for host, size in held.items() if size == most))
 
 
 class KafkaRecord(NamedTuple):

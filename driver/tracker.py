@@ -17,7 +17,7 @@ from driver import events as ev
 from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.batch_order import window
 from driver.history import FinishedBatch
-from driver.packing import pack
+from driver.packing import BlockToPack, pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
@@ -961,7 +961,7 @@ class Tracker:
                 batch_id=state.next_batch_id(),
                 number=state.batch_count + 1,
                 time_ms=request.time_ms,
-                tasks=pack([(block, state.blocks[block].handle.length) for block in blocks], max(1, request.tasks)),
+                tasks=pack([BlockToPack.of(state.blocks[block]) for block in blocks], max(1, request.tasks)),
             )
             first = first or allocated.batch_id
             decided += self._applied(allocated)

@@ -114,7 +114,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     #: drain, and all that was taken in is completed
     stop: Literal["leave", "drain"] = "leave"
     stop_timeout: Duration = Duration(60.0)  # a drain may take so long; what is not completed then waits
-    tasks_per_batch: int = 0  # 0: as many as Spark's default parallelism
+    tasks_per_batch: int = 0  # 0: as many as Spark's default parallelism, and at least tasks_min
+    tasks_min: int = 1
     lease_duration: Duration = Duration(10.0)
     #: silence after which a receiver, or a host, counts as lost; a managed receiver is then started anew
     receiver_timeout: Duration = Duration(30.0)
@@ -251,6 +252,7 @@ _MINIMA: dict[str, float] = {
     "driver.concurrent_jobs": 1,
     "driver.window_batches": 0,
     "driver.tasks_per_batch": 0,
+    "driver.tasks_min": 1,
     "driver.journal_segment_size": 1,
     "driver.max_batch_records": 0,
     "driver.backpressure_proportional": 0,

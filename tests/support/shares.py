@@ -18,6 +18,7 @@ TOGETHER = {
     "tests/wal/test_hdfs_storage.py": "hdfs",
     "tests/integration/test_hdfs_crashes.py": "hdfs",
     "tests/engines/test_spark_engine.py": "spark",
+    "tests/engines/test_spark_locality.py": "spark",
     "tests/engines/test_spark_kafka_tier.py": "spark",
     "tests/wal/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",

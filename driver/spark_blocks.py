@@ -1,0 +1,57 @@
+"""A batch's tasks as an RDD or DataFrame, one partition each, with the hosts that hold their blocks as preferred locations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import RDD, SparkContext
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+
+from driver.spark_tasks import TaskBlocks, preferred_hosts
+from wal.reading import BlockReference
+
+#: what Spark takes for names of another kind (an executor, a cached file), not for hosts
+_NO_HOSTS = ("executor_", "hdfs_cache_")
+
+
+class TaskPartitions:
+    """Each of ``tasks`` is one partition, whose only row is its :class:`TaskBlocks` as bytes.
+
+    Made in the JVM, because what Python makes has no preferred locations; what is mapped over it keeps them.
+    """
+
+    def __init__(self, session: SparkSession, tasks: Sequence[Sequence[BlockReference]]) -> None:
+        self._session = session
+        self._scala: Any = _scala_rdd(session.sparkContext, tasks)
+
+    def rdd(self) -> RDD[bytes]:
+        return RDD(self._scala.toJavaRDD(), self._session.sparkContext, NoOpSerializer())
+
+    def frame(self) -> DataFrame:
+        """With one binary column."""
+        encoders = self._session.sparkContext._jvm.org.apache.spark.sql.Encoders  # type: ignore[union-attr, unused-ignore]
+        java: Any = self._session._jsparkSession
+        return DataFrame(java.createDataset(self._scala, encoders.BINARY()).toDF(), self._session)
+
+
+def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]]) -> Any:
+    jvm: Any = context._jvm
+
+    def sequence(items: Sequence[Any]) -> Any:
+        found = jvm.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return jvm.PythonUtils.toSeq(found)
+
+    hosts_seen: dict[tuple[str, ...], Any] = {}
+    rows = []
+    for number, references in enumerate(tasks):
+        hosts = tuple(host for host in preferred_hosts(references) if not host.startswith(_NO_HOSTS))
+        if hosts not in hosts_seen:
+            hosts_seen[hosts] = sequence(hosts)
+        rows.append(jvm.scala.Tuple2(TaskBlocks(number, tuple(references)).encode(), hosts_seen[hosts]))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    java: Any = context._jsc.sc()
+    return java.makeRDD(sequence(rows), tag)

@@ -1,0 +1,42 @@
+"""Tasks ask Spark for the hosts that hold their blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from driver.spark_blocks import TaskPartitions
+from driver.spark_tasks import TaskBlocks, preferred_hosts, tasks_in
+from forebay.values import Handle
+from wal.reading import BlockReference
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def reference(name: str, host: str, size: int = 10, local: bool = True) -> BlockReference:
+    return BlockReference(name, "s", (), Handle("s/r1/1.seg", 64, size, 7), host, local)
+
+
+def test_a_task_prefers_the_hosts_that_keep_the_most_of_it() -> None:
+    assert preferred_hosts([reference("a", "h1"), reference("b", "h2", 30), reference("c", "h1", 10)]) == ("h2",)
+    assert preferred_hosts([reference("a", "h2"), reference("b", "h1")]) == ("h1", "h2")
+    assert preferred_hosts([reference("a", "h1", local=False)]) == ()
+
+
+def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
+    """A host whose name Spark would take for something else is not named: the batch would fail by it."""
+    tasks = [[reference("a", "h1")], [reference("b", "executor_1")], [reference("c", "h2"), reference("d", "h2")]]
+    partitions = TaskPartitions(spark, tasks)
+    scala = partitions._scala
+    hosts = [[*_items(scala.preferredLocations(partition))] for partition in scala.partitions()]
+    assert hosts == [["h1"], [], ["h2"]]
+    found = [TaskBlocks.decode(data) for data in partitions.rdd().collect()]
+    assert found == [TaskBlocks(number, tuple(task)) for number, task in enumerate(tasks)]
+    frame = partitions.frame().mapInArrow(lambda batches: batches, "value binary")
+    assert frame.rdd.getNumPartitions() == 3
+    assert list(tasks_in(frame.toArrow().to_batches())) == found
+
+
+def _items(sequence: Any) -> list[str]:
+    return [sequence.apply(index) for index in range(sequence.length())]
