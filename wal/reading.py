@@ -18,8 +18,9 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 import urllib3
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
+from forebay.clock import SystemClock
 from forebay.errors import (
     CorruptionError,
     ForebayError,
@@ -42,6 +43,9 @@ TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
 
 #: requests for one block to its agent; each after the first goes on where the one before broke off
 AGENT_REQUESTS_MAX = 3
+#: so long a process does not ask an agent that was silent: a lost host costs one time-out, not one for each of its blocks
+AGENT_REST_SECONDS = 10.0
+_CONNECT_SECONDS = 2.0
 #: what a broken connection costs at most of what it had sent
 _CHUNK_BYTES = 1 << 17
 
@@ -81,7 +85,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Tier, ...] = TIERS
     lost: frozenset[str] = frozenset()
     verify_digests: bool = False
-    agent_timeout_seconds: float = 10.0
+    agent_timeout_seconds: float = 5.0
     key_file: str | None = None
     kafka: KafkaAccess | None = None
     topic_ids: Mapping[str, str] = {}
@@ -262,7 +266,21 @@ def _from_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
     download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds)
-    return read_stored(download.fetch(), target)
+    resting: dict[str, float] = _per_process("silent agents", dict)  # url → until when nothing is asked there
+    if resting.get(url, 0.0) > _clock.monotonic():
+        raise UnreachableError(f"{url} was silent less than {AGENT_REST_SECONDS:g} s ago")
+    try:
+        body = download.fetch()
+    except urllib3.exceptions.HTTPError:
+        resting[url] = _clock.monotonic() + AGENT_REST_SECONDS
+        raise
+    return read_stored(body, target)
+
+
+def _may_go_on(error: BaseException) -> bool:
+    """Whether the agent may well answer at once: its connection broke, or it is being started anew. One that is silent costs
+    its time-out each time."""
+    return isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, urllib3.exceptions.TimeoutError)
 
 
 class _Download:
@@ -271,15 +289,16 @@ class _Download:
     def __init__(self, url: str, length_max: int, timeout_seconds: float) -> None:
         self._url = url
         self._length_max = length_max
-        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
+        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, _CONNECT_SECONDS), read=timeout_seconds)
         self._body: Any = None
         self._received = 0
 
     def fetch(self) -> Any:
         """A ``pa.Buffer``. Raises FileNotFoundError, CorruptionError, urllib3's HTTPError."""
         pool: urllib3.PoolManager = _per_process("agents", lambda: urllib3.PoolManager(maxsize=4, retries=False))
-        broken = retry_if_exception_type(urllib3.exceptions.HTTPError)
-        Retrying(retry=broken, stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(self._request, pool)
+        Retrying(retry=retry_if_exception(_may_go_on), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(
+            self._request, pool
+        )
         if self._received != self._body.size:
             raise self._damaged("the answer ended early")
         return self._body
@@ -347,6 +366,7 @@ _STORED: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = 
 }
 
 _opened: dict[tuple[int, str], Any] = {}
+_clock = SystemClock()
 
 
 def _per_process(name: str, make: Callable[[], Any]) -> Any:

@@ -51,7 +51,9 @@ def test_no_task_is_larger_than_its_share_and_one_block(blocks: list[BlockToPack
     st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 5), min_size=1)), min_size=1, max_size=30),
     st.integers(1, 8),
 )
-def test_a_partitions_records_stay_in_order_whatever_its_hosts_were(found: list[tuple[int, set[int]]], tasks: int) -> None:
+def test_a_partitions_records_stay_in_order_whatever_its_hosts_were(
+    found: list[tuple[int, set[int]]], tasks: int
+) -> None:
     blocks = [BlockToPack(f"b{i:02}", 1, f"h{host}", tuple(map(str, parts))) for i, (host, parts) in enumerate(found)]
     partitions = {block.id: block.partitions for block in blocks}
     seen: defaultdict[str, list[str]] = defaultdict(list)
@@ -64,7 +66,11 @@ def test_a_partitions_records_stay_in_order_whatever_its_hosts_were(found: list[
 
 
 def test_a_receiver_that_moved_within_a_batch_costs_no_locality_where_order_allows_it() -> None:
-    moved = [BlockToPack("b0", 1, "h1", ("t/0",)), BlockToPack("b1", 1, "h2", ("t/0",)), BlockToPack("b2", 1, "h2", ("t/1",))]
+    moved = [
+        BlockToPack("b0", 1, "h1", ("t/0",)),
+        BlockToPack("b1", 1, "h2", ("t/0",)),
+        BlockToPack("b2", 1, "h2", ("t/1",)),
+    ]
     assert pack(moved, 1) == (("b0",), ("b1", "b2"))
     back = [*moved, BlockToPack("b3", 1, "h1", ("t/1",))]
     assert pack(back, 2) == (("b0", "b1"), ("b2", "b3")), "t/1 goes from h2 to h1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import subprocess
@@ -14,11 +15,13 @@ import msgspec
 import pytest
 
 from executor_agent.main import Agent
+from forebay.clock import ManualClock
 from forebay.errors import UnreadableBlockError
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
+from wal import reading
 from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
+from wal.reading import AGENT_REST_SECONDS, BlockReference, ReadPlan, TierCounts, read_block
 
 # an agent's server leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -212,6 +215,31 @@ def test_a_broken_connection_goes_on_where_it_broke(stored: Stored) -> None:
         read = read_block(reference, msgspec.structs.replace(plan, agent_urls={"h1": agent.url}))
     assert read.tier == "agent"
     assert agent.starts == [0, 2 << 17]
+
+
+def test_an_agent_that_was_silent_is_asked_again_only_after_a_rest(
+    stored: Stored, reference: BlockReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost host costs a task one time-out, whatever the number of its blocks there, and no retries."""
+    clock = ManualClock()
+    monkeypatch.setattr(reading, "_clock", clock)
+    local_file(stored, reference).unlink()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts by its backlog, and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        plan = stored.plan("agent", "wal", agent_urls={"h1": url}, agent_timeout_seconds=0.05)
+        seen = [read_block(reference, plan) for _ in range(3)]
+        clock.advance(AGENT_REST_SECONDS)
+        seen.append(read_block(reference, plan))
+        silent.settimeout(0.0)
+        asked = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                asked += 1
+    assert asked == 2
+    assert [read.tier for read in seen] == ["wal"] * 4
+    assert [[(f.tier, f.kind) for f in read.failures] for read in seen] == [[("agent", "unreachable")]] * 4
+    assert ["was silent" in read.failures[0].detail for read in seen] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
