@@ -1,4 +1,4 @@
-"""The agent's HTTP routes: blocks by range, and how it stands."""
+"""The agent's HTTP routes: blocks by range, copies that it is given, and how it stands."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Request, Response, get
-from litestar.response import Stream
+from litestar import Litestar, Request, Response, get, put
+from litestar.params import FromQuery
 
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.errors import RefusedError
+from forebay.errors import RefusedError, UsageError
 from forebay.http import application
-
-#: bytes read and sent at once
-CHUNK_BYTES = 1 << 20
+from forebay.sendfile import CHUNK_BYTES, FileResponse
+from wal.frame import MAX_FRAME
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -40,30 +38,51 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     receivers: tuple[m.ReceiverProcess, ...] = ()
 
 
-def agent_application(store: BlockStore, status: Callable[[], AgentStatus], release: str) -> Litestar:
+def agent_application(
+    store: BlockStore, status: Callable[[], AgentStatus], release: str, idle_seconds: float
+) -> Litestar:
+    """``idle_seconds``: how long a copy that comes may make no progress."""
+
     @get("/v1/blocks/{stream:str}/{block_id:str}", summary="The bytes of a block; takes one Range", tags=["tasks"])
     async def block(request: Request[Any, Any, Any]) -> Response[Any]:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
-        path = store.path(stream, block_id)
+        name = f"block {stream}/{block_id}"
         try:
-            size = (await asyncio.to_thread(path.stat)).st_size
+            descriptor, size = await asyncio.to_thread(_opened, store, stream, block_id)
         except FileNotFoundError:
-            raise RefusedError(f"block {stream}/{block_id} is not here", "not-found") from None
+            raise RefusedError(f"{name} is not here", "not-found") from None
         wanted = request.headers.get("range")
         part = parse_range(wanted, size)
         if part is None:
+            os.close(descriptor)
             refusal = m.Refusal(code="bad-request", message=f"{wanted}: the block has {size} bytes")
             return Response(refusal, status_code=416, headers={"content-range": f"bytes */{size}"})
         start, end = part
-        headers = {"accept-ranges": "bytes", "content-length": str(end - start)}
+        headers = {"accept-ranges": "bytes"}
         if is_range(wanted):
             headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
-        return Stream(
-            _chunks(path, start, end),
-            status_code=206 if is_range(wanted) else 200,
-            headers=headers,
-            media_type="application/octet-stream",
-        )
+        return FileResponse(name, descriptor, start, end, 206 if is_range(wanted) else 200, headers)
+
+    @put(
+        "/v1/blocks/{stream:str}/{block_id:str}",
+        status_code=200,
+        summary="A copy of a block, as the agents of other hosts serve it, is kept here; durable=true: it is synced first",
+        tags=["tasks", "receivers"],
+        request_max_body_size=None,  # its length is said, and room for it is found, before any of it is read
+    )
+    async def keep(request: Request[Any, Any, Any], durable: FromQuery[bool] = False) -> m.Done:
+        stream, block_id = request.path_params["stream"], request.path_params["block_id"]
+        size = request.headers.get("content-length", "")
+        if not size.isdecimal() or not 0 < int(size) <= MAX_FRAME:
+            raise UsageError(f"content-length {size!r}: a copy's length is said before it, up to {MAX_FRAME} bytes")
+        copy = await asyncio.to_thread(store.give, stream, block_id, int(size))
+        try:
+            async for chunk in _chunks(request, idle_seconds):
+                await asyncio.to_thread(copy.write, chunk)
+            await asyncio.to_thread(copy.keep, durable)
+        finally:
+            await asyncio.to_thread(copy.close)
+        return m.Done()
 
     @get("/v1/health", summary="200 while it serves", tags=["people"])
     async def health() -> m.Done:
@@ -73,7 +92,7 @@ def agent_application(store: BlockStore, status: Callable[[], AgentStatus], rele
     async def get_status() -> AgentStatus:
         return await asyncio.to_thread(status)
 
-    return application("Forebay executor agent", release, [block, health, get_status])
+    return application("Forebay executor agent", release, [block, keep, health, get_status])
 
 
 def is_range(header: str | None) -> bool:
@@ -96,15 +115,24 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-async def _chunks(path: Path, start: int, end: int) -> AsyncIterator[bytes]:
-    """Bytes ``[start, end)`` of ``path``, read off the event loop; a file deleted meanwhile is served to its end."""
-    descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while start < end:
-            chunk = await asyncio.to_thread(os.pread, descriptor, min(CHUNK_BYTES, end - start), start)
-            if not chunk:
-                return  # cut short since it was measured: the reader sees fewer bytes than promised
-            start += len(chunk)
-            yield chunk
-    finally:
-        os.close(descriptor)
+def _opened(store: BlockStore, stream: str, block_id: str) -> tuple[int, int]:
+    """A descriptor of the block's file, and its bytes."""
+    descriptor = store.read(stream, block_id)
+    return descriptor, os.fstat(descriptor).st_size
+
+
+async def _chunks(request: Request[Any, Any, Any], idle_seconds: float) -> AsyncIterator[bytearray]:
+    """The body, about ``CHUNK_BYTES`` at a time. Raises UsageError if nothing comes for ``idle_seconds``."""
+    parts = request.stream()
+    gathered = bytearray()
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(parts, None), idle_seconds)
+        except asyncio.TimeoutError:
+            raise UsageError(f"nothing came for {idle_seconds:g} s, and the copy is not whole") from None
+        gathered += part or b""
+        if len(gathered) >= CHUNK_BYTES or (gathered and part is None):
+            yield gathered
+            gathered = bytearray()
+        if part is None:
+            return

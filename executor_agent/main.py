@@ -63,7 +63,12 @@ class Agent:
             interval_seconds=settings.agent.heartbeat_interval,
         )
         self._open = ExitStack()
-        self._server = Server(agent_application(self.store, self.status, self._release), settings.agent.url)
+        self._server = Server(
+            agent_application(self.store, self.status, self._release, settings.agent.idle_timeout),
+            settings.agent.url,
+            idle_seconds=settings.agent.idle_timeout,
+            connections_max=settings.agent.connections_max,
+        )
 
     @property
     def url(self) -> str:

@@ -1,4 +1,5 @@
-"""A host's block directory: ``<directory>/<stream>/<block id>.block``. Receivers write there; the agent owns it."""
+"""A host's block directory: ``<directory>/<stream>/<block id>.block``. Receivers write there; the agent owns it. Beside them lie
+copies that the agent was given (``.copy``): of blocks that a task read from the WAL, or whose second copy this host keeps."""
 
 from __future__ import annotations
 
@@ -6,13 +7,23 @@ import contextlib
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from executor_agent.given_copy import GivenCopy
 from forebay.clock import Clock
-from forebay.errors import StoreError, UsageError
+from forebay.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.values import check_name
-from wal.blocks import BLOCK_SUFFIX, FREE_SHARE_MIN, TEMPORARY_SUFFIX, local_files, local_path
+from wal.blocks import (
+    BLOCK_SUFFIX,
+    COPY_SUFFIX,
+    FREE_SHARE_MIN,
+    TEMPORARY_SUFFIX,
+    given_path,
+    local_files,
+    local_path,
+)
 from wal.frame import HEADER_LENGTH, aligned, parse_header
 from wal.storage import open_storage
 
@@ -32,25 +43,34 @@ _EPOCH_FILE = "driver-epoch"
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Bytes of all files that lie in the directory; ``free_bytes``: what the quota and the filesystem still allow;
-    ``old_blocks``: some blocks, as ``<stream>/<block id>``, that have lain there for ``OLD_BLOCK_MS``.
+    ``short_bytes``: by how much they are passed. ``old_blocks``: some blocks, as ``<stream>/<block id>``, that have lain there
+    for ``OLD_BLOCK_MS``. ``copies``: those that the agent was given, named alike, the oldest first.
     """
 
     blocks: int
     used_bytes: int
     free_bytes: int
     old_blocks: tuple[str, ...] = ()
+    short_bytes: int = 0
+    copies: tuple[str, ...] = ()
 
 
 class BlockStore:
-    """The blocks of one host. Thread-safe. Constructing does no I/O; :meth:`open` does."""
+    """The blocks of one host. Thread-safe. Constructing does no I/O; :meth:`open` does.
 
-    def __init__(self, directory: str | Path, quota_bytes: int, clock: Clock) -> None:
+    ``gives_up_copies``: whether the WAL holds what the agent was given, so that it may go for lack of room, the oldest first.
+    What a receiver wrote goes by the driver's word alone: only that one knows what the WAL holds.
+    """
+
+    def __init__(self, directory: str | Path, quota_bytes: int, clock: Clock, gives_up_copies: bool = True) -> None:
         self.directory = Path(directory).absolute()
         self._quota_bytes = quota_bytes
         self._clock = clock
-        self._lock = threading.Lock()
+        self._gives_up_copies = gives_up_copies
+        self._lock = threading.RLock()
         self._usage: Usage | None = None
         self._counted_at = 0.0
+        self._promised_bytes = 0  # of copies that are being written
 
     def open(self) -> list[str]:
         """Makes the directory if it is missing and drops what a crash left: torn blocks, old temporary files.
@@ -84,7 +104,7 @@ class BlockStore:
         if path.suffix == TEMPORARY_SUFFIX:
             age_ms = self._clock.wall_ms() - status.st_mtime_ns // 1_000_000
             return "never finished" if age_ms >= TEMPORARY_AGE_MS_MIN else None
-        if path.suffix != BLOCK_SUFFIX:
+        if path.suffix not in (BLOCK_SUFFIX, COPY_SUFFIX):
             return None
         with path.open("rb") as file:
             header = parse_header(file.read(HEADER_LENGTH))
@@ -95,12 +115,31 @@ class BlockStore:
         return None
 
     def path(self, stream: str, block_id: str) -> Path:
-        """Where that block lies, if it is here. Raises ValueError for a name that could lead elsewhere."""
+        """Where that block lies, if a receiver wrote it here. Raises ValueError for a name that could lead elsewhere."""
         return local_path(self.directory, stream, block_id)
 
+    def read(self, stream: str, block_id: str) -> int:
+        """A descriptor of that block's file, for whoever closes it: what is deleted later can still be read from it.
+
+        Raises FileNotFoundError, ValueError as :meth:`path`, StoreError.
+        """
+        try:
+            try:
+                return os.open(self.path(stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return os.open(given_path(self.directory, stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"block {stream}/{block_id} can't be opened: {error.strerror}") from None
+
     def delete(self, stream: str, block_id: str) -> bool:
-        """Deletes a block; whether it was there. Can be repeated. Raises ValueError as :meth:`path`, StoreError."""
-        path = self.path(stream, block_id)
+        """Deletes a block and any copy of it; whether one was there. Can be repeated. Raises ValueError as :meth:`path`,
+        StoreError."""
+        deleted = self._delete(self.path(stream, block_id))
+        return self._delete(given_path(self.directory, stream, block_id)) or deleted
+
+    def _delete(self, path: Path) -> bool:
         try:
             size = path.stat().st_size
             path.unlink()
@@ -108,18 +147,21 @@ class BlockStore:
             return False
         except OSError as error:
             raise StoreError(f"{path} can't be deleted: {error.strerror}") from None
+        self._changed(-1, -size)
+        return True
+
+    def _changed(self, blocks: int, size_bytes: int) -> None:
         with self._lock:
             if self._usage is not None:
                 self._usage = replace(
                     self._usage,
-                    blocks=self._usage.blocks - 1,
-                    used_bytes=self._usage.used_bytes - size,
-                    free_bytes=self._usage.free_bytes + size,
+                    blocks=self._usage.blocks + blocks,
+                    used_bytes=self._usage.used_bytes + size_bytes,
+                    free_bytes=max(0, self._usage.free_bytes - size_bytes),
                 )
-        return True
 
     def usage(self) -> Usage:
-        """How full the directory is: counted at most every ``COUNT_SECONDS``, deletions in between taken off."""
+        """How full the directory is: counted at most every ``COUNT_SECONDS``, changes of the agent's own in between added."""
         now = self._clock.monotonic()
         with self._lock:
             if self._usage is None or now - self._counted_at >= COUNT_SECONDS:
@@ -130,18 +172,79 @@ class BlockStore:
     def _count(self) -> Usage:
         blocks = used = 0
         old: list[str] = []
+        copies: list[tuple[int, str, int]] = []
         old_before_ns = (self._clock.wall_ms() - OLD_BLOCK_MS) * 1_000_000
         for file in local_files(self.directory):
             with contextlib.suppress(FileNotFoundError):
                 status = file.stat(follow_symlinks=False)
                 used += status.st_size
-                if file.name.endswith(BLOCK_SUFFIX):
-                    blocks += 1
-                    if status.st_mtime_ns < old_before_ns and len(old) < OLD_BLOCKS_MAX:
-                        old.append(f"{Path(file.path).parent.name}/{file.name.removesuffix(BLOCK_SUFFIX)}")
+                name, suffix = os.path.splitext(file.name)
+                if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX):
+                    continue
+                name = f"{Path(file.path).parent.name}/{name}"
+                blocks += 1
+                if suffix == COPY_SUFFIX:
+                    copies.append((status.st_mtime_ns, name, status.st_size))
+                if status.st_mtime_ns < old_before_ns and len(old) < OLD_BLOCKS_MAX:
+                    old.append(name)
         system = os.statvfs(self.directory)
         spare = int((system.f_bavail - system.f_blocks * FREE_SHARE_MIN) * system.f_frsize)
-        return Usage(blocks, used, max(0, min(self._quota_bytes - used, spare)), tuple(old))
+        free = min(self._quota_bytes - used, spare)
+        copies.sort()
+        return Usage(
+            blocks, used, max(0, free - self._promised_bytes), tuple(old), max(0, -free), tuple(c[1] for c in copies)
+        )
+
+    # ---- copies that the agent is given ------------------------------------------------------------------------------
+
+    def give(self, stream: str, block_id: str, size_bytes: int) -> GivenCopy:
+        """A copy of that block is about to come, of ``size_bytes``: the room for it is kept until it is closed.
+
+        Raises OutOfSpaceError, StoreError, ValueError as :meth:`path`.
+        """
+        path = given_path(self.directory, stream, block_id)
+        with self._lock:
+            self._make_room(size_bytes)
+            self._promised_bytes += size_bytes
+            self._changed(0, size_bytes)
+        try:
+            return GivenCopy(path, stream, block_id, size_bytes, self._given)
+        except BaseException:
+            self._given(size_bytes, False)
+            raise
+
+    def _given(self, size_bytes: int, kept: bool) -> None:
+        with self._lock:
+            self._promised_bytes -= size_bytes
+            if kept:
+                self._usage = None  # counted anew: it is told of with the next heartbeat
+            else:
+                self._changed(0, -size_bytes)
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Gives copies up until ``size_bytes`` more have room. Raises OutOfSpaceError, having given none up, if all of them are
+        not enough."""
+        usage = self.usage()
+        missing = size_bytes - usage.free_bytes + usage.short_bytes
+        going: list[str] = []
+        for name in usage.copies if self._gives_up_copies else ():
+            if missing <= 0:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                missing -= given_path(self.directory, *name.split("/")).stat().st_size
+                going.append(name)
+        if missing > 0:
+            raise OutOfSpaceError(
+                f"no room for a copy of {size_bytes} bytes: {usage.used_bytes} of {self._quota_bytes} bytes used, "
+                f"{usage.free_bytes} may be written"
+            )
+        self._give_up(going)
+
+    def _give_up(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._delete(given_path(self.directory, *name.split("/")))
+        if names:
+            self._usage = None
 
     # ---- the newest driver -------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ NAMES: dict[str, str] = {
     "rebuild.after-history": "a rebuild has saved finished batches, its snapshot is not written",
     "rebuild.after-snapshot": "a rebuild's snapshot is durable, nobody was told",
     "agent.before-delete": "told to delete, not begun",
+    "agent.before-copy-kept": "a copy that the agent was given is written and checked, not in its place",
     "recovery.after-write": "blocks written anew and durable, the journal not told",
     "recovery.after-journal": "the journal says where blocks lie now, damaged segments still there",
     "recovery.after-aside": "a damaged segment copied aside, still in the log",

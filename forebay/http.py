@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,14 +19,23 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
-from forebay.errors import FencedError, ForebayError, NotTakenError, RefusedError, UnreachableError, UsageError
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    NotTakenError,
+    OutOfSpaceError,
+    RefusedError,
+    UnreachableError,
+    UsageError,
+)
+from forebay.sendfile import Protocol, Senders
 
 Answer = TypeVar("Answer")
 
 #: bytes of one request body; a report of many blocks is far below it
 BODY_LIMIT = 8_000_000
 
-_STATUS = {"bad-request": 400, "not-found": 404, "fenced": 409, "conflict": 409, "not-ready": 503}
+_STATUS = {"bad-request": 400, "not-found": 404, "fenced": 409, "conflict": 409, "not-ready": 503, "no-room": 507}
 
 
 def application(title: str, release: str, routes: Sequence[Any]) -> Litestar:
@@ -60,6 +70,8 @@ def _refusal(error: Exception) -> tuple[messages.Refusal, int]:
         refusal = messages.Refusal(code="not-ready", message=str(error), leader=error.leader)
     elif isinstance(error, (UsageError, ValueError)):
         refusal = messages.Refusal(code="bad-request", message=str(error))
+    elif isinstance(error, OutOfSpaceError):
+        refusal = messages.Refusal(code="no-room", message=str(error))
     elif isinstance(error, ForebayError):
         refusal = messages.Refusal(code="not-ready", message=str(error))
     else:
@@ -121,29 +133,45 @@ class Server:
     """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
 
     Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
+    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: more are turned away (503).
     """
 
-    def __init__(self, app: Litestar | Direct, url: str, grace_seconds: int = 5) -> None:
+    def __init__(
+        self,
+        app: Litestar | Direct,
+        url: str,
+        grace_seconds: float = 5.0,
+        idle_seconds: float = 30.0,
+        connections_max: int | None = None,
+    ) -> None:
         parts = urlsplit(url)
+        self._idle_seconds = idle_seconds
+        self._senders: Senders | None = None
         self._config = uvicorn.Config(
             app,
             host=parts.hostname or "127.0.0.1",
             port=parts.port or 0,
-            http="httptools",
+            http=cast("Any", self._protocol),
             loop="uvloop",
             log_config=None,
             access_log=False,
             log_level="warning",
             lifespan="off",
             proxy_headers=False,
-            timeout_graceful_shutdown=grace_seconds,
+            timeout_graceful_shutdown=math.ceil(grace_seconds),
+            limit_concurrency=connections_max,
         )
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self.url = ""
 
+    def _protocol(self, *args: Any, **options: Any) -> Protocol:
+        assert self._senders is not None
+        return Protocol(*args, senders=self._senders, **options)
+
     def __enter__(self) -> Server:
+        self._senders = Senders(self._idle_seconds)
         family = socket.AF_INET6 if ":" in self._config.host else socket.AF_INET
         bound = self._socket = socket.socket(family)
         try:
@@ -177,6 +205,8 @@ class Server:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
+        if self._senders is not None:
+            self._senders.close()
         if self._socket is not None:
             self._socket.close()
 

@@ -154,6 +154,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     quota: Size = Size(10_000_000_000)
     host: str | None = None  # default: this machine's name
     heartbeat_interval: Duration = Duration(1.0)
+    connections_max: int = 512  # open at once; whoever comes then is turned away
+    idle_timeout: Duration = Duration(30.0)  # a connection on which a block makes no progress for so long is given up
     labels: tuple[str, ...] = ()  # key=value, for receiver.preferred_hosts
     capacity: int = 4  # managed receivers that this host may run; 0: none
 
@@ -265,6 +267,7 @@ _MINIMA: dict[str, float] = {
     "receiver.initial_rate": 0,
     "agent.quota": 1,
     "agent.capacity": 0,
+    "agent.connections_max": 2,
     "dead_letters.records_allowed": 0,
     "driver.listener_queue": 1,
 }
@@ -285,6 +288,7 @@ _POSITIVE = (
     "driver.receiver_timeout",
     "driver.placing_interval",
     "agent.heartbeat_interval",
+    "agent.idle_timeout",
     "driver.web_hook_timeout",
 )
 

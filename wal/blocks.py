@@ -2,6 +2,7 @@
 
 A local copy is the frame of the block once more (uid 0, offset 0, index 0) as a file of its own: it checks itself. It
 is never synced: the WAL is the promise, a copy that a power cut tore fails its check and the next tier answers.
+A copy that the host's agent was given has the same bytes under another name (``COPY_SUFFIX``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from forebay.values import BlockMeta, check_name
 from wal.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind, aligned, decode_frame, encode_frame
 
 BLOCK_SUFFIX = ".block"
+#: of a copy that somebody gave to the host's agent: no receiver of this host wrote it
+COPY_SUFFIX = ".copy"
 TEMPORARY_SUFFIX = ".tmp"
 
 #: a copy is given up rather than leave less than this part of the filesystem free: the WAL may share it
@@ -91,6 +94,11 @@ def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
     return Path(directory, stream, block_id + BLOCK_SUFFIX)
 
 
+def given_path(directory: str | Path, stream: str, block_id: str) -> Path:
+    """Where a host keeps the copy of a block that its agent was given. Raises ValueError as :func:`local_path`."""
+    return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
+
+
 def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
     """Whether a copy of ``size_bytes`` may be made in a directory that holds ``used_bytes`` of its quota, on a
     filesystem of ``total_bytes`` with ``free_bytes`` left."""
@@ -148,6 +156,11 @@ def used_bytes(directory: str | Path) -> int:
     return total
 
 
+def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
+    """The bytes of a copy, as buffers. ``payload``: one bytes-like object or a sequence of them."""
+    return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
+
+
 def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
     """Writes a host's own copy of a block: to a temporary name, renamed when whole. Not synced. Can be repeated.
 
@@ -155,7 +168,7 @@ def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: Loca
     StoreError, and leaves no temporary file behind.
     """
     path = local_path(directory, meta.stream, meta.id)
-    frame = encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload)
+    frame = local_frame(meta, payload)
     if room is not None:
         room.take(sum(memoryview(part).nbytes for part in frame))
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")

@@ -59,6 +59,8 @@ REBUILD = tuple(f"rebuild.after-{step}" for step in ("marker", "claim", "blocks"
 ADOPTION = tuple(f"adoption.before-{step}" for step in ("bar", "search", "claim", "write", "report", "release"))
 #: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
 RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete")
+#: tests/executor_agent/test_given_copies.py
+GIVEN = ("agent.before-copy-kept",)
 
 #: passed by output helpers: tests/outputs/test_killed.py
 OUTPUTS = tuple(f"output.{step}" for step in ("before-write", "mid-write", "before-commit", "aside", "after-commit"))
@@ -92,7 +94,7 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *OUTPUTS]) == sorted(
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *GIVEN, *OUTPUTS]) == sorted(
         failpoints.NAMES
     )
 
