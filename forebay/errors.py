@@ -16,6 +16,10 @@
     ├── CorruptionError            bytes are not what was written: carries path, offset and reason
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
     ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
+    │   ├── OutOfRangeError        … it holds none at the range's first offset any more
+    │   ├── ShortReadError         … its log ends before the range does
+    │   ├── OvershotError          … the next record after one inside lies at the range's end or beyond it
+    │   └── HoleError              … offsets inside hold no record: compacted, or of a transaction
     ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
     ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
@@ -110,6 +114,22 @@ class NewerVersionError(ForebayError):
 
 
 class RangeNotHeldError(ForebayError):
+    pass
+
+
+class OutOfRangeError(RangeNotHeldError):
+    pass
+
+
+class ShortReadError(RangeNotHeldError):
+    pass
+
+
+class OvershotError(RangeNotHeldError):
+    pass
+
+
+class HoleError(RangeNotHeldError):
     pass
 
 

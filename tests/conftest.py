@@ -124,9 +124,7 @@ def mock_broker() -> Iterator[MockBroker]:
 def no_reader_kept() -> Iterator[None]:
     """Closes the readers of ranges that the test left open for the next one."""
     yield
-    for _, _, reader in ranges._idle:
-        reader.close()
-    ranges._idle.clear()
+    ranges.kept_readers.clear()
 
 
 _numbers = itertools.count(1)

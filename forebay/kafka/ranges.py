@@ -8,8 +8,6 @@ shows in both. No group is joined, nothing is committed, listed or created.
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +21,7 @@ from forebay.errors import RangeNotHeldError, SettingsError, UnknownTopicError, 
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.consumer import TROUBLES, record_batch
+from forebay.kafka.kept import Kept
 from forebay.kafka.options import PREFETCH_SHARE, consumer_options
 from forebay.records import RangeRows, digest, value_lengths
 from forebay.values import OffsetRange, TopicPartition
@@ -33,6 +32,7 @@ _log = logging.getLogger("forebay.kafka")
 MESSAGES_MAX = 1_000
 #: idle readers that a process keeps; each holds connections and threads
 IDLE_READERS_MAX = 2
+IDLE_READERS_SECONDS = 300.0
 #: a poll returns at the latest after this, so that a deadline is noticed
 _POLL_SECONDS = 0.02
 
@@ -52,7 +52,7 @@ def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) ->
     are made per process and used by one caller at a time. Raises RangeNotHeldError, which says of the first range that Kafka
     can't give what it holds instead; UnreachableError; SettingsError for options that this host can't use.
     """
-    kept = _take(access)
+    kept = kept_readers.take(access)
     if kept is not None:
         try:
             rows = kept.read(wanted, headers)
@@ -62,7 +62,7 @@ def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) ->
             kept.close()
             raise
         else:
-            _keep(access, kept)
+            kept_readers.keep(access, kept)
             return rows
     reader = RangeReader(access)
     try:
@@ -70,35 +70,8 @@ def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) ->
     except BaseException:
         reader.close()
         raise
-    _keep(access, reader)
+    kept_readers.keep(access, reader)
     return rows
-
-
-# ---- readers that are kept, for this process alone -------------------------------------------------------------------
-
-#: (process, access, reader). A child of a fork leaves its parent's readers here untouched: no client survives a fork, and
-#: not even its end can be asked for
-_idle: list[tuple[int, KafkaAccess, RangeReader]] = []
-_idle_lock = threading.Lock()
-
-
-def _take(access: KafkaAccess) -> RangeReader | None:
-    with _idle_lock:
-        for place, (process, kept, reader) in enumerate(_idle):
-            if process == os.getpid() and kept == access:
-                del _idle[place]
-                return reader
-    return None
-
-
-def _keep(access: KafkaAccess, reader: RangeReader) -> None:
-    with _idle_lock:
-        _idle.append((os.getpid(), access, reader))
-        own = [entry for entry in _idle if entry[0] == os.getpid()]
-        surplus = own[:-IDLE_READERS_MAX]
-        _idle[:] = [entry for entry in _idle if entry not in surplus]
-    for _, _, old in surplus:
-        old.close()
 
 
 # ---- what Kafka must prove: decisions on values alone, which the simulation runs too -----------------------------------
@@ -284,6 +257,9 @@ class RangeReader:
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
+
+
+kept_readers: Kept[RangeReader] = Kept(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
 
 
 def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:

@@ -1,0 +1,259 @@
+"""Reads offsets ``[from, until)`` of one partition exactly, for whoever has no journal to compare with.
+
+Consumers belong to no group's generation and commit nothing. One is kept for the next range that begins where it stands, so that
+what it fetched beyond a range serves the next one; it is never sought elsewhere, since already fetched records of a later
+offset would pass for a hole. After any error it is closed, and all that it had fetched is gone with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import (
+    HoleError,
+    OutOfRangeError,
+    OvershotError,
+    RangeNotHeldError,
+    SettingsError,
+    ShortReadError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.consumer import TROUBLES, record_batch
+from forebay.kafka.kept import Kept
+from forebay.kafka.options import PREFETCH_SHARE, consumer_options
+from forebay.kafka.spans import Span
+from forebay.records import RangeRows, block_rows, to_dataframe
+from forebay.values import TopicPartition
+
+_log = logging.getLogger("forebay.kafka")
+
+#: messages of one poll, and so of one record batch
+MESSAGES_MAX = 4_096
+#: a poll returns at the latest after this, so that a limit is noticed
+_POLL_SECONDS = 0.02
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How ranges are read. Can be pickled.
+
+    ``headers``: whether rows have them. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional
+    topics; otherwise that is an error. ``range_seconds_max``: a range that is not read after this is given up (None: no limit;
+    that a broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
+    range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``.
+    """
+
+    headers: bool = False
+    allow_holes: bool = False
+    range_seconds_max: float | None = None
+    keep: bool = True
+    kept_max: int = 4
+    idle_seconds_max: float = 300.0
+
+
+def read_range(
+    access: KafkaAccess, range_: Span, reading: Reading, *, fresh: bool = False, clock: Clock | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of ``range_`` in offset order, as ``DATAFRAME_SCHEMA(reading.headers)``; nothing for an empty range.
+
+    ``access.options`` with ``isolation.level`` say what counts as a record. ``fresh``: by a consumer that fetched nothing yet,
+    as a task that is tried again should. May be called from any thread and after a fork. Connections that break, and leaders that
+    change, are waited for within ``access.timeout_seconds``.
+
+    Raises OutOfRangeError, ShortReadError, HoleError, OvershotError, or RangeNotHeldError itself for a topic that is gone or
+    another one, all with both ends of the range; UnreachableError; SettingsError. Rows before an error are right.
+    """
+    if not range_.size:
+        return
+    key = (access, range_.tp, range_.topic_id, reading.headers)
+    pool = _pool(reading)
+    reader = None
+    if not fresh and reading.keep:
+        reader = pool.take(key, lambda kept: kept.position == range_.from_offset)
+    if reader is None:
+        reader = PartitionReader(access, range_.tp, range_.from_offset, clock or SystemClock())
+    try:
+        yield from reader.read(range_, reading)
+    except BaseException:  # also of whoever does not read it to its end
+        reader.close()
+        raise
+    if reading.keep:
+        pool.keep(key, reader)
+    else:
+        reader.close()
+
+
+def forget_consumers() -> None:
+    """Closes what this process keeps."""
+    for pool in _pools.values():
+        pool.clear()
+
+
+class PartitionReader:
+    """A consumer that stands at ``position`` of one partition. Not for two threads at once; after an error of :meth:`read` it may
+    only be closed."""
+
+    def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, clock: Clock) -> None:
+        """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
+        self.position = position
+        self._access = access
+        self._tp = tp
+        self._clock = clock
+        self._last_error = ""
+        self._ahead: list[Message] = []  # polled, and beyond what was asked for
+        self._admin: KafkaAdmin | None = None
+        options = consumer_options(
+            access.options,
+            group=access.group,
+            memory_bytes=int(access.prefetch_bytes / PREFETCH_SHARE),
+            client_id="forebay-task",
+        )
+        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
+        try:
+            self._consumer = Consumer({**options, "error_cb": self._on_error}, logger=_log)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
+
+    def close(self) -> None:
+        self._consumer.close()
+        if self._admin is not None:
+            self._admin.close()
+
+    def read(self, range_: Span, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """As :func:`read_range`; ``range_`` begins at ``position``."""
+        assert range_.from_offset == self.position
+        began = self._clock.monotonic()
+        if range_.topic_id:
+            self._check_topic(range_)
+        heard, rows = began, 0
+        while self.position < range_.until_offset:
+            before = self.position
+            messages = self._poll(range_.until_offset - self.position)
+            records = self._records(messages, range_, reading)
+            now = self._clock.monotonic()
+            if records:
+                rows += len(records)
+                source = RangeRows(self._tp, [record_batch(records, reading.headers)])
+                for batch in block_rows(source, reading.headers):
+                    yield to_dataframe(batch, self._tp.topic, reading.headers)
+            if self.position > before:
+                heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
+            elif now - heard > self._access.timeout_seconds:
+                raise self._unreachable(f"gave nothing of {range_} from {before} on for {now - heard:.1f} s")
+            if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
+                raise self._unreachable(f"gave {range_} up to {self.position} alone within {now - began:.1f} s")
+        if range_.topic_id:
+            self._check_topic(range_)  # what was read meanwhile is of this topic only if it is still the same one
+        if range_.records is not None and rows != range_.records:
+            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
+
+    def _poll(self, wanted: int) -> list[Message]:
+        if self._ahead:
+            messages, self._ahead = self._ahead, []
+            return messages
+        try:
+            # never more than could be wanted, so that what is further ahead stays with the client, whose memory is bounded
+            return self._consumer.consume(min(wanted, MESSAGES_MAX), _POLL_SECONDS)
+        except KafkaException as error:
+            raise self._unreachable(error.args[0].str()) from None
+
+    def _records(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+        """Those of the range, in order; ``position`` moves behind the last one, or to the end of the range."""
+        records: list[Message] = []
+        for place, message in enumerate(messages):
+            error = message.error()
+            if error is not None:
+                self._hear(error, message, range_, reading)
+                continue
+            offset = message.offset() or 0
+            if offset >= range_.until_offset:
+                self._skip_to(range_.until_offset, offset, range_, reading)
+                self._ahead = messages[place:]
+                break
+            self._skip_to(offset, offset, range_, reading)
+            records.append(message)
+            self.position = offset + 1
+        return records
+
+    def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
+        """``found``: the next offset that Kafka gave."""
+        if position > self.position and not reading.allow_holes:
+            words = f"{range_}: from offset {self.position} on the next record is {found}"
+            if found >= range_.until_offset:
+                raise OvershotError(
+                    f"{words}, not inside the range: what lies between was compacted or is of a transaction; allow holes, "
+                    "or let the range end at a record"
+                )
+            raise HoleError(
+                f"{words}: what lies between was compacted or is of a transaction; allow holes to read over it"
+            )
+        self.position = position
+
+    def _hear(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._end(message.offset() or 0, range_, reading)
+        elif code in TROUBLES:
+            raise self._trouble(TROUBLES[code], error, range_)
+        else:
+            self._last_error = error.str()
+
+    def _end(self, end: int, range_: Span, reading: Reading) -> None:
+        """The client came to the log's end, which may be an old one: only its leader can say that there is no more."""
+        if end < range_.until_offset:
+            held = self._ask().ends([self._tp])[self._tp]
+            if held < range_.until_offset:
+                raise ShortReadError(f"{range_}: Kafka's log ends at offset {held}{self._of_transactions()}")
+            return
+        self._skip_to(range_.until_offset, end, range_, reading)
+
+    def _of_transactions(self) -> str:
+        committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
+        return " (what open transactions hold is not counted)" if committed else ""
+
+    def _trouble(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
+        try:
+            low, high = self._ask().watermarks([self._tp])[self._tp]
+        except UnknownTopicError as gone:
+            return RangeNotHeldError(f"{range_}: {gone}")
+        words = f"{range_}: at offset {self.position} Kafka says: {error.str()}; it holds offsets {low} to {high}"
+        return OutOfRangeError(words) if kind == "out-of-range" else RangeNotHeldError(words)
+
+    def _check_topic(self, range_: Span) -> None:
+        found = self._ask().topic_ids([range_.topic])[range_.topic]
+        if found != range_.topic_id:
+            now = f"now has the id {found}" if found else "is not there, or the broker tells no topic ids"
+            raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
+
+    def _ask(self) -> KafkaAdmin:
+        if self._admin is None:
+            self._admin = KafkaAdmin(
+                self._access.options, timeout_seconds=self._access.timeout_seconds, client_id="forebay-task-admin"
+            )
+        return self._admin
+
+    def _unreachable(self, words: str) -> UnreachableError:
+        address = self._access.options.get("bootstrap.servers", "")
+        return UnreachableError(f"Kafka at {address}: {words} {self._last_error and f'({self._last_error})'}".rstrip())
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+
+#: (most, idle seconds) → what is kept so
+_pools: dict[tuple[int, float], Kept[PartitionReader]] = {}
+
+
+def _pool(reading: Reading) -> Kept[PartitionReader]:
+    bounds = (reading.kept_max, reading.idle_seconds_max)
+    return _pools.setdefault(bounds, Kept(*bounds))

@@ -1,0 +1,105 @@
+"""How much is read, and in how many tasks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import UsageError
+from forebay.kafka.planning import PartitionRates, is_enough, limit_by_rates, share_by_lag, spans, split_ranges
+from forebay.kafka.spans import Span
+from forebay.values import TopicPartition
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+
+
+def sizes(ranges: list[Span]) -> list[tuple[int, int]]:
+    return [(range_.partition, range_.size) for range_ in ranges]
+
+
+def test_empty_ranges_are_skipped_and_the_rest_is_left_alone_where_nothing_is_asked() -> None:
+    assert sizes(split_ranges([Span("t", 0, 5, 5), Span("t", 1, 5, 9)])) == [(1, 4)]
+
+
+#: sizes, min_partitions, max_records → sizes: the answers of Spark's KafkaOffsetRangeCalculator
+SPARK = [
+    ([10, 10], 1, None, [10, 10]),
+    ([1, 1], 3, None, [1, 1]),  # nothing to cut
+    ([100], 3, None, [33, 33, 34]),
+    ([10, 90], 2, None, [10, 90]),
+    ([10, 90], 4, None, [10, 30, 30, 30]),
+    ([1, 1, 998], 4, None, [1, 1, 499, 499]),
+    ([2, 8], 3, None, [2, 4, 4]),
+    ([4], None, 3, [2, 2]),
+    ([7, 2], None, 3, [2, 2, 3, 2]),
+    ([100], 3, 10, [10] * 10),
+    ([10], 20, None, [1] * 10),  # no part is empty
+]
+
+
+@pytest.mark.parametrize(("given", "least", "most", "found"), SPARK)
+def test_ranges_are_cut_as_sparks_calculator_cuts_them(
+    given: list[int], least: int | None, most: int | None, found: list[int]
+) -> None:
+    ranges = [Span("t", number, 7, 7 + size) for number, size in enumerate(given)]
+    assert [size for _, size in sizes(split_ranges(ranges, least, most))] == found
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=8),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 500),
+)
+def test_parts_touch_and_cover_what_was_cut(given: list[tuple[int, int]], least: int | None, most: int | None) -> None:
+    """INV-2 for whoever reads them: no offset twice, none left out."""
+    ranges = [Span("t", number, begin, begin + size) for number, (begin, size) in enumerate(given)]
+    parts = split_ranges(ranges, least, most)
+    for range_ in ranges:
+        own = [part for part in parts if part.partition == range_.partition]
+        ends = [range_.from_offset, *(part.until_offset for part in own)]
+        assert [part.from_offset for part in own] == ends[:-1]
+        assert ends[-1] == range_.until_offset
+        assert all(part.size for part in own)
+        assert most is None or all(part.size <= most for part in own)
+
+
+def test_a_limit_is_shared_by_lag_and_starves_nobody() -> None:
+    begin, end = {A: 0, B: 100, C: 7}, {A: 900, B: 200, C: 8}
+    assert share_by_lag(begin, end, 100) == {A: 89, B: 109, C: 8}  # 1001 wait: 89.9, 9.99, 0.1
+    assert share_by_lag(begin, end, 5000) == end
+    assert share_by_lag(end, end, 5) == end
+    assert share_by_lag({A: 900}, {A: 800}, 5) == {A: 800}  # the end went back: whoever asked must see it
+
+
+def test_a_trigger_waits_for_enough_offsets_but_not_for_ever() -> None:
+    assert not is_enough({A: 0}, {A: 9}, 10, 1.0, 2.0)
+    assert is_enough({A: 0}, {A: 10}, 10, 1.0, 2.0)
+    assert is_enough({A: 0}, {A: 0}, 10, 2.0, 2.0)
+
+
+def test_rates_bound_a_batch_by_partition_and_what_was_learned_is_shared_by_lag() -> None:
+    begin, end = {A: 0, B: 0, C: 0}, {A: 600, B: 300, C: 100}
+    none, most, least = PartitionRates(), PartitionRates(50.0), PartitionRates(50.0, 70)
+    assert limit_by_rates(begin, end, none, 0, 1) == end
+    assert limit_by_rates(begin, end, none, 100, 1) == {A: 60, B: 30, C: 10}
+    assert limit_by_rates(begin, end, most, 100, 1) == {A: 50, B: 30, C: 10}
+    assert limit_by_rates(begin, end, most, 0, 2) == {A: 100, B: 100, C: 100}
+    assert limit_by_rates(begin, end, least, 100, 1) == {A: 70, B: 70, C: 70}
+    assert limit_by_rates(begin, end, none, 1, 0.5) == {A: 1, B: 1, C: 1}
+    assert limit_by_rates(end, end, most, 100, 1) == end
+
+
+def test_what_lies_between_begins_at_its_end_where_no_beginning_is_known() -> None:
+    assert spans({A: 1}, {B: 9, A: 4}, {"t": "id"}) == [Span("t", 0, 1, 4, "id"), Span("t", 1, 9, 9, "id")]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [(5, 4, r"t/0\[5, 4\): from 5 lies beyond until 4"), (-1, 4, "offsets begin at 0")],
+)
+def test_a_range_that_cant_be_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Span("t", 0, begin, end)
+    with pytest.raises(UsageError, match="min_partitions 0"):
+        split_ranges([], 0)

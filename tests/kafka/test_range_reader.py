@@ -1,0 +1,277 @@
+"""Reading ``[from, until)`` exactly, from a real Kafka: every record, or an error that names both ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+
+from forebay.clock import ManualClock
+from forebay.errors import (
+    HoleError,
+    OutOfRangeError,
+    OvershotError,
+    RangeNotHeldError,
+    ShortReadError,
+    UnreachableError,
+)
+from forebay.kafka import range_reader
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.kept import Kept
+from forebay.kafka.range_reader import PartitionReader, Reading, read_range
+from forebay.kafka.spans import Span
+from forebay.values import TopicPartition
+from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.kafka
+
+PLAIN, HOLES = Reading(), Reading(allow_holes=True)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    range_reader.forget_consumers()
+
+
+@pytest.fixture
+def access(kafka_broker: KafkaBroker) -> KafkaAccess:
+    return KafkaAccess(kafka_broker.options, "forebay-executor-g")
+
+
+@pytest.fixture
+def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartition:
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 1)
+    return TopicPartition(topic, 0)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the consumers that were made began."""
+    positions: list[int] = []
+    real = PartitionReader.__init__
+
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, clock: object) -> None:
+        positions.append(position)
+        real(self, access, tp, position, clock)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionReader, "__init__", noted)
+    return positions
+
+
+def span(tp: TopicPartition, begin: int, end: int, topic_id: str = "") -> Span:
+    return Span(tp.topic, tp.partition, begin, end, topic_id)
+
+
+def offsets(access: KafkaAccess, range_: Span, reading: Reading = PLAIN, **more: bool) -> list[int]:
+    return [
+        offset
+        for batch in read_range(access, range_, reading, **more)  # type: ignore[arg-type]
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+def transaction(options: Mapping[str, str], tp: TopicPartition, count: int, outcome: str) -> None:
+    """``count`` records and one marker; ``outcome`` "": left open."""
+    producer = Producer({**options, "transactional.id": f"{tp.topic}-{outcome}"})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    for number in range(count):
+        producer.produce(tp.topic, b"t%d" % number, partition=tp.partition)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    if outcome:
+        getattr(producer, f"{outcome}_transaction")(PATIENCE_SECONDS)
+
+
+def test_a_range_is_read_with_the_columns_of_sparks_kafka_source(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 3)
+    (batch,) = read_range(access, span(tp, 1, 3), Reading(headers=True))
+    assert batch.to_pylist()[0] | {"timestamp": 0} == {
+        "key": b"k1", "value": b"value 1", "topic": tp.topic, "partition": 0, "offset": 1, "timestamp": 0,
+        "timestampType": 0, "headers": [{"key": "n", "value": b"1"}],
+    }  # fmt: skip
+    assert [row["offset"] for row in batch.to_pylist()] == [1, 2]
+    assert offsets(access, span(tp, 2, 2)) == []
+
+
+def test_what_was_fetched_beyond_a_range_serves_the_next_one(
+    access: KafkaAccess, tp: TopicPartition, made: list[int]
+) -> None:
+    produce(access.options, tp, 9_000)
+    assert offsets(access, span(tp, 0, 5_000)) == list(range(5_000))
+    assert offsets(access, span(tp, 5_000, 5_001)) == [5_000]
+    assert offsets(access, span(tp, 5_001, 9_000)) == list(range(5_001, 9_000))
+    produce(access.options, tp, 10)  # it has told the end at 9000 meanwhile
+    assert offsets(access, span(tp, 9_000, 9_010)) == list(range(9_000, 9_010))
+    assert made == [0]
+
+
+def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_same_parameters(
+    access: KafkaAccess, tp: TopicPartition, made: list[int]
+) -> None:
+    produce(access.options, tp, 40)
+    for begin, end, reading, who, fresh in (
+        (0, 10, PLAIN, access, False),
+        (20, 30, PLAIN, access, False),  # not where it stands
+        (10, 20, PLAIN, access, True),  # a task that is tried again
+        (10, 20, PLAIN, msgspec.structs.replace(access, group="another"), False),
+        (10, 20, Reading(keep=False), access, False),
+        (30, 40, Reading(headers=True), access, False),
+        (30, 40, PLAIN, access, False),  # by the one that read from 20
+    ):
+        assert offsets(who, span(tp, begin, end), reading, fresh=fresh) == list(range(begin, end))
+    assert made == [0, 20, 10, 10, 10, 30]
+
+
+def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: TopicPartition) -> None:
+    """INV-6."""
+    clock, closed = ManualClock(), list[str]()
+
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    kept: Kept[Client] = Kept(2, 60.0, clock)
+    for name in "abc":
+        kept.keep("k", Client(name))
+    assert closed == ["a"]
+    assert kept.take("other") is None
+    newest = kept.take("k")
+    assert newest is not None
+    assert newest.name == "c"
+    clock.advance(59)
+    kept.keep("k", newest)
+    clock.advance(1)
+    kept.sweep()
+    assert closed == ["a", "b"]
+    assert len(kept) == 1
+    kept.clear()
+    assert closed == ["a", "b", "c"]
+
+
+def test_a_range_that_is_not_read_to_its_end_leaves_no_consumer_behind(
+    access: KafkaAccess, tp: TopicPartition, made: list[int]
+) -> None:
+    produce(access.options, tp, 9_000)
+    reading = read_range(access, span(tp, 0, 9_000), PLAIN)
+    next(reading)
+    reading.close()  # type: ignore[attr-defined]
+    assert not any(len(pool) for pool in range_reader._pools.values())
+
+
+def test_what_kafka_has_dropped_is_out_of_range_and_the_consumer_is_thrown_away(
+    access: KafkaAccess, tp: TopicPartition
+) -> None:
+    produce(access.options, tp, 100)
+    with KafkaAdmin(access.options) as admin:
+        admin.delete_records({tp: 40})
+    for reading in (PLAIN, HOLES):  # what is lost is no hole
+        with pytest.raises(OutOfRangeError, match=r"\[30, 60\): at offset 30 .* it holds offsets 40 to 100"):
+            offsets(access, span(tp, 30, 60), reading)
+    with pytest.raises(OutOfRangeError, match=r"\[200, 300\).* it holds offsets 40 to 100"):
+        offsets(access, span(tp, 200, 300))
+    assert not any(len(pool) for pool in range_reader._pools.values())
+    assert offsets(access, span(tp, 40, 100)) == list(range(40, 100))
+
+
+def test_a_log_that_ends_before_the_range_is_a_short_read_told_at_once(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 10)
+    with pytest.raises(ShortReadError, match=r"\[4, 12\): Kafka's log ends at offset 10"):
+        offsets(access, span(tp, 4, 12))
+
+
+def test_markers_and_aborted_records_are_holes_that_must_be_allowed(access: KafkaAccess, tp: TopicPartition) -> None:
+    """Offsets: 0–4 records, 5–7 aborted, 8 its marker, 9–10 committed, 11 its marker, 12–13 records."""
+    produce(access.options, tp, 5)
+    transaction(access.options, tp, 3, "abort")
+    transaction(access.options, tp, 2, "commit")
+    produce(access.options, tp, 2)
+    everything = span(tp, 0, 14)
+    assert offsets(access, everything, HOLES) == [0, 1, 2, 3, 4, 9, 10, 12, 13]
+    assert offsets(access, span(tp, 5, 9), HOLES) == []
+    assert offsets(access, span(tp, 9, 12), HOLES) == [9, 10]
+    with pytest.raises(HoleError, match=r"\[0, 14\): from offset 5 on the next record is 9"):
+        offsets(access, everything)
+    with pytest.raises(OvershotError, match=r"\[0, 7\): from offset 5 on the next record is 9, not inside the range"):
+        offsets(access, span(tp, 0, 7))
+    uncommitted = msgspec.structs.replace(access, options={**access.options, "isolation.level": "read_uncommitted"})
+    assert offsets(uncommitted, everything, HOLES) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13]
+
+
+def test_an_open_transaction_ends_the_log_for_whoever_reads_committed_records(
+    access: KafkaAccess, tp: TopicPartition
+) -> None:
+    produce(access.options, tp, 2)
+    transaction(access.options, tp, 3, "")
+    with pytest.raises(ShortReadError, match=r"ends at offset 2 .what open transactions hold is not counted"):
+        offsets(access, span(tp, 0, 5))
+
+
+def test_a_topic_that_was_created_again_is_told_by_its_id(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 4)
+    with KafkaAdmin(access.options) as admin:
+        (topic_id,) = admin.topic_ids([tp.topic]).values()
+        assert offsets(access, span(tp, 0, 2, topic_id)) == [0, 1]
+        admin.delete_topic(tp.topic)
+        with pytest.raises(RangeNotHeldError, match=rf"{tp.topic}/0\[2, 4\)"):  # by the consumer that had fetched them
+            offsets(access, span(tp, 2, 4, topic_id))
+
+
+def test_a_broker_that_is_silent_is_given_up_with_the_range(access: KafkaAccess, tp: TopicPartition) -> None:
+    """INV-6. A poll that returns early is no end, and is no progress either."""
+    produce(access.options, tp, 3)
+    clock = ManualClock()
+    reader = PartitionReader(access, tp, 0, clock)
+    real, polls = reader._consumer, iter([1, 0, 1, 0, 0, 0, 0, 0])
+
+    class Halting:
+        def consume(self, count: int, timeout: float) -> list[object]:
+            if not next(polls):
+                clock.advance(8)
+                return []
+            found: list[object] = []
+            while not found:
+                found = real.consume(1, PATIENCE_SECONDS)
+            return found
+
+    reader._consumer = Halting()  # type: ignore[assignment]
+    with pytest.raises(UnreachableError, match=r"gave nothing of .*/0\[0, 3\) from 2 on for 24.0 s"):
+        list(reader.read(span(tp, 0, 3), PLAIN))
+    reader._consumer = real
+    reader.close()
+
+
+def test_a_range_has_a_limit_of_its_own_however_slowly_it_comes(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 9_000)
+    clock = ManualClock()
+    reading = Reading(range_seconds_max=10)
+    rows = read_range(access, span(tp, 0, 9_000), reading, clock=clock)
+    next(rows)
+    clock.advance(11)
+    with pytest.raises(UnreachableError, match=r"\[0, 9000\) up to [0-9]+ alone within 11.0 s"):
+        list(rows)
+
+
+def test_a_restart_of_the_broker_is_waited_for(own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    access = KafkaAccess(own_kafka_broker.options, "g", timeout_seconds=PATIENCE_SECONDS)
+    tp = TopicPartition(topic_name(), 0)
+    own_kafka_broker.create_topic(tp.topic, 1)
+    produce(access.options, tp, 50)
+    assert offsets(access, span(tp, 0, 10)) == list(range(10))
+    own_kafka_broker.kill9()
+    found: list[int] = []
+    reading = threading.Thread(target=lambda: found.extend(offsets(access, span(tp, 10, 50), fresh=True)))
+    reading.start()
+    own_kafka_broker.start()
+    reading.join(PATIENCE_SECONDS)
+    assert found == list(range(10, 50))
