@@ -41,6 +41,8 @@ SPACE_SECONDS = 0.5
 QUEUE_LIMIT = 10_000
 #: between two looks, by one of the driver's own threads that waits for room, whether the loop still runs
 ROOM_SECONDS = 0.5
+#: a round of the deciding thread with nothing to decide
+IDLE_SECONDS = 1.0
 #: requests decided before one sync
 GROUP_LIMIT = 1_000
 
@@ -83,6 +85,7 @@ class DriverLoop:
         self._reserve_bytes = reserve_bytes
         self._look_at_space_after = 0.0  # monotonic
         self.waiting_for_space = False
+        self.came_round: Callable[[], None] = lambda: None  # the deciding thread does, at work or idle
         self.snapshot_taken: Callable[[], None] = lambda: None  # called from the deciding thread; must not block
         self.reserve_reached = False
 
@@ -138,8 +141,12 @@ class DriverLoop:
             self._failed(error)
 
     def _step(self) -> bool:
+        self.came_round()
         group: list[tuple[Request, Future[Any]]] = []
-        item = self._queue.get()
+        try:
+            item = self._queue.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            return True
         going_on = True
         while True:
             if item is None:
@@ -226,6 +233,7 @@ class DriverLoop:
                 if not self.waiting_for_space:
                     log.error("the journal waits for space, nothing is answered until there is: %s", error)
                 self.waiting_for_space = True
+                self.came_round()
                 if self._stopping.wait(delay):
                     raise
                 delay = min(delay * 2, 5.0)

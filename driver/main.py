@@ -16,6 +16,7 @@ from driver.upstream import upstream_of
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, SettingsError
 from forebay.named import find
+from forebay.notify import Notifier
 from forebay.settings import Settings
 from forebay.signals import told_to_stop
 
@@ -45,19 +46,23 @@ def with_engine(
     standby: bool = False,
 ) -> None:
     driver: Driver
+    clock = SystemClock()
+    # before Spark's processes are started, which have nothing to say to systemd
+    notifier = Notifier.of(os.environ, clock, lambda: driver.standing(), os.getpid())
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,
         upstream_of(settings),
         engine,
         jobs,
-        SystemClock(),
+        clock,
         version("forebay"),
         take_over,
         until_caught_up,
         standby,
     )
     driver.overdue = _end_at_once
+    driver.watch, driver.came_round = notifier.watch, notifier.came_round
 
     told = told_to_stop()
 

@@ -64,6 +64,7 @@ from forebay.messages import (
     ResetRequest,
     StopRequest,
 )
+from forebay.notify import Standing
 from forebay.settings import Settings
 from forebay.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
 from wal import layout
@@ -91,6 +92,8 @@ REPLAY_ATTEMPTS = 10
 STOP_SECONDS_MAX = 86_400.0
 #: how long the summary of a stop waits for the deciding thread
 SUMMARY_SECONDS = 5.0
+#: a supervisor is told that a stop takes so long at most: a running job where nothing is drained, then the end of Spark
+LEAVE_SECONDS, CLOSE_SECONDS = 30.0, 15.0
 #: how often a standby looks at the lease, in the time that it lasts
 LOOKS_PER_LEASE = 10
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
@@ -137,6 +140,10 @@ class Driver:
         self._before = (0, 0)  # batches and records completed when this driver began
         #: called when a job goes on after the time for a drain, and what Spark did for it was cancelled
         self.overdue: Callable[[str], None] = log.error
+        #: called with the name of a loop that comes round: "http", and "decide" while it leads
+        self.came_round: Callable[[str], None] = lambda loop: None
+        #: called when a loop begins that must come round from then on
+        self.watch: Callable[[str], None] = lambda loop: None
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._stopping = threading.Event()
         self._detail = "opening the journal"
@@ -284,6 +291,8 @@ class Driver:
             settle,
             self._listeners.tell_all,
         )
+        self.watch("decide")
+        loop.came_round = lambda: self.came_round("decide")
         self._loop, self._scheduler = loop, scheduler
         self._listeners.start()
         self._closing.callback(self._listeners.stop)
@@ -381,7 +390,10 @@ class Driver:
     def _serve(self) -> None:
         self._operator = self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator"))
         app = tracker_application(self._submit, self._status, self._not_ready, self._release)
-        server = self._closing.enter_context(Server(app, self._settings.driver.url))
+        self.watch("http")
+        server = self._closing.enter_context(
+            Server(app, self._settings.driver.url, came_round=lambda: self.came_round("http"))
+        )
         self._closing.callback(lambda: self._end_lease(abandon=isinstance(self._failure, FencedError)))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
@@ -551,6 +563,17 @@ class Driver:
 
     def _wall_seconds(self) -> float:
         return self._clock.wall_ms() / 1000.0
+
+    def standing(self) -> Standing:
+        """How it stands, for a supervisor: ready when it leads, or stands by."""
+        settings = self._settings.driver
+        stopping = self._stopping.is_set() or self._drain is not None
+        seconds = settings.stop_timeout + GRACE_SECONDS if settings.stop == "drain" or self._drain else LEAVE_SECONDS
+        return Standing(
+            self._loop is not None or self._leader is not None,
+            f"{self._state}: {self._detail}" if self._detail else self._state,
+            seconds + CLOSE_SECONDS if stopping else None,
+        )
 
     # ---- what people see -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from forebay.clock import SystemClock
 from forebay.driver_client import DriverClient
 from forebay.errors import ForebayError, SettingsError
 from forebay.http import Server
+from forebay.notify import Notifier, Standing
 from forebay.settings import Settings
 from forebay.signals import told_to_stop
 from forebay.values import check_name
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: what a receiver may need beyond its own drain: the answer of a slow store
 STOP_MARGIN_SECONDS = 5.0
+#: a last heartbeat to a driver that is slow, the last requests in flight
+CLOSE_SECONDS = 15.0
 
 
 class Agent:
@@ -63,11 +66,16 @@ class Agent:
             interval_seconds=settings.agent.heartbeat_interval,
         )
         self._open = ExitStack()
+        #: called with the name of a loop that comes round: "http" or "heartbeat"
+        self.came_round: Callable[[str], None] = lambda loop: None
+        self.heartbeat.came_round = lambda: self.came_round("heartbeat")
+        self._stopping = False
         self._server = Server(
             agent_application(self.store, self.status, self._release, settings.agent.idle_timeout),
             settings.agent.url,
             idle_seconds=settings.agent.idle_timeout,
             connections_max=settings.agent.connections_max,
+            came_round=lambda: self.came_round("http"),
         )
 
     @property
@@ -90,6 +98,16 @@ class Agent:
             receivers=self.receivers.processes(),
         )
 
+    def standing(self) -> Standing:
+        """How it stands, for a supervisor: ready when the driver knows of it."""
+        silent = self.heartbeat.silent_driver
+        seconds = self._settings.receiver.drain_timeout + STOP_MARGIN_SECONDS + CLOSE_SECONDS
+        return Standing(
+            self.heartbeat.heard,
+            f"driver out of reach: {silent}" if silent else f"serves {self.store.directory}",
+            seconds if self._stopping else None,
+        )
+
     def __enter__(self) -> Agent:
         try:
             check_name("host", self._host)
@@ -110,6 +128,7 @@ class Agent:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stopping = True
         self._open.close()
 
 
@@ -126,7 +145,13 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
     """
     told = told_to_stop()
     try:
-        with Agent(settings, receiver_command) as agent:
+        # before its environment is the receivers': they have nothing to say to systemd
+        notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.standing(), os.getpid())
+        agent = Agent(settings, receiver_command)
+        for loop in ("http", "heartbeat"):
+            notifier.watch(loop)
+        agent.came_round = notifier.came_round
+        with agent:
             print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)
             os.read(told, 1)
     except ForebayError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -64,6 +65,8 @@ class Heartbeat:
         self.url = ""  # where this agent is reached: known when its server listens
         self.deleted = 0
         self.refused = 0
+        self.came_round: Callable[[], None] = lambda: None  # the thread does, also while the driver is silent
+        self.heard = False  # the driver has answered once
         self.silent_driver = "the driver has not answered yet"  # why the driver can't be reached; "" while it can
 
     @property
@@ -84,6 +87,7 @@ class Heartbeat:
     def _run(self) -> None:
         delay = self._interval_seconds
         while not self._stopping.is_set():
+            self.came_round()
             try:
                 self.beat()
             except (ForebayError, OSError, msgspec.DecodeError) as error:
@@ -96,6 +100,7 @@ class Heartbeat:
                 if self.silent_driver:
                     log.info("the driver answers, its epoch is %d", self._driver_epoch)
                 self.silent_driver = ""
+                self.heard = True
                 delay = self._interval_seconds
             self._stopping.wait(delay)
         if self._receivers.processes() and not self.silent_driver:

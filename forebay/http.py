@@ -134,6 +134,7 @@ class Server:
 
     Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
     ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: more are turned away (503).
+    ``came_round`` is called by the serving loop, ten times a second.
     """
 
     def __init__(
@@ -143,10 +144,12 @@ class Server:
         grace_seconds: float = 5.0,
         idle_seconds: float = 30.0,
         connections_max: int | None = None,
+        came_round: Callable[[], None] = lambda: None,
     ) -> None:
         parts = urlsplit(url)
         self._idle_seconds = idle_seconds
         self._senders: Senders | None = None
+        self._came_round = came_round
         self._config = uvicorn.Config(
             app,
             host=parts.hostname or "127.0.0.1",
@@ -186,11 +189,16 @@ class Server:
         host, port = bound.getsockname()[:2]
         self.url = f"http://{host}:{port}"
         started = threading.Event()
+        came_round = self._came_round
 
         class Announcing(uvicorn.Server):
             async def startup(self, sockets: Any = None) -> None:
                 await super().startup(sockets)
                 started.set()
+
+            async def on_tick(self, counter: int) -> bool:
+                came_round()
+                return await super().on_tick(counter)
 
         self._server = Announcing(self._config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]}, name="http", daemon=True)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from forebay.clock import Clock, SystemClock
 from forebay.driver_client import DriverClient
+from forebay.notify import Notifier
 from forebay.settings import Settings
 from forebay.values import check_name
 from receiver.block_store import BlockStore
@@ -63,6 +64,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     # with the store's own patience: a receiver that starts while a NameNode does must not end for it
     probe(storage, settings.stream, lambda: random.SystemRandom().getrandbits(64))
     service = compose(settings, receiver_id, source, tried_for(storage, STORE_RETRY_SECONDS), clock, host)
+    notifier = Notifier.of(os.environ, clock, service.standing, os.getpid())
+    notifier.watch("poll")
+    service.came_round = lambda: notifier.came_round("poll")
     if threading.current_thread() is threading.main_thread():
         _drain_on_signal(service)
     return service.run()

@@ -25,6 +25,7 @@ from forebay import failpoints
 from forebay.clock import Clock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble
 from forebay.errors import ForebayError, SourceError
+from forebay.notify import Standing
 from forebay.settings import Settings
 from forebay.values import TopicPartition
 from receiver import actions as act
@@ -42,6 +43,9 @@ _log = logging.getLogger("forebay.receiver")
 POLL_SECONDS_MAX = 0.1
 #: a synchronous commit holds up polling; a member that gets no answer within this is not sure to be one
 COMMIT_SECONDS_MAX = 5.0
+
+#: what may follow a drain: a step in hand of a slow store, the group left
+CLOSE_SECONDS = 15.0
 
 #: makes a store that tells the machine by the function it is given
 StoreOf = Callable[[Callable[[inp.Input], None]], BlockStore]
@@ -77,12 +81,23 @@ class ReceiverService:
         self._drain_wanted = False
         self._exit: act.Exit | None = None
         self._seen_at = 0.0
+        #: called whenever the polling thread comes round
+        self.came_round: Callable[[], None] = lambda: None
 
     # ---- from any thread ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Asks for a drain. Takes no lock, so a signal handler may call it; noticed within a poll."""
         self._drain_wanted = True
+
+    def standing(self) -> Standing:
+        """How the receiver stands, for a supervisor: ready when registered."""
+        with self._changed:
+            machine = self._machine
+            words = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
+            stopping = machine.state == "draining"
+            stop_seconds = self._settings.receiver.drain_timeout + CLOSE_SECONDS if stopping else None
+            return Standing(bool(machine.epoch), words, stop_seconds)
 
     def tell(self, event: inp.Input) -> None:
         """Lets the machine decide about ``event`` and hands out what is to be done."""
@@ -137,6 +152,7 @@ class ReceiverService:
             self._source.close()
 
     def _step(self) -> None:
+        self.came_round()
         if self._drain_wanted:
             self._drain_wanted = False
             self.tell(inp.DrainRequested())
@@ -249,6 +265,7 @@ class ReceiverService:
             self._revocation_done = False
             self.tell(inp.Revoked(tuple(partitions)))
         while True:
+            self.came_round()
             self._commit_in_callback()
             with self._changed:
                 if self._revocation_done or self._exit is not None:

@@ -348,3 +348,55 @@ def test_an_allocation_that_a_full_journal_holds_up_is_made_once(led: Led) -> No
     assert second.result(30) is None
     assert [unfinished.batch_id for unfinished in led.durable().unfinished()] == [batch]
     assert not led.durable().waiting
+
+
+def test_a_supervisor_hears_of_the_deciding_thread_while_it_is_idle_and_not_while_it_hangs() -> None:
+    idle, hung, release = threading.Event(), threading.Event(), threading.Event()
+    rounds: list[int] = []
+    led = Led()
+
+    def came_round() -> None:
+        rounds.append(1)
+        if len(rounds) >= 3:
+            idle.set()
+
+    led.loop.came_round = came_round
+    assert idle.wait(30), "nothing is asked of it, and it does not come round"
+
+    def hang() -> None:
+        before = len(rounds)
+        hung.set()
+        assert release.wait(30)
+        within.append(len(rounds) - before)
+
+    within: list[int] = []
+    led.storage.before_sync = hang
+    answer = led.loop.submit(CREATE)
+    assert hung.wait(30)
+    release.set()
+    answer.result(30)
+    led.loop.stop()
+    assert within and not any(within)
+
+
+def test_a_supervisor_hears_of_a_deciding_thread_that_waits_for_space() -> None:
+    """It waits, which is no fault: killing it would free nothing."""
+    led = Led()
+    full = True
+    waited = threading.Event()
+
+    def fail() -> None:
+        if full:
+            raise OutOfSpaceError("full")
+
+    def came_round() -> None:
+        if led.loop.waiting_for_space:
+            waited.set()
+
+    led.loop.came_round = came_round
+    led.storage.before_sync = fail
+    answer = led.loop.submit(CREATE)
+    assert waited.wait(30)
+    full = False
+    answer.result(30)
+    led.loop.stop()

@@ -396,3 +396,44 @@ def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
+
+
+def test_a_supervisor_hears_of_heartbeat_and_server_each_for_itself(
+    stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
+) -> None:
+    """A heartbeat that hangs stops the watchdog's pings, though blocks are served."""
+    rounds = {"http": 0, "heartbeat": 0}
+    news = threading.Condition()
+
+    def came_round(loop: str) -> None:
+        with news:
+            rounds[loop] += 1
+            news.notify_all()
+
+    def more(loop: str) -> None:
+        with news:
+            wanted = rounds[loop] + 3
+            assert news.wait_for(lambda: rounds[loop] >= wanted, 30), f"{loop} does not come round"
+
+    hung, release = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> bool:
+        hung.set()
+        assert release.wait(60)
+        return True
+
+    agent = Agent(settings)
+    agent.came_round = came_round
+    assert not agent.standing().ready
+    with agent:
+        more("heartbeat")
+        assert agent.standing().ready
+        agent.store.delete = hang  # type: ignore[assignment]
+        driver.say(5, delete(1, 5, three[0]))
+        assert hung.wait(30)
+        before = rounds["heartbeat"]
+        more("http")
+        assert rounds["heartbeat"] == before
+        release.set()
+        more("heartbeat")
+    assert agent.standing().stop_seconds is not None

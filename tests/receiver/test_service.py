@@ -17,8 +17,9 @@ from forebay.errors import OutOfSpaceError, StoreError
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition
 from receiver import block_store
+from receiver.inputs import Tick
 from receiver.main import compose
-from receiver.service import ReceiverService
+from receiver.service import CLOSE_SECONDS, ReceiverService
 from receiver.throttle import GATHER_SECONDS
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
@@ -388,3 +389,39 @@ def test_a_receiver_that_is_held_to_a_rate_polls_for_many_records_or_not_at_all(
     assert taken_in(tmp_path, tracker) == expected(kafka)
     assert min(of_each) >= 200 * GATHER_SECONDS
     assert max(of_each) <= 200
+
+
+def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path, tracker: FakeTracker) -> None:
+    """A poll that hangs stops the watchdog's pings, though reports and heartbeats have threads of their own."""
+    kafka = FakeKafka({P0: values(10)})
+    rounds: list[int] = []
+    within: list[int] = []
+    hung, release = threading.Event(), threading.Event()
+    poll = kafka.poll
+
+    def hang(max_records: int, timeout_seconds: float) -> Any:
+        if not hung.is_set():
+            before = len(rounds)
+            hung.set()
+            assert release.wait(30)
+            within.append(len(rounds) - before)
+        return poll(max_records, timeout_seconds)
+
+    service = compose(
+        settings_of(tmp_path, tracker.url), "r-1", kafka, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"
+    )
+    assert not service.standing().ready
+    service.came_round = lambda: rounds.append(threading.get_ident())
+    kafka.poll = hang  # type: ignore[method-assign]
+    receiver = Running(service)
+    assert hung.wait(30)
+    assert service.standing().ready
+    service.tell(Tick())  # as every other thread does
+    release.set()
+    tracker.wait_for(all_taken(tracker, kafka))
+    service.drain()
+    assert receiver.ended() == 0
+    assert within == [0]
+    assert len(set(rounds)) == 1
+    standing = service.standing()
+    assert standing.words.startswith("draining") and standing.stop_seconds == 10.0 + CLOSE_SECONDS

@@ -1,0 +1,177 @@
+"""What systemd is told: by the decisions, over a real socket, and by real services."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.clock import ManualClock
+from forebay.notify import PING_SECONDS_MAX, Notifier, Pulse, Standing, changes
+
+
+class Listening:
+    """systemd's end: a datagram socket. ``address``: what a service finds as NOTIFY_SOCKET."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "notify")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+
+    def told(self, seconds: float = 0.0) -> list[str]:
+        """The lines of the next message; [] if none comes."""
+        self._socket.settimeout(seconds)
+        try:
+            return self._socket.recv(4096).decode().splitlines()
+        except (BlockingIOError, TimeoutError):
+            return []
+
+    def until(self, line: str, seconds: float = 60.0) -> list[str]:
+        """All lines up to ``line``. Fails when it does not come."""
+        seen: list[str] = []
+        while not any(one.startswith(line) for one in seen):
+            told = self.told(seconds)
+            assert told, f"{line} did not come after {seen}"
+            seen += told
+        return seen
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Listening]:
+    found = Listening(tmp_path)
+    yield found
+    found.close()
+
+
+class Service:
+    """A notifier over a clock that the test moves."""
+
+    def __init__(self, listening: Listening, watchdog_seconds: float = 40.0) -> None:
+        self.clock = ManualClock()
+        self.standing = Standing(False, "starting")
+        self.notifier = Notifier(listening.address, watchdog_seconds, self.clock, lambda: self.standing)
+        self.notifier.watch("decide")
+        self.notifier.watch("http")
+
+    def come_round(self, *loops: str) -> None:
+        for loop in loops:
+            self.notifier.came_round(loop)
+
+
+def test_a_ping_is_due_when_all_loops_came_round_and_the_interval_has_passed() -> None:
+    pulse = Pulse(10.0)
+    pulse.watch("a")
+    pulse.watch("b")
+    assert not pulse.came_round("a", 0.0)
+    assert pulse.came_round("b", 0.0)
+    assert not pulse.came_round("a", 5.0) and not pulse.came_round("b", 5.0)
+    assert pulse.came_round("b", 10.0)
+    assert not pulse.came_round("b", 30.0), "a has hung since"
+    assert pulse.came_round("a", 31.0)
+
+
+def test_a_loop_that_begins_later_is_awaited_from_then_on() -> None:
+    pulse = Pulse(10.0)
+    pulse.watch("http")
+    assert pulse.came_round("http", 0.0)
+    pulse.watch("decide")
+    assert not pulse.came_round("http", 20.0)
+    assert pulse.came_round("decide", 20.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        (None, Standing(False, "starting"), ["STATUS=starting"]),
+        (Standing(False, "starting"), Standing(True, "running"), ["READY=1", "STATUS=running"]),
+        (Standing(True, "running"), Standing(True, "running"), []),
+        (Standing(True, "a"), Standing(True, "b\nREADY=0"), ["STATUS=b READY=0"]),
+        (
+            Standing(True, "running"),
+            Standing(True, "running", 35.0),
+            ["STOPPING=1", "EXTEND_TIMEOUT_USEC=35000000"],
+        ),
+        (Standing(True, "draining", 35.0), Standing(True, "draining", 35.0), []),
+    ],
+)
+def test_systemd_is_told_what_has_changed(before: Standing | None, now: Standing, lines: list[str]) -> None:
+    assert changes(before, now) == lines
+
+
+def test_a_service_that_starts_asks_for_more_time_and_one_that_is_ready_pings(listening: Listening) -> None:
+    service = Service(listening)
+    service.come_round("http", "decide")
+    assert listening.told() == ["STATUS=starting"]
+    assert listening.told() == ["EXTEND_TIMEOUT_USEC=60000000"]
+    service.standing = Standing(True, "running")
+    service.clock.advance(10.0)
+    service.come_round("http")
+    assert listening.told() == ["READY=1", "STATUS=running"]
+    service.come_round("decide")
+    assert listening.told() == ["WATCHDOG=1"]
+
+
+def test_a_hung_loop_stops_the_pings_though_the_others_go_on(listening: Listening) -> None:
+    service = Service(listening)
+    service.standing = Standing(True, "running")
+    service.come_round("http", "decide")
+    while listening.told():
+        pass
+    for _ in range(100):
+        service.clock.advance(1.0)
+        service.come_round("http")
+        assert listening.told() == []
+    service.come_round("decide")
+    assert listening.told() == ["WATCHDOG=1"]
+
+
+def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
+    service = Service(listening, watchdog_seconds=0.0)
+    service.standing = Standing(True, "running")
+    for _ in range(3):
+        service.clock.advance(PING_SECONDS_MAX)
+        service.come_round("http", "decide")
+    assert listening.told() == ["READY=1", "STATUS=running"]
+    assert listening.told() == []
+
+
+def test_what_was_not_heard_is_said_again(listening: Listening, tmp_path: Path) -> None:
+    service = Service(listening)
+    service.standing = Standing(True, "running")
+    listening.close()
+    Path(listening.address).unlink()
+    service.come_round("http", "decide")
+    again = Listening(tmp_path)
+    service.clock.advance(20.0)
+    service.come_round("http", "decide")
+    assert again.until("WATCHDOG") == ["READY=1", "STATUS=running", "WATCHDOG=1"]
+    again.close()
+
+
+def test_nobody_is_spoken_to_where_nobody_listens_and_child_processes_inherit_nothing() -> None:
+    asked = threading.Event()
+
+    def standing() -> Standing:
+        asked.set()
+        return Standing(True, "")
+
+    Notifier.of({}, ManualClock(), standing, 7).came_round("http")
+    assert not asked.is_set()
+    environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "7", "PATH": "/bin"}
+    Notifier.of(environment, ManualClock(), standing, 7)
+    assert environment == {"PATH": "/bin"}
+
+
+def test_a_watchdog_of_another_process_is_none_of_ours(listening: Listening) -> None:
+    environment = {"NOTIFY_SOCKET": listening.address, "WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"}
+    notifier = Notifier.of(environment, ManualClock(), lambda: Standing(True, "running"), 7)
+    notifier.watch("http")
+    notifier.came_round("http")
+    assert listening.told() == ["READY=1", "STATUS=running"]
+    assert listening.told() == []
