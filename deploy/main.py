@@ -19,6 +19,7 @@ _COMMANDS = {
     "receiver": "deploy.services",
     "up": "deploy.services",
     "demo": "deploy.demo",
+    "install": "deploy.install",
     "stop": "deploy.stop",
     "broker": "deploy.broker",
     "validate": "deploy.validation",
