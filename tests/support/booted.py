@@ -1,0 +1,150 @@
+"""A machine that systemd boots, for tests of units: this one's own files, below a layer that keeps nothing.
+
+The root is an overlay over ``/`` in a mount namespace of its own, started by ``systemd-nspawn`` with a network of its own that
+has nothing but loopback. All of it is gone when the process ends. Root is needed, and the packages systemd and
+systemd-container (``python -m tests.support.booted`` installs them).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from forebay.errors import UsageError
+from forebay.tether import tethered
+
+#: so long a test waits for what must come; never asserted on
+PATIENCE_SECONDS = 120.0
+_TICK_SECONDS = 0.1
+_PACKAGES = ("systemd", "systemd-sysv", "systemd-container")
+_BOOT = """
+set -e
+mount -t tmpfs -o mode=0755 tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+# what this machine does by the hour is none of the test's
+ln -sf /dev/null "$1/root/etc/systemd/system/timers.target"
+shift
+exec "$@"
+"""
+
+
+def require_booting(missing: Callable[[str], None]) -> None:
+    """Calls ``missing`` with the reason if no machine can be booted here."""
+    if os.geteuid() != 0:
+        missing("units are run by a systemd of the test's own, which needs root")
+    if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
+        missing("systemd-nspawn is not here: python -m tests.support.booted")
+
+
+class Booted:
+    """Entering boots, leaving kills. ``folders``: path in the machine → folder of this one, to be read there."""
+
+    def __init__(self, folder: Path, name: str, folders: Mapping[str, Path]) -> None:
+        self._folder = folder / "machine"
+        self._name = name
+        self._folders = dict(folders)
+        self._log = folder / "boot.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._init = 0
+
+    def __enter__(self) -> Booted:
+        self._folder.mkdir()
+        command = [
+            "systemd-nspawn", "--quiet", "--directory", str(self._folder / "root"), "--machine", self._name,
+            "--register=no", "--keep-unit", "--private-network", "--console=pipe",
+            *(f"--bind-ro={source}:{target}" for target, source in self._folders.items()),
+            "--boot", "systemd.unit=basic.target",
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                tethered(["unshare", "--mount", "sh", "-c", _BOOT, "boot", str(self._folder), *command]),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self.wait(self._is_up, "the machine to boot")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()  # and with it the machine
+            self._process.wait()
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        code = self._process.poll()
+        assert code is None, f"the machine did not boot ({code}): {self._log.read_text(errors='replace')[-3000:]}"
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for child in children:
+            self._init = int(child)
+            if self.run("systemctl", "is-active", "basic.target", check=False).stdout.strip() == "active":
+                return True
+        return False
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs ``command`` in the machine as its root, with nothing of this process's environment."""
+        done = subprocess.run(
+            ["nsenter", f"--target={self._init}", "--all", "--wd=/", "--", *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"},
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"{shlex.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.journal()}"
+            )
+        return done
+
+    def write(self, path: str, text: str) -> None:
+        """Writes a file of the machine as its root."""
+        self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"', "write", path, text)
+
+    def read(self, path: str) -> str:
+        return self.run("cat", path).stdout
+
+    def property(self, unit: str, name: str) -> str:
+        """What systemd says of ``unit``: ``ActiveState``, ``NRestarts``, ``StatusText``, ``Result``, …"""
+        return self.run("systemctl", "show", unit, f"--property={name}", "--value").stdout.strip()
+
+    def journal(self) -> str:
+        """The end of what the units said."""
+        command = ["nsenter", f"--target={self._init}", "--all", "--", "journalctl", "--no-pager", "--lines=120"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain for: {what}\n{self.journal()}")
+            time.sleep(_TICK_SECONDS)
+
+
+def main() -> int:
+    """Installs what is missing, where that is allowed."""
+    try:
+        if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                raise UsageError(f"units are tested with {', '.join(_PACKAGES)}: install them as root")
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, stdout=sys.stderr)
+            command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_PACKAGES]
+            subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+    except (UsageError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
