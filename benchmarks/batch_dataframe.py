@@ -21,7 +21,7 @@ from benchmarks.setup import Setup
 from benchmarks.stored_blocks import StoredBlocks, store
 from driver.batch import Batch
 from driver.spark_engine import SparkEngine
-from wal.reading import ReadPlan, read_block
+from wal.reading import BlockReference, ReadPlan, read_block
 
 RECORDS = 2_000_000
 
@@ -50,9 +50,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
 def _write_parquet(blocks: StoredBlocks, directory: Path) -> str:
     directory.mkdir()
     plan = ReadPlan(wal_url=blocks.settings.wal.url, blocks_directory=blocks.settings.agent.blocks)
-    for reference in blocks.references:
-        table = pa.Table.from_batches(read_block(reference, plan).batches)
-        pq.write_table(table, directory / f"{reference.id}.parquet")
+    for block in blocks.blocks:
+        table = pa.Table.from_batches(read_block(BlockReference.of(block), plan).batches)
+        pq.write_table(table, directory / f"{block.id}.parquet")
     return str(directory)
 
 

@@ -23,6 +23,8 @@ from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition
 Answer = TypeVar("Answer")
 
 ROWS = 1_000
+#: on which the receivers run
+HOSTS = 20
 IDLE_SECONDS = 2.0
 
 
@@ -66,13 +68,14 @@ class Receiver:
         self._topic = topic
         self._partitions = partitions
         self._name = f"r{number}"
+        self._host = f"host-{number % HOSTS}"
         self._sequence = 0
 
     async def open(self) -> None:
         """Connects, registers and claims."""
         await self._connection.open()
         register = m.RegisterRequest(
-            stream=STREAM, receiver_id=self._name, host="bench", instance_id=uuid.uuid4().hex, release="bench"
+            stream=STREAM, receiver_id=self._name, host=self._host, instance_id=uuid.uuid4().hex, release="bench"
         )
         self._epoch = (await self._connection.post("/v1/receivers/register", register, m.RegisterAnswer)).epoch
         tps = tuple(TopicPartition(self._topic, partition) for partition in self._partitions)
@@ -107,7 +110,7 @@ class Receiver:
         )  # fmt: skip
         meta = BlockMeta(
             id=block_id(self._name, self._epoch, before + 1), stream=STREAM, receiver_id=self._name,
-            epoch=self._epoch, sequence=before + 1, ranges=ranges, records=ROWS * len(ranges), created_ms=1, host="bench",
+            epoch=self._epoch, sequence=before + 1, ranges=ranges, records=ROWS * len(ranges), created_ms=1, host=self._host,
         )  # fmt: skip
         path = f"{STREAM}/blocks/{self._name}/{self._epoch:016x}/00000001.seg"
         return Block(meta, Handle(path, before * 200_000, 199_000, 7), True)

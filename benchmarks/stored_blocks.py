@@ -35,19 +35,18 @@ _EPOCH = numbered(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class StoredBlocks:
-    """``references``: as a batch names them. ``files``: the local copy of each, and where its Arrow stream begins."""
+    """``files``: the local copy of each of ``blocks``, and where its Arrow stream begins."""
 
     settings: Settings
-    references: tuple[BlockReference, ...]
+    blocks: tuple[Block, ...]
     files: tuple[tuple[str, int], ...]
     records: int
 
     @property
     def work(self) -> BatchWork:
         """All blocks as one batch, packed as the driver packs them."""
-        by_id = {reference.id: reference for reference in self.references}
-        sizes = [(reference.id, reference.handle.length) for reference in self.references]
-        tasks = tuple(tuple(by_id[name] for name in task) for task in pack(sizes, PROCESSES))
+        by_id = {block.id: BlockReference.of(block) for block in self.blocks}
+        tasks = tuple(tuple(by_id[name] for name in task) for task in pack(self.blocks, PROCESSES))
         return BatchWork(numbered(1, 1), 1, 0, False, tasks)
 
 
@@ -71,7 +70,7 @@ def store(directory: Path, records: int) -> StoredBlocks:
         lambda: 0.0,
         lambda: next(uids),
     )
-    references, files = [], []
+    blocks, files = [], []
     rows = min(BLOCK_RECORDS, records) // PARTITIONS
     for sequence in range(1, records // (rows * PARTITIONS) + 1):
         meta, payload = _block(sequence, rows)
@@ -79,11 +78,11 @@ def store(directory: Path, records: int) -> StoredBlocks:
         writer.sync()
         assert pending.handle is not None
         write_local(settings.agent.blocks, meta, payload)
-        references.append(BlockReference.of(Block(meta, pending.handle, True)))
+        blocks.append(Block(meta, pending.handle, True))
         path = local_path(settings.agent.blocks, STREAM, meta.id)
         files.append((str(path), pending.handle.length - payload.size))
     writer.close()
-    return StoredBlocks(settings, tuple(references), tuple(files), sum(r.records for b in references for r in b.ranges))
+    return StoredBlocks(settings, tuple(blocks), tuple(files), sum(block.meta.records for block in blocks))
 
 
 def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.decoding import DeadLetterPlan, Decoder
@@ -77,13 +78,15 @@ class BatchWork:
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
         """What the batch hands out, in the order of its rows: accepted losses are not among them."""
-        return tuple(
-            range_
-            for task in self.tasks
-            for reference in task
-            for range_ in reference.ranges
-            if range_.label not in self.lost
-        )
+        ranges = chain.from_iterable(reference.ranges for task in self.tasks for reference in task)
+        return tuple(range_ for range_ in ranges if range_.label not in self.lost) if self.lost else tuple(ranges)
+
+    @property
+    def records(self) -> int:
+        """How many it hands out."""
+        if self.lost:
+            return sum(range_.records for range_ in self.ranges)
+        return sum(reference.records for task in self.tasks for reference in task)
 
 
 class Rows(Protocol):
@@ -162,7 +165,7 @@ class Batch:
     @property
     def records(self) -> int:
         """How many records the batch hands out."""
-        return sum(range_.records for range_ in self._work.ranges)
+        return self._work.records
 
     @property
     def rerun(self) -> bool:

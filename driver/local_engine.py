@@ -36,13 +36,12 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
 def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
     """Where the next ``decode`` of ``work``'s output puts what it can't decode; noted in ``work.decodes``."""
     letters = settings.dead_letters
-    records = sum(range_.records for range_ in work.ranges)
     plan = DeadLetterPlan(
         run=Run(settings.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
         time_ms=work.time_ms,
         output=work.output,
         call=len(work.decodes) + 1,
-        limit=max(letters.records_allowed, int(letters.max_fraction * records)),
+        limit=max(letters.records_allowed, int(letters.max_fraction * work.records)),
         allowed=letters.records_allowed,
         fraction=letters.max_fraction,
         url=letters.url or "",

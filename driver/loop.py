@@ -205,6 +205,8 @@ class DriverLoop:
                 future.set_result(answer)
         for action in actions:
             self._perform(action)
+        if events and self._journal.snapshot_due():  # of many blocks it takes a while: nobody waits for it who need not
+            self._take_snapshot()
 
     def _look_at_space(self, now: float) -> None:
         """Whether the store is down to its reserve; asked now and then, since some stores answer by a request."""
@@ -241,8 +243,6 @@ class DriverLoop:
             log.warning("the journal has space again")
             self.waiting_for_space = False
         self._journal.check()
-        if self._journal.snapshot_due():
-            self._take_snapshot()
 
     def _take_snapshot(self) -> None:
         try:

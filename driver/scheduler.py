@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from driver.batch import BatchWork, Engine, NamedJob, Written
 from driver.batch_order import Run, following, window
@@ -281,8 +282,8 @@ class Scheduler:
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
-        references = [reference for task in work.tasks for reference in task]
-        records = sum(r.records for reference in references for r in reference.ranges)
+        references = list(chain.from_iterable(work.tasks))
+        records = sum(reference.records for reference in references)
         self.recent.append(
             TrackedBatch(
                 batch_id=work.batch_id,
@@ -307,7 +308,7 @@ def _started(work: BatchWork, now_ms: int) -> BatchStarted:
         number=work.number,
         output=work.output,
         attempt=work.attempt,
-        records=sum(range_.records for range_ in work.ranges),
+        records=work.records,
         replay=work.replay,
     )
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 
@@ -562,13 +563,19 @@ def _batch_allocated(state: State, event: ev.BatchAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
     state.batch_count += 1
-    records, waiting, batch_of, blocks = 0, state.waiting, state.batch_of, state.blocks
-    for task in event.tasks:
-        for block_id in task:
-            if waiting.pop(block_id, None) is None:
-                raise BrokenInvariant(f"batch {event.batch_id}: block {block_id} was not waiting (INV-3)")
-            batch_of[block_id] = event.batch_id
-            records += blocks[block_id].meta.records
+    block_ids = list(chain.from_iterable(event.tasks))
+    taken = dict.fromkeys(block_ids, event.batch_id)
+    if len(taken) != len(block_ids) or not taken.keys() <= state.waiting.keys():
+        wrong = next((block_id for block_id in block_ids if block_id not in state.waiting), "one that is named twice")
+        raise BrokenInvariant(f"batch {event.batch_id}: block {wrong} was not waiting (INV-3)")
+    state.batch_of.update(taken)
+    if len(taken) == len(state.waiting):  # as ever, unless batches are limited
+        records = state.index.waiting_records
+        state.waiting.clear()
+    else:
+        records = sum(block.meta.records for block in map(state.blocks.__getitem__, block_ids))
+        for block_id in block_ids:
+            del state.waiting[block_id]
     state.index.waiting_records -= records
     state.index.records[event.batch_id] = records
     state.batches[event.batch_id] = Batch(
@@ -613,12 +620,11 @@ def _advance_completed_prefix(state: State) -> None:
             return
         state.completed_number += 1
         _spare_copies(state, state.completed_number - state.window_batches)
-        reached: dict[tuple[str, int, int], int] = {}  # a batch may hold thousands of ranges of one partition
-        for block_id in following.block_ids:
-            for r in state.blocks[block_id].meta.ranges:
-                life = (r.topic, r.partition, r.life)
-                if r.until_offset > reached.get(life, 0):
-                    reached[life] = r.until_offset
+        reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
+            (r.topic, r.partition, r.life): r.until_offset
+            for block in map(state.blocks.__getitem__, following.block_ids)
+            for r in block.meta.ranges
+        }
         for (topic, number, life_number), until in reached.items():
             partition = _partition(state, topic, number)
             if life_number == partition.life.life:

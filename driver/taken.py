@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from driver.batch import BatchWork
 from driver.events import ReplayedBatch
@@ -15,8 +17,7 @@ from driver.state import Batch, State
 from forebay.values import Block
 from wal.reading import BlockReference, life_key
 
-#: topic, partition, life
-LifeOf = tuple[str, int, int]
+_HAS_HEADERS = attrgetter("meta.headers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,14 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``batches``: those that its window reaches back to, in order, and the batch itself. ``topic_ids``: of every life."""
+    """``batches``: those that its window reaches back to, in order, and the batch itself. ``topic_ids``: of every life, by its
+    ``life_key``."""
 
     stream: str
     batches: tuple[_Looked, ...]
     replay: int
     rerun: bool
-    topic_ids: Mapping[LifeOf, str]
+    topic_ids: Mapping[str, str]
 
     @classmethod
     def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> Taken:
@@ -50,15 +52,15 @@ class Taken:
                 batch.batch_id,
                 batch.number,
                 batch.time_ms,
-                tuple(tuple([blocks[block_id] for block_id in task]) for task in batch.tasks),
+                tuple(tuple(map(blocks.__getitem__, task)) for task in batch.tasks),
                 tuple(batch.lost),
                 tuple(batch.outputs),
             )
             for batch in batches
         )
         topic_ids = {
-            (partition.topic, partition.partition, life.life): life.topic_id
-            for partition in state.partitions.values()
+            f"{key}/{life.life}": life.topic_id
+            for key, partition in state.partitions.items()
             for life in partition.lives
         }
         return cls(state.stream, looked, replay, rerun, topic_ids)
@@ -66,16 +68,16 @@ class Taken:
     def work(self, epoch: int, headers: bool, concurrent_jobs: int, window_batches: int) -> Iterator[BatchWork]:
         """What the engine is given of each batch, in the order of ``batches``."""
         for batch in self.batches:
-            blocks = [block for task in batch.tasks for block in task]
+            blocks = list(chain.from_iterable(batch.tasks))
             yield BatchWork(
                 batch_id=batch.batch_id,
                 number=batch.number,
                 time_ms=batch.time_ms,
                 rerun=self.rerun,
-                tasks=tuple(tuple(BlockReference.of(block) for block in task) for task in batch.tasks),
+                tasks=tuple(tuple(map(BlockReference.of, task)) for task in batch.tasks),
                 lost=frozenset(batch.lost),
                 # also where the setting changed since: blocks with and without headers may lie in one batch
-                headers=headers or any(block.meta.headers for block in blocks),
+                headers=headers or any(map(_HAS_HEADERS, blocks)),
                 replay=self.replay,
                 topic_ids=self._topic_ids(blocks),
                 stream=self.stream,
@@ -85,12 +87,9 @@ class Taken:
                 window_batches=window_batches,
             )
 
-    def _topic_ids(self, blocks: Sequence[Block]) -> dict[str, str]:
-        """Of the lives of ``blocks``."""
-        lives: dict[LifeOf, str] = {}
-        for block in blocks:
-            for r in block.meta.ranges:
-                life = (r.topic, r.partition, r.life)
-                if life not in lives:
-                    lives[life] = life_key(r)
-        return {key: self.topic_ids.get(life, "") for life, key in lives.items()}
+    def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:
+        """Of the lives of ``blocks``. Where they are many, of all: to look through them would take longer than to send it."""
+        if len(blocks) > len(self.topic_ids):
+            return self.topic_ids
+        lives = {life_key(r) for block in blocks for r in block.meta.ranges}
+        return {life: self.topic_ids.get(life, "") for life in lives}

@@ -17,7 +17,7 @@ from driver import events as ev
 from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.batch_order import window
 from driver.history import FinishedBatch
-from driver.packing import BlockToPack, pack
+from driver.packing import pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
@@ -956,12 +956,12 @@ class Tracker:
             if self._batch_limits != UNLIMITED:
                 waiting = (state.blocks[block_id] for block_id in state.waiting)
                 count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._batch_limits)
-            blocks = itertools.islice(state.waiting, count)
+            blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
             allocated = ev.BatchAllocated(
                 batch_id=state.next_batch_id(),
                 number=state.batch_count + 1,
                 time_ms=request.time_ms,
-                tasks=pack([BlockToPack.of(state.blocks[block]) for block in blocks], max(1, request.tasks)),
+                tasks=pack(blocks, max(1, request.tasks)),
             )
             first = first or allocated.batch_id
             decided += self._applied(allocated)

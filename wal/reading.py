@@ -56,6 +56,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     id: str
     stream: str
     ranges: tuple[OffsetRange, ...]
+    records: int
     handle: Handle
     host: str
     local: bool
@@ -64,7 +65,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, block: Block) -> BlockReference:
         meta = block.meta
-        return cls(meta.id, meta.stream, meta.ranges, block.handle, meta.host, block.local, meta.headers)
+        return cls(meta.id, meta.stream, meta.ranges, meta.records, block.handle, meta.host, block.local, meta.headers)
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):

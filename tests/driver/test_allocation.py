@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.allocation import BatchLimits, longest_prefix
+from driver.events import BatchAllocated
+from driver.state import BrokenInvariant, apply
 from driver.tracker import Allocate
 from tests.support.tracked import Tracked
 
@@ -79,3 +81,32 @@ def test_without_limits_all_that_waits_is_one_batch() -> None:
     t.batch()
     assert not t.state.waiting
     assert len(t.state.unfinished()) == 1
+
+
+@pytest.mark.parametrize("tasks", [((0, 1), (1,)), ((0, 9),), ((0,), (0,))], ids=["twice", "unknown", "over tasks"])
+def test_a_batch_of_a_block_that_does_not_wait_or_is_named_twice_is_a_broken_journal(
+    tasks: tuple[tuple[int, ...], ...],
+) -> None:
+    """INV-3."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    blocks = {number: t.take_in(epoch, token, 10 * (number + 1)).id for number in range(3)}
+    named = tuple(tuple(blocks.get(number, "no such block") for number in task) for task in tasks)
+    with pytest.raises(BrokenInvariant, match="was not waiting"):
+        apply(t.state, BatchAllocated(t.state.next_batch_id(), 1, 1, named))
+    assert list(t.state.waiting) == list(blocks.values())
+    assert not t.state.batch_of
+
+
+def test_what_is_left_waiting_is_counted_and_so_is_what_each_batch_got() -> None:
+    t = Tracked(max_queued_batches=2, max_batch_records=25)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 20, 30, 35, 36):
+        t.take_in(epoch, token, until)
+    first = t.batch()
+    assert t.state.index.records == {first: 20, first + 1: 16}
+    assert t.state.index.waiting_records == 0
+    t.take_in(epoch, token, 40)
+    assert t.state.index.waiting_records == 4

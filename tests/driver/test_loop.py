@@ -110,6 +110,27 @@ def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_be
         refusal.result(30)
 
 
+def test_answers_leave_before_a_snapshot_that_is_due_is_written(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many blocks it takes a while, and what is answered is durable without it."""
+    led.loop.ask(CREATE)
+    answered = threading.Event()
+    seen: list[bool] = []
+    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    taken = threading.Event()
+    led.loop.snapshot_taken = taken.set
+    snapshot = led.journal.snapshot
+
+    def look() -> None:
+        seen.append(answered.wait(30))
+        snapshot()
+
+    monkeypatch.setattr(led.journal, "snapshot", look)
+    led.loop.submit(register("r1")).add_done_callback(lambda _: answered.set())
+    assert taken.wait(60)
+    assert seen == [True]
+    assert led.durable().receivers.keys() == {"r1"}
+
+
 def test_what_waits_during_a_sync_shares_the_next_one(led: Led) -> None:
     syncs = itertools.count()
     count = [0]

@@ -14,7 +14,7 @@ from driver.tracker import BeginReplay, Complete
 from forebay.clock import SystemClock
 from forebay.errors import FencedError
 from forebay.values import numbered
-from tests.support.tracked import Tracked
+from tests.support.tracked import TOPIC, Tracked
 
 
 def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_by_now() -> None:
@@ -30,6 +30,40 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     assert not scheduler._work(scheduler._take(t.state, batch)).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
     assert scheduler._work(scheduler._take(t.state, batch)).headers
+
+
+def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_of_all() -> None:
+    """What tells the Kafka tier whose records it reads."""
+    t = Tracked(partitions=4)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    scheduler = scheduler_of(t)
+
+    def topic_ids() -> dict[str, str]:
+        batch = t.state.batches[t.batch()]
+        found = dict(scheduler._work(scheduler._take(t.state, batch)).topic_ids)
+        t.complete(batch.batch_id)
+        return found
+
+    t.take_in(epoch, token, 5)
+    assert topic_ids() == {f"{TOPIC}/0/1": "id-1"}
+    for until in range(6, 12):
+        t.take_in(epoch, token, until)
+    assert topic_ids() == {f"{TOPIC}/{partition}/1": "id-1" for partition in range(4)}
+
+
+def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_lost() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.take_in(epoch, token, 12)
+    batch = t.state.batches[t.batch()]
+    scheduler = scheduler_of(t)
+    assert scheduler._work(scheduler._take(t.state, batch)).records == 12
+    batch.lost = (f"{TOPIC}/0[5, 12)",)
+    work = scheduler._work(scheduler._take(t.state, batch))
+    assert work.records == sum(r.records for r in work.ranges) == 5
 
 
 def scheduler_of(t: Tracked) -> Scheduler:
