@@ -223,10 +223,16 @@ class Cluster:
             log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
             log.flush()
             service.process = subprocess.Popen(
-                tethered((_COMMAND, "--config", str(self._config), *service.arguments, *more)),
+                tethered(
+                    self._on_its_host(service, (_COMMAND, "--config", str(self._config), *service.arguments, *more))
+                ),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
                 start_new_session=True,
             )  # fmt: skip
+
+    def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
+        """``command`` as one that runs where the service is to run."""
+        return command
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         process = self._services[name].process

@@ -1,0 +1,80 @@
+"""A cluster of several hosts with a real Spark and a real Kafka: where tasks read, and what lost hosts and cut lines cost.
+
+Whatever happens, each record is in exactly one batch, and the audit is clean (INV-2, INV-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing, require_kafka
+from tests.integration.test_managed_receivers import on_hosts
+from tests.integration.test_spark import await_spark
+from tests.support.flow import Flow
+from tests.support.namespaces import Network, require_namespaces
+from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+WORKERS = ("w1", "w2", "w3")
+TOPIC = "flights"
+PARTITIONS = 6
+
+
+@dataclass
+class Scene:
+    cluster: SparkHosts
+    flow: Flow
+
+    @property
+    def network(self) -> Network:
+        return self.cluster.network
+
+    def go_on(self, records: int = 300) -> None:
+        """Until so many more records are completed, of those taken in from now on."""
+        status = self.cluster.status()
+        begun = self.flow.records
+        self.cluster.await_records(max(begun, status.records_completed if status else 0) + records)
+
+    def end(self) -> None:
+        """All is completed, each record once."""
+        self.flow.stop()
+        self.cluster.await_completed(self.flow.truth.ends())
+        self.cluster.check(self.flow.truth)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    require_kafka()
+    require_namespaces(missing)
+    with (
+        Network(tmp_path, [DRIVER, KAFKA, *WORKERS], ["blocks"]) as network,
+        HostBroker(tmp_path / "kafka", network[KAFKA]) as broker,
+    ):
+        broker.create_topic(TOPIC, PARTITIONS)
+        with SparkHosts(tmp_path, network, WORKERS, broker.options, [TOPIC]) as cluster:
+            cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
+            await_spark(cluster)
+            with Flow(broker.options, TOPIC, partitions=range(PARTITIONS)) as flow:
+                yield Scene(cluster, flow)
+
+
+def test_tasks_read_what_their_host_holds_and_a_lost_host_costs_no_batch(scene: Scene) -> None:
+    cluster = scene.cluster
+    scene.go_on(1500)
+    status = cluster.status()
+    assert status is not None
+    assert status.tiers.get("local", 0) >= 0.9 * sum(status.tiers.values()), status.tiers
+
+    scene.network.cut_off("w3")
+    scene.go_on()
+    cluster.lose("w3")
+    cluster.wait(
+        lambda: on_hosts(cluster, "w1", "w1", "w2") or on_hosts(cluster, "w1", "w2", "w2"), "its receiver elsewhere"
+    )
+    scene.go_on()
+    scene.end()
