@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -16,15 +16,26 @@ from wal.reading import BlockReference
 _NO_HOSTS = ("executor_", "hdfs_cache_")
 
 
+def executor_hosts(context: SparkContext) -> frozenset[str]:
+    """The hosts that Spark has executors on now, by the names that it knows them by; the driver's among them."""
+    java: Any = context._jsc.sc()
+    return frozenset(
+        place.rpartition(":")[0] for place in java.getExecutorMemoryStatus().keySet().mkString(" ").split()
+    )
+
+
 class TaskPartitions:
     """Each of ``tasks`` is one partition, whose only row is its :class:`TaskBlocks` as bytes.
 
-    Made in the JVM, because what Python makes has no preferred locations; what is mapped over it keeps them.
+    Made in the JVM, because what Python makes has no preferred locations; what is mapped over it keeps them. Of ``hosts``
+    alone: for one without an executor Spark would wait in vain.
     """
 
-    def __init__(self, session: SparkSession, tasks: Sequence[Sequence[BlockReference]]) -> None:
+    def __init__(
+        self, session: SparkSession, tasks: Sequence[Sequence[BlockReference]], hosts: Collection[str]
+    ) -> None:
         self._session = session
-        self._scala: Any = _scala_rdd(session.sparkContext, tasks)
+        self._scala: Any = _scala_rdd(session.sparkContext, tasks, hosts)
 
     def rdd(self) -> RDD[bytes]:
         return RDD(self._scala.toJavaRDD(), self._session.sparkContext, NoOpSerializer())
@@ -36,7 +47,7 @@ class TaskPartitions:
         return DataFrame(java.createDataset(self._scala, encoders.BINARY()).toDF(), self._session)
 
 
-def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]]) -> Any:
+def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]], known: Collection[str]) -> Any:
     jvm: Any = context._jvm
 
     def sequence(items: Sequence[Any]) -> Any:
@@ -48,7 +59,8 @@ def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]])
     hosts_seen: dict[tuple[str, ...], Any] = {}
     rows = []
     for number, references in enumerate(tasks):
-        hosts = tuple(host for host in preferred_hosts(references) if not host.startswith(_NO_HOSTS))
+        preferred = preferred_hosts(references)
+        hosts = tuple(host for host in preferred if host in known and not host.startswith(_NO_HOSTS))
         if hosts not in hosts_seen:
             hosts_seen[hosts] = sequence(hosts)
         rows.append(jvm.scala.Tuple2(TaskBlocks(number, tuple(references)).encode(), hosts_seen[hosts]))

@@ -32,7 +32,7 @@ from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
-from driver.spark_blocks import TaskPartitions
+from driver.spark_blocks import TaskPartitions, executor_hosts
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
@@ -329,4 +329,5 @@ class _SparkRows:
 
     @cached_property
     def _partitions(self) -> TaskPartitions:
-        return TaskPartitions(self._session, self._work.tasks)
+        hosts = executor_hosts(self._session.sparkContext).intersection(self._plan.agent_urls)
+        return TaskPartitions(self._session, self._work.tasks, hosts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driver.spark_blocks import TaskPartitions
+from driver.spark_blocks import TaskPartitions, executor_hosts
 from driver.spark_tasks import TaskBlocks, preferred_hosts, tasks_in
 from forebay.values import Handle
 from wal.reading import BlockReference
@@ -25,17 +25,27 @@ def test_a_task_prefers_the_hosts_that_keep_the_most_of_it() -> None:
 
 
 def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
-    """A host whose name Spark would take for something else is not named: the batch would fail by it."""
-    tasks = [[reference("a", "h1")], [reference("b", "executor_1")], [reference("c", "h2"), reference("d", "h2")]]
-    partitions = TaskPartitions(spark, tasks)
+    """A host whose name Spark would take for something else is not named: the batch would fail by it. Nor is one where
+    Spark has no executor: tasks would wait for it in vain."""
+    tasks = [
+        [reference("a", "h1")],
+        [reference("b", "executor_1")],
+        [reference("c", "h2"), reference("d", "h2")],
+        [reference("e", "gone")],
+    ]
+    partitions = TaskPartitions(spark, tasks, {"h1", "h2", "h3", "executor_1"})
     scala = partitions._scala
     hosts = [[*_items(scala.preferredLocations(partition))] for partition in scala.partitions()]
-    assert hosts == [["h1"], [], ["h2"]]
+    assert hosts == [["h1"], [], ["h2"], []]
     found = [TaskBlocks.decode(data) for data in partitions.rdd().collect()]
     assert found == [TaskBlocks(number, tuple(task)) for number, task in enumerate(tasks)]
     frame = partitions.frame().mapInArrow(lambda batches: batches, "value binary")
-    assert frame.rdd.getNumPartitions() == 3
+    assert frame.rdd.getNumPartitions() == 4
     assert list(tasks_in(frame.toArrow().to_batches())) == found
+
+
+def test_the_hosts_of_executors_are_those_that_spark_names(spark: Any) -> None:
+    assert executor_hosts(spark.sparkContext) == {"127.0.0.1"}
 
 
 def _items(sequence: Any) -> list[str]:

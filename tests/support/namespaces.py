@@ -66,9 +66,11 @@ class Host:
 
 
 class Network:
-    """``with Network(folder, ["w1", "w2"], private=["blocks"]) as network:`` each folder of ``private`` (under ``folder``) is another
-    one on every host. All other files are shared, as on a network's file system. One at a time in a process. Raises
-    CalledProcessError."""
+    """``with Network(folder, ["w1", "w2"], private=["blocks"]) as network:``
+
+    Each folder of ``private`` (under ``folder``) is another one on every host; all other files are shared, as on a network's
+    file system. One at a time in a process. Raises CalledProcessError.
+    """
 
     def __init__(self, folder: Path, names: Sequence[str], private: Sequence[str] = ()) -> None:
         self._folder = folder

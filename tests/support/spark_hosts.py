@@ -76,6 +76,7 @@ class SparkHosts(Cluster):
         self.workers = tuple(workers)
         driver = network[DRIVER].address
         own: dict[str, dict[str, Any]] = {
+            "wal": {"segment_size": "200KB"},
             "driver": {
                 "url": f"http://{driver}:{_DRIVER_PORT}", "receiver_timeout": "4s", "placing_interval": "200ms",
                 "batch_interval": "500ms", "tasks_per_batch": len(workers),
@@ -125,18 +126,11 @@ class SparkHosts(Cluster):
             "SPARK_LOCAL_DIRS": str(self.folder / "spark" / host.name), "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip
         command = (_SPARK_CLASS, f"org.apache.spark.{name}", "--webui-port", "0", *arguments)
+        started = tethered(host.command(*command))
         with self.log_file(f"spark-{host.name}").open("ab") as log:
-            self._daemons.append(
-                subprocess.Popen(
-                    tethered(host.command(*command)),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=self.folder,
-                    env=environment,
-                    start_new_session=True,
-                )  # fmt: skip
-            )
+            self._daemons.append(subprocess.Popen(
+                started, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environment, start_new_session=True
+            ))  # fmt: skip
 
     def start_agent(self, host: str) -> None:
         """Starts the agent of a worker host."""
