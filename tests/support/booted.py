@@ -19,6 +19,7 @@ from types import TracebackType
 
 from forebay.errors import UsageError
 from forebay.tether import tethered
+from tests.support import debian
 
 #: so long a test waits for what must come; never asserted on
 PATIENCE_SECONDS = 120.0
@@ -134,13 +135,8 @@ def main() -> int:
     """Installs what is missing, where that is allowed."""
     try:
         if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
-            if os.geteuid() != 0 or shutil.which("apt-get") is None:
-                raise UsageError(f"units are tested with {', '.join(_PACKAGES)}: install them as root")
-            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, stdout=sys.stderr)
-            command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_PACKAGES]
-            subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
-    except (UsageError, subprocess.CalledProcessError) as error:
+            debian.install("units are tested", *_PACKAGES)
+    except UsageError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from forebay.errors import UsageError
+from tests.support import debian
 
 #: a network of its own for each process, out of those that are kept for such uses (RFC 2544)
 _NETWORK = "198.18.{}"
@@ -163,9 +167,8 @@ def require_namespaces(missing: Callable[[str], None]) -> None:
     """Calls ``missing`` with what is not there."""
     if os.geteuid() != 0:
         return missing("hosts of their own for tests need root")
-    for tool in ("ip", "unshare", "mount"):
-        if shutil.which(tool) is None:
-            return missing(f"{tool} is missing: run `make test`, or install iproute2 and util-linux")
+    if shutil.which("ip") is None:
+        return missing("ip is not here: python -m tests.support.namespaces")
     name = f"fb{os.getpid()}-try"
     try:
         _ip("netns", "add", name)
@@ -223,3 +226,18 @@ def _kill_all(namespace: str) -> None:
             except ProcessLookupError:
                 continue
         threading.Event().wait(0.02)
+
+
+def main() -> int:
+    """Installs what is missing, where that is allowed."""
+    try:
+        if shutil.which("ip") is None:
+            debian.install("hosts in namespaces are made", "iproute2")
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

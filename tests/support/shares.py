@@ -23,6 +23,7 @@ TOGETHER = {
     "tests/wal/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/deploy/test_demo.py": "demo",
+    "tests/cluster/test_hosts.py": "hosts",
 }
 #: a worker waits for about half of its time
 _WORKERS_MORE_THAN_CORES = 1

@@ -129,7 +129,8 @@ class SparkHosts(Cluster):
         started = tethered(host.command(*command))
         with self.log_file(f"spark-{host.name}").open("ab") as log:
             self._daemons.append(subprocess.Popen(
-                started, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environment, start_new_session=True
+                started, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environment,
+                start_new_session=True,
             ))  # fmt: skip
 
     def start_agent(self, host: str) -> None:
