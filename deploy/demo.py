@@ -425,7 +425,7 @@ def _watch(
     from forebay.driver_client import DriverClient
     from forebay.kafka.loader import FLIGHTS
 
-    client = DriverClient(settings.driver.all_urls, 5.0)
+    client = DriverClient.of(settings, 5.0)
     killed: list[str] = []
     deadline = time.monotonic() + LIMIT_SECONDS
     try:

@@ -217,6 +217,7 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
     """As the tasks of a batch of these blocks would read, with the agents that answer now."""
     from deploy.examination import topic_ids
     from deploy.recovery import Surroundings
+    from forebay.access import Access
     from forebay.kafka.access import KafkaAccess
     from wal.reading import ReadPlan
 
@@ -231,6 +232,7 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
         key_file=settings.wal.key_file,
         kafka=KafkaAccess.of(settings),
         topic_ids=topic_ids(state, blocks),
+        access=Access.of(settings, "operator"),
     )
 
 

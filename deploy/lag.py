@@ -136,7 +136,7 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
         raise UsageError(
             f"receiver.source = {settings.receiver.source!r}: `forebay status` shows what it tells of its end"
         )
-    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
+    client = DriverClient.of(settings, TIMEOUT_SECONDS)
     try:
         progress = client.get("/v1/lag", LagAnswer).partitions
     finally:

@@ -31,6 +31,7 @@ _COMMANDS = {
     "journal": "deploy.journal",
     "recover": "deploy.recovery",
     "dead-letters": "deploy.dead_letters",
+    "token": "deploy.token",
 }
 
 

@@ -145,7 +145,7 @@ def accept_gap(
         return FINE
     from forebay.driver_client import DriverClient
 
-    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
+    client = DriverClient.of(settings, TIMEOUT_SECONDS)
     try:
         words = fence_and_accept(client, request, fence) if fence else accept(client, request)
     finally:

@@ -84,7 +84,7 @@ def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int
     request = ResetRequest(
         topic=named[0], partition=named[1], to=target[0], value=target[1], apply=applies, cause=person(because)
     )
-    client = DriverClient(settings.driver.all_urls, settings.driver.receiver_timeout + MARGIN_SECONDS)
+    client = DriverClient.of(settings, settings.driver.receiver_timeout + MARGIN_SECONDS)
     try:
         answer = client.post("/v1/operator/reset", request, ResetAnswer)
     finally:

@@ -58,6 +58,7 @@ class Surroundings:
 
     def find_agents(self) -> None:
         """The agents that answer: those named, this host's, and those that a driver at work knows."""
+        from forebay.access import Access
         from forebay.http import Client
         from wal.reading import this_host
 
@@ -65,7 +66,7 @@ class Surroundings:
         with contextlib.suppress(ForebayError):  # stopped, as it should be: then only what is named and this host's
             urls.update({agent.host: agent.url for agent in ask(self._settings, ANSWER_SECONDS).agents})
         for host, url in {**urls, **self._named_agents}.items():
-            client = Client(url, ANSWER_SECONDS)
+            client = Client(url, ANSWER_SECONDS, Access.of(self._settings, "operator"))
             try:
                 client.request("GET", "/v1/status")
                 self.agents[host] = url
@@ -122,6 +123,7 @@ class Surroundings:
         """Where a block can be had again, in the order in which it is looked for."""
         from deploy.copies import KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
         from deploy.examination import topic_ids
+        from forebay.access import Access
         from wal.encryption import load_keys
         from wal.reading import ReadPlan
 
@@ -131,6 +133,7 @@ class Surroundings:
             storage=self._settings.storage,
             blocks_directory=self._settings.agent.blocks,
             agent_urls=self.agents,
+            access=Access.of(self._settings, "operator"),
         )
         found: list[Source] = [
             WalCopies(wal, [copy for segment in examined.segments for copy in segment.copies]),
@@ -452,7 +455,7 @@ def accept_loss(
         return FINE
     from forebay.driver_client import DriverClient
 
-    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
+    client = DriverClient.of(settings, TIMEOUT_SECONDS)
     try:
         request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels, cause=person(because))
         answer = client.post("/v1/operator/accept-loss", request, OperatorAnswer)

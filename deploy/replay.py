@@ -147,7 +147,7 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
         return FINE
     from forebay.driver_client import DriverClient
 
-    client = DriverClient(settings.driver.all_urls, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
+    client = DriverClient.of(settings, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
     try:
         request = ReplayRequest(batch=batch, time_ms=time_ms, cause=person(because))
         answer = client.post("/v1/operator/replay", request, OperatorAnswer)

@@ -23,7 +23,7 @@ def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusA
     """The status of the driver that leads. Raises UnreachableError."""
     from forebay.driver_client import DriverClient
 
-    client = DriverClient(settings.driver.all_urls, timeout_seconds)
+    client = DriverClient.of(settings, timeout_seconds)
     try:
         return client.get("/v1/status", StatusAnswer)
     finally:

@@ -56,7 +56,7 @@ def stop(invocation: Invocation, drain: bool, seconds: float | None) -> int:
     from forebay.driver_client import DriverClient
 
     settings = invocation.settings()
-    client = DriverClient(settings.driver.all_urls, TIMEOUT_SECONDS)
+    client = DriverClient.of(settings, TIMEOUT_SECONDS)
     try:
         request = StopRequest(drain=drain, timeout_seconds=seconds or 0.0)
         answer = client.post("/v1/operator/stop", request, OperatorAnswer)

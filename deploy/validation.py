@@ -48,6 +48,7 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield Check("configuration", "fine", str(config_path))
     yield from check_folders(settings)
     yield from _check_keys(settings)
+    yield from _check_access(settings)
     if settings.driver.job is None:
         yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
     else:
@@ -90,6 +91,23 @@ def _check_keys(settings: Settings) -> Iterator[Check]:
         return
     words = "blocks are not encrypted" if keys is None else f"{keys.current} encrypts; known are {', '.join(keys.ids)}"
     yield Check("wal keys", "fine", words)
+
+
+def _check_access(settings: Settings) -> Iterator[Check]:
+    """Tokens and certificates, of those roles that a process of this file may have."""
+    from forebay.access import Access, Guard, TokenFile
+
+    try:
+        tokens = TokenFile(settings.security.token_file).tokens
+        words = "there are none: services listen on this machine alone"
+        if tokens is not None:
+            words = f"lines for each role: {tokens.summary}"
+        Guard(settings).tls()
+        Access.of(settings, "operator").tls()
+    except SettingsError as error:
+        yield Check("tokens", "wrong", str(error))
+        return
+    yield Check("tokens", "fine", words)
 
 
 def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:

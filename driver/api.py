@@ -15,9 +15,21 @@ from litestar.params import JSONBody
 from driver.lag import lag
 from driver.tracker import Ask, Request
 from forebay import messages as m
+from forebay.access import OPEN, Guard
 from forebay.errors import UnreachableError, UsageError
-from forebay.http import Direct, application
+from forebay.http import Direct, application, caller, needs
 from forebay.values import RESERVED_PREFIX, is_reserved
+
+FromReceiver = (
+    m.RegisterRequest
+    | m.HeartbeatRequest
+    | m.LookRequest
+    | m.ClaimRequest
+    | m.ReleaseRequest
+    | m.Trouble
+    | m.ReportRequest
+)
+RECEIVER, AGENT, OPERATOR, WATCHER = needs("receiver"), needs("agent"), needs("operator"), needs("reader", "operator")
 
 Submit = Callable[[Request | m.ReplayRequest | m.ResetRequest | m.StopRequest], "Future[Any]"]
 
@@ -58,7 +70,11 @@ class _Answers:
 
 
 def tracker_application(
-    submit: Submit, status: Callable[[], Future[Any]], ready: Callable[[], str | None], release: str
+    submit: Submit,
+    status: Callable[[], Future[Any]],
+    ready: Callable[[], str | None],
+    release: str,
+    guard: Guard = OPEN,
 ) -> Direct:
     """``submit`` queues a request for the deciding thread; ``status`` asks it for a StatusAnswer; ``ready`` says why the
     driver is not ready, or None."""
@@ -66,82 +82,145 @@ def tracker_application(
     answers = _Answers()
 
     async def decided(request: Request | m.ReplayRequest | m.ResetRequest | m.StopRequest) -> Any:
-        receiver_id = getattr(request, "receiver_id", "")
+        return await answers.of(submit(request))
+
+    async def of_receiver(request: FromReceiver) -> Any:
+        receiver_id = request.receiver_id
         if is_reserved(receiver_id):
             raise UsageError(
                 f"receiver id {receiver_id!r}: ids that begin with {RESERVED_PREFIX!r} are the driver's own; choose another one"
             )
-        return await answers.of(submit(request))
+        caller.get().require("receiver", receiver_id)
+        return await decided(request)
 
-    @post("/v1/receivers/register", status_code=200, summary="Register a receiver: its epoch", tags=["receivers"])
+    @post(
+        "/v1/receivers/register",
+        status_code=200,
+        summary="Register a receiver: its epoch",
+        tags=["receivers"],
+        opt=RECEIVER,
+    )
     async def register(data: JSONBody[m.RegisterRequest]) -> m.RegisterAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/receivers/heartbeat", status_code=200, summary="A receiver's state; commands for it", tags=["receivers"])
+    @post(
+        "/v1/receivers/heartbeat",
+        status_code=200,
+        summary="A receiver's state; commands for it",
+        tags=["receivers"],
+        opt=RECEIVER,
+    )
     async def heartbeat(data: JSONBody[m.HeartbeatRequest]) -> m.HeartbeatAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/partitions/look", status_code=200, summary="Newest token, life and position", tags=["receivers"])
+    @post(
+        "/v1/partitions/look",
+        status_code=200,
+        summary="Newest token, life and position",
+        tags=["receivers"],
+        opt=RECEIVER,
+    )
     async def look(data: JSONBody[m.LookRequest]) -> m.LookAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/partitions/claim", status_code=200, summary="Claim partitions by compare-and-set", tags=["receivers"])
+    @post(
+        "/v1/partitions/claim",
+        status_code=200,
+        summary="Claim partitions by compare-and-set",
+        tags=["receivers"],
+        opt=RECEIVER,
+    )
     async def claim(data: JSONBody[m.ClaimRequest]) -> m.ClaimAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/partitions/release", status_code=200, summary="End claims", tags=["receivers"])
+    @post("/v1/partitions/release", status_code=200, summary="End claims", tags=["receivers"], opt=RECEIVER)
     async def release_claims(data: JSONBody[m.ReleaseRequest]) -> m.Done:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/partitions/trouble", status_code=200, summary="Kafka does not go on at the position", tags=["receivers"])
+    @post(
+        "/v1/partitions/trouble",
+        status_code=200,
+        summary="Kafka does not go on at the position",
+        tags=["receivers"],
+        opt=RECEIVER,
+    )
     async def trouble(data: JSONBody[m.Trouble]) -> m.TroubleAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"])
+    @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"], opt=RECEIVER)
     async def report(data: JSONBody[m.ReportRequest]) -> m.ReportAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
+        return await of_receiver(data)  # type: ignore[no-any-return]
 
-    @post("/v1/agents/heartbeat", status_code=200, summary="An agent's state; commands for it", tags=["agents"])
+    @post(
+        "/v1/agents/heartbeat", status_code=200, summary="An agent's state; commands for it", tags=["agents"], opt=AGENT
+    )
     async def agent_heartbeat(data: JSONBody[m.AgentHeartbeatRequest]) -> m.AgentHeartbeatAnswer:
+        caller.get().require("agent", data.host)
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/accept-gap", status_code=200, summary="Accept a gap or a new life", tags=["people"])
+    @post(
+        "/v1/operator/accept-gap", status_code=200, summary="Accept a gap or a new life", tags=["people"], opt=OPERATOR
+    )
     async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/fence", status_code=200, summary="End the epoch of a receiver that is gone", tags=["people"])
+    @post(
+        "/v1/operator/fence",
+        status_code=200,
+        summary="End the epoch of a receiver that is gone",
+        tags=["people"],
+        opt=OPERATOR,
+    )
     async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/accept-loss", status_code=200, summary="Run a batch without ranges of it", tags=["people"])
+    @post(
+        "/v1/operator/accept-loss",
+        status_code=200,
+        summary="Run a batch without ranges of it",
+        tags=["people"],
+        opt=OPERATOR,
+    )
     async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/replay", status_code=200, summary="Run completed batches again", tags=["people"])
+    @post("/v1/operator/replay", status_code=200, summary="Run completed batches again", tags=["people"], opt=OPERATOR)
     async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/reset", status_code=200, summary="Begin new lives elsewhere; a dry run first", tags=["people"])
+    @post(
+        "/v1/operator/reset",
+        status_code=200,
+        summary="Begin new lives elsewhere; a dry run first",
+        tags=["people"],
+        opt=OPERATOR,
+    )
     async def reset(data: JSONBody[m.ResetRequest]) -> m.ResetAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/operator/stop", status_code=200, summary="End the driver, after a drain if asked", tags=["people"])
+    @post(
+        "/v1/operator/stop",
+        status_code=200,
+        summary="End the driver, after a drain if asked",
+        tags=["people"],
+        opt=OPERATOR,
+    )
     async def stop(data: JSONBody[m.StopRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"])
+    @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"], opt=WATCHER)
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
 
-    @get("/v1/lag", summary="How far each partition is; the ends Kafka knows", tags=["people"])
+    @get("/v1/lag", summary="How far each partition is; the ends Kafka knows", tags=["people"], opt=WATCHER)
     async def get_lag() -> m.LagAnswer:
         return await answers.of(submit(Ask(lag)))  # type: ignore[no-any-return]
 
-    @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"])
+    @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"], opt=needs())
     async def health() -> m.Done:
         why = ready()
         if why is not None:
-            raise UnreachableError(why)
+            raise UnreachableError(why if caller.get().known else "not ready")
         return m.Done()
 
     app = application(
@@ -166,7 +245,8 @@ def tracker_application(
             get_lag,
             health,
         ],
+        guard,
     )
     # what receivers send all the time; anything unusual about it goes through the framework's own route
     hot = {"/v1/blocks/report": m.ReportRequest, "/v1/receivers/heartbeat": m.HeartbeatRequest}
-    return Direct(app, hot, decided)
+    return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])

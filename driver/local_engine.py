@@ -11,6 +11,7 @@ import pyarrow as pa
 from driver.batch import Batch, BatchWork, Job
 from driver.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.spark_tasks import Count, read_task
+from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.settings import Settings
@@ -30,6 +31,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         key_file=settings.wal.key_file,
         kafka=KafkaAccess.of(settings),
         topic_ids=work.topic_ids,
+        access=Access.of_tasks(settings),
     )
 
 

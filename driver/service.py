@@ -40,6 +40,7 @@ from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
 from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
+from forebay.access import Access, Guard, announce
 from forebay.clock import Clock
 from forebay.errors import (
     CorruptionError,
@@ -389,14 +390,17 @@ class Driver:
 
     def _serve(self) -> None:
         self._operator = self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator"))
-        app = tracker_application(self._submit, self._status, self._not_ready, self._release)
+        guard = Guard(self._settings)
+        Access.of_tasks(self._settings)  # each batch asks for it anew, and then it is late to say that there is none
+        app = tracker_application(self._submit, self._status, self._not_ready, self._release, guard)
         self.watch("http")
         server = self._closing.enter_context(
-            Server(app, self._settings.driver.url, came_round=lambda: self.came_round("http"))
+            Server(app, self._settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
         )
         self._closing.callback(lambda: self._end_lease(abandon=isinstance(self._failure, FencedError)))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
+        announce(guard, self.url)
 
     def _submit(self, request: Request | ReplayRequest | ResetRequest | StopRequest) -> Future[Any]:
         if self._loop is None:

@@ -14,8 +14,9 @@ from litestar.params import FromQuery
 
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.access import OPEN, Guard
 from forebay.errors import RefusedError, UsageError
-from forebay.http import application
+from forebay.http import application, caller, needs
 from forebay.sendfile import CHUNK_BYTES, FileResponse
 from wal.frame import MAX_FRAME
 
@@ -39,11 +40,16 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_application(
-    store: BlockStore, status: Callable[[], AgentStatus], release: str, idle_seconds: float
+    store: BlockStore, status: Callable[[], AgentStatus], release: str, idle_seconds: float, guard: Guard = OPEN
 ) -> Litestar:
     """``idle_seconds``: how long a copy that comes may make no progress."""
 
-    @get("/v1/blocks/{stream:str}/{block_id:str}", summary="The bytes of a block; takes one Range", tags=["tasks"])
+    @get(
+        "/v1/blocks/{stream:str}/{block_id:str}",
+        summary="The bytes of a block; takes one Range",
+        tags=["tasks"],
+        opt=needs("reader", "agent", "operator"),
+    )
     async def block(request: Request[Any, Any, Any]) -> Response[Any]:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
         name = f"block {stream}/{block_id}"
@@ -68,10 +74,13 @@ def agent_application(
         status_code=200,
         summary="A copy of a block, as the agents of other hosts serve it, is kept here; durable=true: it is synced first",
         tags=["tasks", "receivers"],
+        opt=needs("receiver", "agent", "reader"),
         request_max_body_size=None,  # its length is said, and room for it is found, before any of it is read
     )
     async def keep(request: Request[Any, Any, Any], durable: FromQuery[bool] = False) -> m.Done:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
+        if not caller.get().has({"agent", "reader"}):
+            caller.get().require("receiver", block_id.rsplit("-", 2)[0])
         size = request.headers.get("content-length", "")
         if not size.isdecimal() or not 0 < int(size) <= MAX_FRAME:
             raise UsageError(f"content-length {size!r}: a copy's length is said before it, up to {MAX_FRAME} bytes")
@@ -84,15 +93,20 @@ def agent_application(
             await asyncio.to_thread(copy.close)
         return m.Done()
 
-    @get("/v1/health", summary="200 while it serves", tags=["people"])
+    @get("/v1/health", summary="200 while it serves", tags=["people"], opt=needs())
     async def health() -> m.Done:
         return m.Done()
 
-    @get("/v1/status", summary="The store and the last word of the driver", tags=["people"])
+    @get(
+        "/v1/status",
+        summary="The store and the last word of the driver",
+        tags=["people"],
+        opt=needs("reader", "operator"),
+    )
     async def get_status() -> AgentStatus:
         return await asyncio.to_thread(status)
 
-    return application("Forebay executor agent", release, [block, keep, health, get_status])
+    return application("Forebay executor agent", release, [block, keep, health, get_status], guard)
 
 
 def is_range(header: str | None) -> bool:

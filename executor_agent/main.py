@@ -16,6 +16,7 @@ from executor_agent.api import AgentStatus, agent_application
 from executor_agent.receivers import Receivers
 from executor_agent.service import Heartbeat
 from executor_agent.store import BlockStore
+from forebay.access import Guard, announce
 from forebay.clock import SystemClock
 from forebay.driver_client import DriverClient
 from forebay.errors import ForebayError, SettingsError
@@ -45,7 +46,8 @@ class Agent:
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
         self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock())
-        self._client = DriverClient(settings.driver.all_urls)
+        self._guard = Guard(settings)
+        self._client = DriverClient.of(settings, role="agent", name=self._host)
         self.receivers = Receivers(
             settings.stream,
             receiver_command,
@@ -71,11 +73,12 @@ class Agent:
         self.heartbeat.came_round = lambda: self.came_round("heartbeat")
         self._stopping = False
         self._server = Server(
-            agent_application(self.store, self.status, self._release, settings.agent.idle_timeout),
+            agent_application(self.store, self.status, self._release, settings.agent.idle_timeout, self._guard),
             settings.agent.url,
             idle_seconds=settings.agent.idle_timeout,
             connections_max=settings.agent.connections_max,
             came_round=lambda: self.came_round("http"),
+            guard=self._guard,
         )
 
     @property
@@ -118,6 +121,7 @@ class Agent:
             for dropped in self.store.open():
                 log.warning("dropped %s", dropped)
             opening.enter_context(self._server)
+            announce(self._guard, self._server.url)
             self.heartbeat.url = reached_at(self._server.url, self._host)
             opening.callback(self.heartbeat.stop)
             self.heartbeat.start()
@@ -135,7 +139,7 @@ class Agent:
 def reached_at(listens_at: str, host: str) -> str:
     """The url that others use: an agent that listens on every address is reached by its host's name."""
     parts = urlsplit(listens_at)
-    return f"http://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
+    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
 
 
 def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:

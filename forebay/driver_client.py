@@ -8,8 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from forebay.errors import NotTakenError, UnreachableError
+from forebay.access import NO_ACCESS, Access
+from forebay.errors import AccessError, NotTakenError, UnreachableError
 from forebay.http import Client
+from forebay.security import Role
+from forebay.settings import Settings
 
 Answer = TypeVar("Answer")
 Found = TypeVar("Found")
@@ -22,11 +25,18 @@ class DriverClient:
     have been taken is never sent twice by itself: its error is raised, and the next request begins at the next url.
     """
 
-    def __init__(self, urls: Sequence[str], timeout_seconds: float = 10.0) -> None:
-        self._clients = [Client(url, timeout_seconds) for url in urls]
+    def __init__(self, urls: Sequence[str], timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
+        self._clients = [Client(url, timeout_seconds, access) for url in urls]
         self._urls = tuple(url.rstrip("/") for url in urls)
         self._current = 0
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls, settings: Settings, timeout_seconds: float = 10.0, role: Role = "operator", name: str | None = None
+    ) -> DriverClient:
+        """Of the stream's drivers, for a process of ``role``. Raises SettingsError as ``Access.of``."""
+        return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name))
 
     @property
     def url(self) -> str:
@@ -47,6 +57,7 @@ class DriverClient:
 
     def _ask(self, ask: Callable[[Client], Found], repeatable: bool = False) -> Found:
         words: list[str] = []
+        refused: AccessError | None = None
         for _ in self._clients:
             tried = self._current
             try:
@@ -56,6 +67,9 @@ class DriverClient:
                 if len(self._clients) == 1 or not (repeatable or isinstance(error, NotTakenError)):
                     raise
                 words.append(str(error))
+                refused = error if isinstance(error, AccessError) else refused
+        if refused is not None:
+            raise AccessError("no driver that leads answers: " + "; ".join(words), refused.code)
         raise UnreachableError("no driver that leads answers: " + "; ".join(words))
 
     def _pass_on(self, tried: int) -> None:

@@ -9,6 +9,7 @@
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     │   ├── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
     │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
+    │       └── AccessError        … or who listens knows no token of ours that may do that                exit 2
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
@@ -64,6 +65,18 @@ class NotTakenError(UnreachableError):
     def __init__(self, message: str, leader: str = "") -> None:
         super().__init__(message)
         self.leader = leader
+
+
+class AccessError(NotTakenError):
+    """A service wants another token than it was sent. ``code``: unauthenticated (none that it knows) or forbidden (of another
+    role, or another's name). Processes wait and read their token again, so a service and its clients may get new ones in any
+    order."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, code: str = "unauthenticated") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class FencedError(ForebayError):

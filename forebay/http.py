@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -14,42 +16,82 @@ import msgspec
 import urllib3
 import uvicorn
 from litestar import Litestar, Request, Response
+from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException
+from litestar.handlers.base import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
+from forebay.access import NO_ACCESS, OPEN, Access, Guard, Limits, connections
 from forebay.errors import (
+    AccessError,
     FencedError,
     ForebayError,
     NotTakenError,
     OutOfSpaceError,
     RefusedError,
+    SettingsError,
     UnreachableError,
     UsageError,
 )
+from forebay.security import ANY_ROLE, EVERYBODY, Caller, Role
 from forebay.sendfile import Protocol, Senders
 
 Answer = TypeVar("Answer")
 
-#: bytes of one request body; a report of many blocks is far below it
-BODY_LIMIT = 8_000_000
+_STATUS = {
+    "bad-request": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not-found": 404,
+    "fenced": 409,
+    "conflict": 409,
+    "not-ready": 503,
+    "no-room": 507,
+}
+#: a body that arrives more slowly is given up, beyond the time that its head may take
+BODY_BYTES_PER_SECOND_MIN = 1 << 16
+#: what a 401 must say of how to do better (RFC 9110, 11.6.1)
+_CHALLENGE = "Bearer"
+_ROLES = "roles"
 
-_STATUS = {"bad-request": 400, "not-found": 404, "fenced": 409, "conflict": 409, "not-ready": 503, "no-room": 507}
+#: who sent the request that is handled now
+caller: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
 
 
-def application(title: str, release: str, routes: Sequence[Any]) -> Litestar:
+def needs(*roles: Role) -> dict[str, Any]:
+    """``opt`` of a route: the roles that may use it; none: everybody, without a token too."""
+    return {_ROLES: frozenset(roles)}
+
+
+def application(title: str, release: str, routes: Sequence[Any], guard: Guard | None = None) -> Litestar:
     """A Litestar application of ``routes`` that answers every error with a ``messages.Refusal`` and serves
-    ``/v1/openapi.json``."""
+    ``/v1/openapi.json``. ``guard``: asks for the roles that each route :func:`needs`; whose routes don't say is refused with
+    ValueError. The description is for whoever has any role."""
+    guards: list[Any] = []
+    if guard is not None:
+        if silent := [str(route) for route in routes if _ROLES not in route.opt]:
+            raise ValueError(f"these routes don't say which roles they need: {', '.join(silent)}")
+        guards.append(_guarding(guard))
     return Litestar(
         route_handlers=list(routes),
+        guards=guards,
         openapi_config=OpenAPIConfig(
             title=title, version=release, path="/v1", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
         ),
         exception_handlers={Exception: _refuse},
-        request_max_body_size=BODY_LIMIT,
+        request_max_body_size=(guard or OPEN).limits.request_bytes,
         logging_config=None,
     )
+
+
+def _guarding(guard: Guard) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]:
+    async def check(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        roles = handler.opt.get(_ROLES, ANY_ROLE)
+        caller.set(guard.authorize(connection.headers.get("authorization"), roles))
+
+    return check
 
 
 def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Refusal]:
@@ -57,14 +99,15 @@ def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Re
         code = "not-found" if error.status_code == 404 else "bad-request"
         return Response(messages.Refusal(code=code, message=_words(error)), status_code=error.status_code)
     refusal, status = _refusal(error)
-    return Response(refusal, status_code=status)
+    headers = {"www-authenticate": _CHALLENGE} if status == 401 else {}
+    return Response(refusal, status_code=status, headers=headers)
 
 
 def _refusal(error: Exception) -> tuple[messages.Refusal, int]:
     """What is answered, and with which status. Raises ``error`` if it is none of the project's."""
     if isinstance(error, FencedError):
         refusal = messages.Refusal(code="fenced", message=str(error))
-    elif isinstance(error, RefusedError):
+    elif isinstance(error, (RefusedError, AccessError)):
         refusal = messages.Refusal(code=error.code, message=str(error))
     elif isinstance(error, NotTakenError):
         refusal = messages.Refusal(code="not-ready", message=str(error), leader=error.leader)
@@ -91,18 +134,34 @@ class Direct:
     answered without the framework's layers, which cost more than all the rest of a small message.
 
     ``app`` has the same routes, describes them in its OpenAPI document, and gets every request that is not plainly in
-    order (another method, no length, too long, a body that does not fit), so that it alone says what is wrong.
+    order (another method, no length, too long, no token, a body that does not fit), so that it alone says what is wrong.
+    ``roles``: that may use ``routes``.
     """
 
-    def __init__(self, app: Any, routes: Mapping[str, Any], handle: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        routes: Mapping[str, Any],
+        handle: Callable[[Any], Awaitable[Any]],
+        guard: Guard = OPEN,
+        roles: frozenset[Role] = ANY_ROLE,
+    ) -> None:
         self._app = app
         self._decoders = {path: msgspec.json.Decoder(body) for path, body in routes.items()}
         self._handle = handle
+        self._guard = guard
+        self._roles = roles
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         decoder = self._decoders.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"") if decoder else b""
-        if decoder is None or not length.isdigit() or int(length) > BODY_LIMIT:
+        if decoder is None or not length.isdigit() or int(length) > self._guard.limits.request_bytes:
+            await self._app(scope, receive, send)
+            return
+        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
+        try:
+            caller.set(self._guard.authorize(sent or None, self._roles))
+        except AccessError:
             await self._app(scope, receive, send)
             return
         events = [await receive()]
@@ -129,11 +188,58 @@ class Direct:
         await send({"type": "http.response.body", "body": body})
 
 
+class _Bounded(Protocol):
+    """The server's protocol, with an end to connections that are far too many, or whose request does not arrive."""
+
+    _overdue: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, limits: Limits, connections_max: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._limits = limits
+        self._connections_max = connections_max
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self._connections_max:  # those above the first half are told that it is too many
+            transport.abort()
+        else:
+            self._expect(self._limits.request_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._overdue is None:
+            self._expect(self._limits.request_seconds)
+
+    def on_headers_complete(self) -> None:
+        said = next((value for name, value in self.headers if name == b"content-length"), b"")
+        body_bytes = int(said) if said.isdigit() else self._limits.request_bytes
+        self._expect(self._limits.request_seconds + body_bytes / BODY_BYTES_PER_SECOND_MIN)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arrived()
+        super().on_message_complete()
+
+    def _expect(self, seconds: float) -> None:
+        self._arrived()
+        self._overdue = self.loop.call_later(seconds, self.transport.abort)
+
+    def _arrived(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+
 class Server:
     """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
 
     Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
-    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: more are turned away (503).
+    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: more are turned away (503); by
+    default as ``guard`` says, whose are the certificates, the bounds of a request, and where it may listen without tokens.
     ``came_round`` is called by the serving loop, ten times a second.
     """
 
@@ -145,8 +251,13 @@ class Server:
         idle_seconds: float = 30.0,
         connections_max: int | None = None,
         came_round: Callable[[], None] = lambda: None,
+        guard: Guard = OPEN,
     ) -> None:
         parts = urlsplit(url)
+        self._wanted = url
+        self._scheme = parts.scheme or "http"
+        self._guard = guard
+        self._connections_max = connections_max or guard.limits.connections_max
         self._idle_seconds = idle_seconds
         self._senders: Senders | None = None
         self._came_round = came_round
@@ -162,7 +273,7 @@ class Server:
             lifespan="off",
             proxy_headers=False,
             timeout_graceful_shutdown=math.ceil(grace_seconds),
-            limit_concurrency=connections_max,
+            limit_concurrency=self._connections_max,
         )
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -171,9 +282,25 @@ class Server:
 
     def _protocol(self, *args: Any, **options: Any) -> Protocol:
         assert self._senders is not None
-        return Protocol(*args, senders=self._senders, **options)
+        return _Bounded(
+            *args,
+            senders=self._senders,
+            limits=self._guard.limits,
+            connections_max=self._connections_max,
+            **options,
+        )
 
     def __enter__(self) -> Server:
+        """Raises UsageError for a port that is taken, SettingsError for tokens or certificates that won't do."""
+        context = self._guard.tls()
+        if (context is not None) != (self._scheme == "https"):
+            words = (
+                "https needs security.cert_file and security.key_file" if context is None else "write it with https://"
+            )
+            raise SettingsError(f"{self._wanted}: {words}")
+        if context is not None:
+            self._config.load()
+            self._config.ssl = context
         self._senders = Senders(self._idle_seconds)
         family = socket.AF_INET6 if ":" in self._config.host else socket.AF_INET
         bound = self._socket = socket.socket(family)
@@ -187,7 +314,12 @@ class Server:
                 f"({error.strerror or error}); stop what uses it or set another url"
             ) from None
         host, port = bound.getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        try:
+            self._guard.check_address(host, self._wanted)
+        except SettingsError:
+            bound.close()
+            raise
+        self.url = f"{self._scheme}://{host}:{port}"
         started = threading.Event()
         came_round = self._came_round
 
@@ -222,17 +354,16 @@ class Server:
 class Client:
     """Calls one service. Thread-safe; keeps connections. Retries nothing: callers decide what may be repeated."""
 
-    def __init__(self, url: str, timeout_seconds: float = 10.0) -> None:
+    def __init__(self, url: str, timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
         self._url = url.rstrip("/")
-        self._pool = urllib3.PoolManager(
-            maxsize=4, retries=False, timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
-        )
+        self._access = access
+        self._pool = connections(url, access, urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds))
 
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Sends ``body`` and decodes the answer as type ``answer``.
 
-        Raises UnreachableError (no answer, or 5xx; NotTakenError if it reached nobody who could decide it), FencedError,
-        RefusedError, UsageError (400).
+        Raises UnreachableError (no answer, or 5xx; NotTakenError if it reached nobody who could decide it; AccessError for lack
+        of a token that may), FencedError, RefusedError, UsageError (400).
         """
         return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
 
@@ -245,7 +376,11 @@ class Client:
         """One exchange: the body of a 2xx answer. Raises as :meth:`post`."""
         try:
             response = self._pool.request(
-                method, self._url + path, body=body, headers={"content-type": "application/json", **(headers or {})}
+                method,
+                self._url + path,
+                body=body,
+                headers={"content-type": "application/json", **self._access.headers(), **(headers or {})},
+                redirect=False,
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             raise NotTakenError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
@@ -259,6 +394,8 @@ class Client:
             refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
         if refusal.code == "fenced":
             raise FencedError(refusal.message)
+        if refusal.code in ("unauthenticated", "forbidden"):
+            raise AccessError(f"{self._url} refused {method} {path}: {refusal.message}", refusal.code)
         if refusal.code == "bad-request":
             raise UsageError(refusal.message)
         if refusal.leader is not None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.errors import SettingsError
+from forebay.secret_file import check_secret_path
 from forebay.units import Duration, Size, parse_duration, parse_size
 from forebay.values import RESERVED_PREFIX, check_name, is_reserved, managed_id
 
@@ -171,7 +172,16 @@ class DeadLetterSettings(Section, frozen=True, kw_only=True):
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):
-    token_file: str | None = None
+    """Who may ask the services (``forebay.security``), and by which certificates they know each other."""
+
+    token_file: str | None = None  # a path, or "credential:NAME"; without tokens services listen on this machine alone
+    #: what proves others' certificates; a service that has it wants a certificate of each client too
+    ca_file: str | None = None
+    cert_file: str | None = None  # this process's own, in PEM form; with it, urls begin with https://
+    key_file: str | None = None  # its key
+    request_size: Size = Size(8_000_000)  # a body may have so many bytes
+    request_timeout: Duration = Duration(30.0)  # and take so long to arrive, with its head
+    connections_max: int = 1_000  # of one service at a time
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -270,6 +280,8 @@ _MINIMA: dict[str, float] = {
     "agent.connections_max": 2,
     "dead_letters.records_allowed": 0,
     "driver.listener_queue": 1,
+    "security.request_size": 65_536,
+    "security.connections_max": 8,
 }
 #: section.key of the durations that can't be 0
 _POSITIVE = (
@@ -290,6 +302,7 @@ _POSITIVE = (
     "agent.heartbeat_interval",
     "agent.idle_timeout",
     "driver.web_hook_timeout",
+    "security.request_timeout",
 )
 
 
@@ -651,6 +664,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             f"receiver.memory ({settings.receiver.memory} B) must be at least receiver.block_size "
             f"({settings.receiver.block_size} B)",
         )
+    _check_security(settings.security, refuse)
     _check_addresses(settings, refuse)
     _check_dead_letters(settings, refuse)
     _check_listeners(settings.driver, refuse)
@@ -662,8 +676,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             raise refuse.value(key, url, 'write the whole path after three slashes, as in "file:///var/lib/forebay"')
     if not os.path.isabs(settings.agent.blocks):
         raise refuse.value("agent.blocks", settings.agent.blocks, "write the whole path of a folder, from / on")
-    if settings.wal.key_file is not None and not os.path.isabs(settings.wal.key_file):
-        raise refuse.value("wal.key_file", settings.wal.key_file, "write the whole path of a file, from / on")
+    _check_secret_path("wal.key_file", settings.wal.key_file, refuse)
     for job in settings.driver.jobs:
         if not _IMPORT.fullmatch(job):
             raise refuse.value("driver.job", job, 'write module:function, as in "jobs:process", or a list of them')
@@ -676,9 +689,6 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             raise refuse(
                 f"spark.{key}", f'unknown key {key!r} in [spark]; allowed are Spark\'s own, as in "spark.master"'
             )
-    if settings.security.token_file is not None:
-        # refused rather than ignored: whoever names a token believes the services to be guarded by it
-        raise refuse("security.token_file", "security.token_file: this release does not check tokens; leave it out")
 
 
 def _check_placing(settings: Settings, refuse: _Refusals) -> None:
@@ -748,10 +758,31 @@ def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:
         raise refuse.value("kafka.starting_offsets", starting, _STARTING_OFFSETS)
 
 
+def _check_security(security: SecuritySettings, refuse: _Refusals) -> None:
+    _check_secret_path("security.token_file", security.token_file, refuse)
+    for key in ("ca_file", "cert_file", "key_file"):
+        path = getattr(security, key)
+        if path is not None and not os.path.isabs(path):
+            raise refuse.value(f"security.{key}", path, "write the whole path of a file, from / on")
+    if (security.cert_file is None) != (security.key_file is None):
+        raise refuse(
+            "security.cert_file", "security.cert_file and security.key_file belong together: name both, or none"
+        )
+
+
+def _check_secret_path(key: str, written: str | None, refuse: _Refusals) -> None:
+    try:
+        check_secret_path(written or "/")
+    except ValueError as error:
+        raise refuse.value(key, written, str(error)) from None
+
+
 def _check_addresses(settings: Settings, refuse: _Refusals) -> None:
     addresses: dict[tuple[str, int], str] = {}
     for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
         address = _address(key, url, refuse)
+        if settings.security.cert_file is not None and not url.startswith("https:"):
+            raise refuse.value(key, url, "with security.cert_file it must begin with https://")
         other = addresses.setdefault(address, key)
         if other != key and address[1] != 0:
             raise refuse.value(key, url, f"has the host and port of {other}: each service needs a port of its own")
@@ -769,9 +800,7 @@ def _address(key: str, url: str, refuse: _Refusals) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:  # a port that is no number, or above 65535
         host, port, parts = None, None, urlsplit("")
-    if parts.scheme == "https":
-        raise refuse.value(key, url, "this release serves http alone; put what ends TLS before it")
-    if parts.scheme != "http" or not host or port is None or parts.path not in ("", "/") or parts.query:
+    if parts.scheme not in ("http", "https") or not host or port is None or parts.path not in ("", "/") or parts.query:
         raise refuse.value(key, url, 'write it as "http://host:port"')
     return host, port
 

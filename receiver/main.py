@@ -17,6 +17,7 @@ from types import FrameType
 
 import pyarrow as pa
 
+from forebay.access import Access
 from forebay.clock import Clock, SystemClock
 from forebay.driver_client import DriverClient
 from forebay.notify import Notifier
@@ -114,11 +115,12 @@ def compose(
             int(settings.wal.reserve),
         )
 
+    access = Access.of(settings, "receiver", receiver_id)
     return ReceiverService(
         machine,
         source,
         store_of,
-        lambda name, tell: DriverLine(name, DriverClient(settings.driver.all_urls, own.report_timeout), tell),
+        lambda name, tell: DriverLine(name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell),
         settings,
         clock,
     )

@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from forebay.errors import CorruptionError, MissingKeyError, SettingsError
+from forebay.secret_file import read_secret, secret_path
 from forebay.values import BlockMeta, check_name
 
 #: the keys themselves, as in the file, instead of ``wal.key_file``
@@ -106,18 +105,8 @@ def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None
         return KeyRing(_parse(text, KEYS_VARIABLE))
     if key_file is None:
         return None
-    path = Path(key_file)
-    try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            raise SettingsError(f"wal.key_file: {path} is no file")
-        if mode & 0o007:
-            raise SettingsError(f"wal.key_file: {path} can be read or written by everybody: `chmod o= {path}`")
-        text = path.read_text(encoding="ascii")
-    except OSError as error:
-        raise SettingsError(f"wal.key_file: {path} can't be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"wal.key_file: {path} is no text of key ids and base64") from None
+    path = secret_path("wal.key_file", key_file, environment)
+    text = read_secret("wal.key_file", path)
     return KeyRing(_parse(text, f"wal.key_file: {path}"))
 
 

@@ -20,8 +20,10 @@ import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
+from forebay.access import NO_ACCESS, Access, connections
 from forebay.clock import SystemClock
 from forebay.errors import (
+    AccessError,
     CorruptionError,
     ForebayError,
     MissingKeyError,
@@ -75,6 +77,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
     operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
     ``key_file``: where a task finds the keys of encrypted blocks (``wal.encryption``), the same path on every host.
+    ``access``: what agents are shown.
     ``kafka``: None where the Kafka tier is switched off; ``topic_ids``: ``life_key`` of each range → the topic's id in that life.
     """
 
@@ -90,6 +93,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str | None = None
     kafka: KafkaAccess | None = None
     topic_ids: Mapping[str, str] = {}
+    access: Access = NO_ACCESS
 
 
 def life_key(range_: OffsetRange) -> str:
@@ -99,8 +103,8 @@ def life_key(range_: OffsetRange) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TierFailure:
-    """Why a tier was passed over. ``kind``: missing | damaged | newer | locked | unreachable | failed; locked: its key is
-    not at hand."""
+    """Why a tier was passed over. ``kind``: missing | damaged | newer | locked | refused | unreachable | failed; locked: its
+    key is not at hand; refused: the agent wants another token."""
 
     tier: Tier
     kind: str
@@ -173,6 +177,8 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
             failures.append(TierFailure(tier, "newer", str(error)))
         except MissingKeyError as error:
             failures.append(TierFailure(tier, "locked", str(error)))
+        except AccessError as error:
+            failures.append(TierFailure(tier, "refused", str(error)))
         except (urllib3.exceptions.HTTPError, ConnectionError, UnreachableError) as error:
             failures.append(TierFailure(tier, "unreachable", str(error)))
         except (ForebayError, OSError) as error:
@@ -266,7 +272,7 @@ def _from_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None
     if url is None or not reference.local:
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
-    download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds)
+    download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
     resting: dict[str, float] = _per_process("silent agents", dict)  # url → until when nothing is asked there
     if resting.get(url, 0.0) > _clock.monotonic():
         raise UnreachableError(f"{url} was silent less than {AGENT_REST_SECONDS:g} s ago")
@@ -287,16 +293,20 @@ def _may_go_on(error: BaseException) -> bool:
 class _Download:
     """The whole body of ``url``. A connection that breaks is tried again from the byte where it broke."""
 
-    def __init__(self, url: str, length_max: int, timeout_seconds: float) -> None:
+    def __init__(self, url: str, length_max: int, timeout_seconds: float, access: Access) -> None:
         self._url = url
         self._length_max = length_max
+        self._access = access
         self._timeout = urllib3.Timeout(connect=min(timeout_seconds, _CONNECT_SECONDS), read=timeout_seconds)
         self._body: Any = None
         self._received = 0
 
     def fetch(self) -> Any:
-        """A ``pa.Buffer``. Raises FileNotFoundError, CorruptionError, urllib3's HTTPError."""
-        pool: urllib3.PoolManager = _per_process("agents", lambda: urllib3.PoolManager(maxsize=4, retries=False))
+        """A ``pa.Buffer``. Raises FileNotFoundError, AccessError, CorruptionError, urllib3's HTTPError."""
+        files = (self._access.ca_file, self._access.cert_file, self._access.key_file)
+        pool: urllib3.PoolManager = _per_process(
+            f"agents {self._url.partition(':')[0]} {files}", lambda: connections(self._url, self._access)
+        )
         Retrying(retry=retry_if_exception(_may_go_on), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(
             self._request, pool
         )
@@ -308,12 +318,17 @@ class _Download:
         with pool.request(
             "GET",
             self._url,
-            headers={"range": f"bytes={self._received}-"},
+            headers={"range": f"bytes={self._received}-", **self._access.headers()},
             timeout=self._timeout,
+            redirect=False,
             preload_content=False,
         ) as response:
             if response.status == 404:
                 raise FileNotFoundError(self._url)
+            if response.status in (401, 403):
+                raise AccessError(
+                    f"{self._url}: HTTP {response.status}: the agent knows no such token, or not as a reader's"
+                )
             length = self._whole_length(response)
             if self._body is None:
                 self._body = pa.allocate_buffer(length)

@@ -12,8 +12,9 @@ import urllib3
 
 from driver.api import tracker_application
 from forebay import messages as m
+from forebay.access import Limits
 from forebay.errors import FencedError, RefusedError, UnreachableError, UsageError
-from forebay.http import BODY_LIMIT, Client, Server
+from forebay.http import Client, Server
 
 
 def failed(error: Exception) -> Future[Any]:
@@ -89,7 +90,7 @@ def test_a_body_that_is_no_such_message_is_refused_with_the_field(url: str) -> N
 
 def test_a_body_beyond_the_limit_is_refused(url: str) -> None:
     """INV-6."""
-    answer = urllib3.request("POST", url + "/v1/blocks/report", body=b" " * (BODY_LIMIT + 1), retries=False)
+    answer = urllib3.request("POST", url + "/v1/blocks/report", body=b" " * (Limits().request_bytes + 1), retries=False)
     assert answer.status == 413
 
 

@@ -277,7 +277,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__url": "http://h:x"}, ['driver.url = "http://h:x"', "http://host:port"]),
     ({"driver__url": "http://h:70000"}, ['driver.url = "http://h:70000"', "http://host:port"]),
     ({"driver__url": "http://h:1/path"}, ["driver.url", "http://host:port"]),
-    ({"driver__url": "https://h:1"}, ["driver.url", "http alone"]),
+    ({"driver__url": "ftp://h:1"}, ["driver.url", "http://host:port"]),
     ({"driver__url": "http://127.0.0.1:7081"}, ["agent.url", "the host and port of driver.url"]),
     ({"spark": {"master": "local"}}, ["'master'", '"spark.master"', "Spark's own"]),
     ({"spark": "local"}, ['spark = "local"', "is no section"]),
@@ -290,7 +290,16 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__web_hook": "ftp://a"}, ["driver.web_hook", '"http://host:port/path"']),
     ({"driver__web_hook": "http://user:word@a"}, ["driver.web_hook", "no user and password"]),
     ({"driver__listener_queue": 0}, ["driver.listener_queue = 0", "at least 1"]),
-    ({"security__token_file": "/etc/t"}, ["security.token_file", "leave it out"]),
+    ({"security__token_file": "t"}, ["security.token_file", "credential:NAME"]),
+    ({"security__token_file": "credential:../t"}, ["security.token_file", "letters, digits"]),
+    ({"security__ca_file": "ca.pem"}, ["security.ca_file", "whole path"]),
+    ({"security__cert_file": "/c.pem"}, ["security.cert_file and security.key_file belong together"]),
+    (
+        {"security": {"cert_file": "/c.pem", "key_file": "/k.pem"}},
+        ['driver.url = "http://', "with security.cert_file it must begin with https://"],
+    ),
+    ({"security__request_size": "1KB"}, ["security.request_size", "at least 65536"]),
+    ({"security__request_timeout": "0s"}, ["security.request_timeout", "longer than 0"]),
 ]
 
 

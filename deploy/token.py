@@ -1,0 +1,44 @@
+"""``forebay token``: new tokens for the services."""
+
+from __future__ import annotations
+
+import secrets
+
+import click
+
+from deploy.commands import LazyGroup
+from deploy.invocation import FINE, example
+from forebay.security import ROLES, parse_tokens
+
+#: of randomness, in one token
+TOKEN_BYTES = 32
+
+
+@click.group(cls=LazyGroup, modules={"new": "deploy.token"}, short_help="Make tokens for the services.")
+def token() -> None:
+    """Make tokens: who may ask the services of a stream.
+
+    A token file (security.token_file) has a line for each, as `forebay token new` prints it. A service accepts every line; a
+    client sends the first one of its role. Services read the file again when it has changed.
+    """
+
+
+@click.command(
+    short_help="Print a line with a new token.",
+    epilog=example(
+        "forebay token new operator >> tokens", "forebay token new receiver:r1", "forebay token new agent:host1"
+    ),
+)
+@click.argument("role", metavar="ROLE[:NAME]")
+def new(role: str) -> int:
+    """Print a line for a token file, with a new random token.
+
+    ROLE is receiver, agent, reader or operator. With a NAME a receiver's token is of that receiver id alone, an agent's of that
+    host. The file must not be readable by everybody (`umask 077`).
+    """
+    if role.partition(":")[0] not in ROLES:
+        raise click.UsageError(f"{role}: roles are {', '.join(ROLES)}, as in receiver:r1")
+    line = f"{role} {secrets.token_urlsafe(TOKEN_BYTES)}"
+    parse_tokens(line, "ROLE[:NAME]")
+    click.echo(line)
+    return FINE

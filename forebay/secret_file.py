@@ -1,0 +1,61 @@
+"""Files that hold secrets: read whole, and refused where everybody could read them too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay.errors import SettingsError
+from forebay.values import check_name
+
+#: what systemd gives a unit with LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
+CREDENTIAL = "credential:"
+_DIRECTORY_VARIABLE = "CREDENTIALS_DIRECTORY"
+#: of one file
+BYTES_MAX = 4_000_000
+
+
+def check_secret_path(written: str) -> str:
+    """Raises ValueError, in words, for what names no file: neither a whole path nor ``credential:NAME``."""
+    if written.startswith(CREDENTIAL):
+        check_name("credential", written.removeprefix(CREDENTIAL))
+    elif not os.path.isabs(written):
+        raise ValueError('write the whole path of a file, from / on, or "credential:NAME" for one that systemd gives')
+    return written
+
+
+def secret_path(key: str, written: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where the file lies that setting ``key`` names. Raises SettingsError for a credential where systemd gives none."""
+    if not written.startswith(CREDENTIAL):
+        return Path(written)
+    directory = (os.environ if environment is None else environment).get(_DIRECTORY_VARIABLE, "")
+    if not directory:
+        raise SettingsError(
+            f"{key}: {written}: this process was given no credentials (${_DIRECTORY_VARIABLE} is not set): start it as a unit "
+            f"with LoadCredential={written.removeprefix(CREDENTIAL)}:FILE, or write the file's path"
+        )
+    return Path(directory, written.removeprefix(CREDENTIAL))
+
+
+def read_secret(key: str, path: Path) -> str:
+    """The text of ``path``, which setting ``key`` names. Raises SettingsError, which shows nothing of it."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise SettingsError(f"{key}: {path} is no file")
+            if status.st_mode & 0o007:
+                raise SettingsError(f"{key}: {path} can be read or written by everybody: `chmod o= {path}`")
+            data = file.read(BYTES_MAX + 1)
+    except IsADirectoryError:
+        raise SettingsError(f"{key}: {path} is no file") from None
+    except OSError as error:
+        raise SettingsError(f"{key}: {path} can't be read: {error.strerror}") from None
+    if len(data) > BYTES_MAX:
+        raise SettingsError(f"{key}: {path} has more than {BYTES_MAX} bytes: it can't be the file that was meant")
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{key}: {path} is no text of ASCII letters, digits and signs") from None

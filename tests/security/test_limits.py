@@ -1,0 +1,76 @@
+"""What a service takes from a connection, whoever it is (INV-6)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import urllib3
+
+from forebay.access import Guard
+from forebay.http import Server, application
+from tests.support.guarded import settings
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(params=["300ms"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    from litestar import get
+
+    @get("/v1/fine")
+    async def fine() -> str:
+        return "fine"
+
+    limited = settings(tmp_path, request_timeout=request.param, connections_max=8)  # type: ignore[arg-type]
+    with Server(application("t", "1", [fine]), "http://127.0.0.1:0", guard=Guard(limited)) as server:
+        yield server
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0), timeout=30)
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/fi",
+        b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n",
+        b"POST /v1/fine HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf",
+    ],
+)
+def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(sent)
+        while not ended(connection):  # what it may say before
+            pass
+
+
+def test_a_connection_that_is_kept_is_given_the_time_for_each_request(server: Server) -> None:
+    with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, maxsize=1, retries=False) as pool:
+        assert [pool.request("GET", "/v1/fine").data for _ in range(3)] == [b"fine"] * 3
+        assert pool.num_connections == 1
+
+
+@pytest.mark.parametrize("server", ["600s"], indirect=True)
+def test_connections_beyond_the_limit_are_ended_at_once_and_those_below_twice_it_are_told(server: Server) -> None:
+    with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, retries=False) as pool:
+        assert pool.request("GET", "/v1/fine").status == 200
+        kept = [connect(server) for _ in range(30)]
+        refused = [connection for connection in kept[16:] if ended(connection)]
+        assert len(refused) == 14
+        assert pool.request("GET", "/v1/fine").status == 503  # known too many, and told so
+        for connection in kept:
+            connection.close()

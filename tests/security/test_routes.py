@@ -1,0 +1,245 @@
+"""Every route of both services, as their own documents name them, asked by whoever must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import urllib3
+
+from driver.api import tracker_application
+from executor_agent.api import agent_application
+from executor_agent.store import BlockStore
+from forebay import messages as m
+from forebay.access import Access, Guard
+from forebay.clock import SystemClock
+from forebay.errors import AccessError, SettingsError
+from forebay.http import Client, Server, application
+from forebay.security import ROLES
+from tests.support.guarded import settings
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+#: what each route is for, by the beginning of its path, the longest first; () for everybody
+MAY = {
+    "/v1/health": (),
+    "/v1/openapi.json": ROLES,
+    "/v1/status": ("reader", "operator"),
+    "/v1/lag": ("reader", "operator"),
+    "/v1/receivers/": ("receiver",),
+    "/v1/partitions/": ("receiver",),
+    "/v1/blocks/report": ("receiver",),
+    "/v1/agents/": ("agent",),
+    "/v1/operator/": ("operator",),
+    "/v1/blocks/{stream}/{block_id}": ("reader", "agent", "operator"),
+}
+
+
+def token(who: str) -> str:
+    return f"the-token-of-{who}"
+
+
+class Submitted:
+    """Nothing must come so far that was not allowed."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def __call__(self, request: Any = None) -> Future[Any]:
+        self.requests.append(request)
+        future: Future[Any] = Future()
+        future.set_result(m.ReportAnswer(results=()))
+        return future
+
+
+@pytest.fixture
+def submitted() -> Submitted:
+    return Submitted()
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Guard:
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    names = (*ROLES, "receiver:r1", "agent:h1", "operator:rotated-out")
+    file.write_text("".join(f"{name} {token(name)}\n" for name in names))
+    guard = Guard(settings(tmp_path, token_file=str(file)))
+    assert guard.guarded
+    file.write_text("".join(f"{name} {token(name)}\n" for name in names[:-1]))
+    return guard
+
+
+@pytest.fixture(params=["driver", "agent"])
+def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_path: Path) -> Iterator[str]:
+    if request.param == "driver":
+        app: Any = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+    else:
+        store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+        store.open()
+        app = agent_application(store, lambda: submitted() and None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        yield server.url
+
+
+def routes(url: str) -> list[tuple[str, str]]:
+    document = msgspec.json.decode(
+        Client(url, access=Access(token=token("operator"))).request("GET", "/v1/openapi.json")
+    )
+    found = [(method.upper(), path) for path, item in document["paths"].items() for method in item]
+    return [*found, ("GET", "/v1/openapi.json")]
+
+
+def may(path: str) -> tuple[str, ...]:
+    return MAY[max((known for known in MAY if path.startswith(known)), key=len)]
+
+
+def ask(url: str, method: str, path: str, authorization: str | None, body: bytes = b"{}") -> urllib3.BaseHTTPResponse:
+    headers = {"authorization": authorization} if authorization is not None else {}
+    path = path.replace("{stream}", "s").replace("{block_id}", "r1-1-1")
+    return urllib3.request(method, url + path, headers=headers, body=body if method == "POST" else None, retries=False)
+
+
+def test_every_route_refuses_whoever_sends_no_token_that_is_known(url: str, submitted: Submitted) -> None:
+    """No token, a wrong one, one that was rotated out, and what is no token at all."""
+    for method, path in routes(url):
+        if not may(path):
+            continue
+        for sent in (
+            None,
+            "Bearer not-a-token-of-ours",
+            f"Bearer {token('operator:rotated-out')}",
+            "Basic b3A6b3A=",
+            "\xff",
+        ):
+            answer = ask(url, method, path, sent)
+            assert answer.status == 401, (path, sent)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert msgspec.json.decode(answer.data, type=m.Refusal).code == "unauthenticated"
+    assert not submitted.requests
+
+
+def test_every_route_refuses_every_role_but_its_own(url: str, submitted: Submitted) -> None:
+    allowed = 0
+    for method, path in routes(url):
+        for role in ROLES:
+            answer = ask(url, method, path, f"Bearer {token(role)}")
+            if not may(path) or role in may(path):
+                allowed += 1
+                assert answer.status not in (401, 403), (path, role)
+            else:
+                assert answer.status == 403, (path, role)
+                assert msgspec.json.decode(answer.data, type=m.Refusal).code == "forbidden"
+    assert allowed > len(ROLES)
+
+
+def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, submitted: Submitted) -> None:
+    for method, path in routes(url):
+        if not may(path):
+            continue
+        for form in (
+            path + "/",
+            path.replace("/v1/", "/v1//"),
+            path.replace("/v1/", "/v1/./"),
+            path.replace("s", "%73"),
+        ):
+            assert ask(url, method, form, None).status in (401, 404, 405), form
+    assert not submitted.requests
+
+
+def test_health_needs_no_token_and_says_why_only_to_whoever_has_one(guard: Guard, submitted: Submitted) -> None:
+    app = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        unknown = ask(server.url, "GET", "/v1/health", None)
+        assert unknown.status == 503 and b"reason" not in unknown.data
+        assert b"the reason why" in ask(server.url, "GET", "/v1/health", f"Bearer {token('reader')}").data
+
+
+# ---- whose a token is ------------------------------------------------------------------------------------------------
+
+NAMED: list[tuple[str, msgspec.Struct]] = [
+    (
+        "/v1/receivers/register",
+        m.RegisterRequest(stream="s", receiver_id="r1", host="h", instance_id="i", release="1"),
+    ),
+    (
+        "/v1/receivers/heartbeat",
+        m.HeartbeatRequest(
+            receiver_id="r1", epoch=1, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0
+        ),
+    ),
+    ("/v1/partitions/look", m.LookRequest(receiver_id="r1", epoch=1, partitions=())),
+    ("/v1/partitions/claim", m.ClaimRequest(receiver_id="r1", epoch=1, claims=())),
+    ("/v1/partitions/release", m.ReleaseRequest(receiver_id="r1", epoch=1, releases=())),
+    (
+        "/v1/partitions/trouble",
+        m.Trouble(
+            receiver_id="r1", epoch=1, topic="t", partition=0, token=1, kind="out-of-range", position=0, low=1, high=2
+        ),
+    ),
+    ("/v1/blocks/report", m.ReportRequest(receiver_id="r1", epoch=1, blocks=())),
+    (
+        "/v1/agents/heartbeat",
+        m.AgentHeartbeatRequest(
+            host="h1", url="", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "message"), NAMED, ids=[path for path, _ in NAMED])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
+    path: str, message: Any, chunked: bool, guard: Guard, submitted: Submitted
+) -> None:
+    """On both ways: a body of unknown length goes through the framework."""
+    name, field = ("agent:h1", "host") if "agents" in path else ("receiver:r1", "receiver_id")
+    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        for value, status in (("other", 403), (name.partition(":")[2], 200)):
+            body: Any = msgspec.json.encode(msgspec.structs.replace(message, **{field: value}))
+            answer = urllib3.request(
+                "POST",
+                server.url + path,
+                headers={"authorization": f"Bearer {token(name)}"},
+                body=iter([body]) if chunked else body,
+                retries=False,
+            )
+            assert answer.status == status, answer.data
+            assert len(submitted.requests) == (status == 200)
+
+
+# ---- clients, and where a service may listen -------------------------------------------------------------------------
+
+
+def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted) -> None:
+    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        with pytest.raises(AccessError, match="no token was sent: name a file with one in security"):
+            Client(server.url).get("/v1/status", m.StatusAnswer)
+        with pytest.raises(AccessError, match="not of role operator"):
+            Client(server.url, access=Access(token=token("reader"))).post(
+                "/v1/operator/stop", m.StopRequest(), m.OperatorAnswer
+            )
+
+
+def test_a_service_without_tokens_does_not_listen_to_the_network(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SettingsError, match="listens on this machine alone"),
+        Server(application("t", "1", []), "http://0.0.0.0:0", guard=Guard(settings(tmp_path))),
+    ):
+        pass
+
+
+def test_a_route_that_does_not_say_whose_it_is_is_not_served(guard: Guard) -> None:
+    from litestar import get
+
+    @get("/v1/secret")
+    async def secret() -> None: ...
+
+    with pytest.raises(ValueError, match="don't say which roles"):
+        application("t", "1", [secret], guard)

@@ -1,0 +1,191 @@
+"""The lines of a token file, what they allow, and who sends which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forebay.access import TOKENS_VARIABLE, Access, Guard, TokenFile
+from forebay.errors import AccessError, SettingsError
+from forebay.secret_file import read_secret, secret_path
+from forebay.security import ANY_ROLE, EVERYBODY, NO_ROLE, authorize, parse_tokens
+from tests.support.guarded import settings
+
+LINES = """
+# of this stream
+receiver:r1 token-of-receiver-r1
+receiver    token-of-any-receiver
+agent:h1    token-of-agent-h1
+reader      token-of-a-reader
+operator    token-of-an-operator
+operator    token-of-an-operator-to-come
+"""
+RECEIVER, OPERATOR = frozenset({"receiver"}), frozenset({"operator"})
+
+
+def bearer(token: str) -> str:
+    return f"Bearer {token}"
+
+
+def test_a_token_allows_what_its_line_says_and_no_more() -> None:
+    tokens = parse_tokens(LINES, "t")
+    r1 = authorize(tokens, bearer("token-of-receiver-r1"), RECEIVER)
+    r1.require("receiver", "r1")
+    with pytest.raises(AccessError, match="it can't act for receiver 'r2'") as refused:
+        r1.require("receiver", "r2")
+    assert refused.value.code == "forbidden"
+    authorize(tokens, bearer("token-of-any-receiver"), RECEIVER).require("receiver", "r2")
+    with pytest.raises(AccessError, match="not of role operator") as refused:
+        authorize(tokens, bearer("token-of-receiver-r1"), OPERATOR)
+    assert refused.value.code == "forbidden"
+
+
+def test_an_agents_token_is_of_its_host_alone() -> None:
+    agent = authorize(parse_tokens(LINES, "t"), bearer("token-of-agent-h1"), frozenset({"agent"}))
+    agent.require("agent", "h1")
+    for role, name in (("agent", "h2"), ("receiver", "r1"), ("receiver", "h1")):
+        with pytest.raises(AccessError):
+            agent.require(role, name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Bearer token-of-a-rea", "Basic token-of-a-reader", "token-of-a-reader"]
+)
+def test_whoever_sends_no_token_that_is_known_is_nobody(header: str | None) -> None:
+    with pytest.raises(AccessError) as refused:
+        authorize(parse_tokens(LINES, "t"), header, ANY_ROLE)
+    assert refused.value.code == "unauthenticated" and "token-of" not in str(refused.value)
+    assert not authorize(parse_tokens(LINES, "t"), header, NO_ROLE).known
+
+
+def test_one_word_is_a_token_of_all_roles_and_without_tokens_everybody_may_do_all() -> None:
+    tokens = parse_tokens("just-this-one-token\n", "t")
+    caller = authorize(tokens, bearer("just-this-one-token"), OPERATOR)
+    caller.require("receiver", "any")
+    caller.require("agent", "any")
+    assert authorize(None, None, OPERATOR) is EVERYBODY
+
+
+def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
+    """So a token is rotated: the new line after the old one, then before it, then alone."""
+    tokens = parse_tokens(LINES, "t")
+    assert tokens.first("operator") == "token-of-an-operator"
+    authorize(tokens, bearer("token-of-an-operator-to-come"), OPERATOR)
+    assert tokens.first("receiver", "r1") == "token-of-receiver-r1"
+    assert tokens.first("receiver", "r2") == "token-of-any-receiver"
+    assert tokens.first("agent", "h2") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there is no token in it"),
+        ("# none\n", "there is no token in it"),
+        ("short\n", "the token has 5 characters"),
+        ("reader " + "x" * 513, "allowed are 16 to 512"),
+        ("reader:\tx23456789012345678", "allowed are 1 to 64"),
+        ("receiver:../r1 x23456789012345678", "allowed are 1 to 64"),
+        ("x23456789012345678 reader", "begins with no role"),
+        ("reader x23456789012345678 more", "nothing after it"),
+        ("receiver:a-long-name-but-no-token", "the token is missing"),
+        ("reader x2345678901234567\x7f", "signs alone"),
+    ],
+)
+def test_a_line_that_is_none_is_refused_without_showing_the_token(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        parse_tokens(text, "t")
+    assert "x2345" not in str(refused.value)
+
+
+def test_nothing_that_can_be_printed_shows_a_token() -> None:
+    tokens = parse_tokens(LINES, "t")
+    access = Access(role="reader", token="token-of-a-reader")
+    assert "token-of" not in repr(tokens) + repr(access) + str(tokens.grants[0]) + repr(
+        tokens.caller("token-of-a-reader")
+    )
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    file.write_text(LINES)
+    file.chmod(0o600)
+    return file
+
+
+def test_a_token_taken_out_of_the_file_is_refused_and_a_new_one_accepted_without_a_restart(
+    file: Path, tmp_path: Path
+) -> None:
+    guard = Guard(settings(tmp_path, token_file=str(file)))
+    access = Access.of(settings(tmp_path, token_file=str(file)), "operator")
+    guard.authorize(bearer("token-of-an-operator"), OPERATOR)
+    assert access.headers() == {"authorization": "Bearer token-of-an-operator"}
+    file.write_text("operator token-of-an-operator-to-come\n")
+    with pytest.raises(AccessError):
+        guard.authorize(bearer("token-of-an-operator"), OPERATOR)
+    guard.authorize(access.headers()["authorization"], OPERATOR)
+
+
+def test_a_file_that_is_spoilt_or_gone_leaves_the_tokens_as_they_were(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = TokenFile(str(file), {})
+    before = tokens.tokens
+    file.write_text("oops\n")
+    assert tokens.tokens is before and "still count" in caplog.text
+    file.unlink()
+    assert tokens.tokens is before
+
+
+def test_a_file_that_everybody_may_read_is_refused(file: Path) -> None:
+    file.chmod(0o604)
+    with pytest.raises(SettingsError, match="can be read or written by everybody: `chmod o= "):
+        _ = TokenFile(str(file), {}).tokens
+
+
+def test_the_environment_comes_before_the_file_and_its_error_shows_no_token(file: Path) -> None:
+    tokens = TokenFile(str(file), {TOKENS_VARIABLE: "only-in-the-environment"}).tokens
+    assert tokens is not None and tokens.first("reader") == "only-in-the-environment"
+    with pytest.raises(SettingsError, match="FOREBAY_TOKENS, line 1: begins with no role"):
+        _ = TokenFile(None, {TOKENS_VARIABLE: "redaer token-of-a-reader"}).tokens
+
+
+def test_a_credential_is_looked_for_where_systemd_puts_it(file: Path) -> None:
+    environment = {"CREDENTIALS_DIRECTORY": str(file.parent)}
+    tokens = TokenFile("credential:tokens", environment).tokens
+    assert tokens is not None and tokens.first("reader") == "token-of-a-reader"
+    with pytest.raises(SettingsError, match="LoadCredential=tokens:FILE"):
+        secret_path("security.token_file", "credential:tokens", {})
+
+
+def test_a_device_or_a_folder_is_no_secret_file(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(SettingsError, match="is no file"):
+            read_secret("k", path)
+
+
+def test_a_client_without_a_line_for_it_is_told_how_to_make_one(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is for agent 'h2': add a line that `forebay token new agent` prints"):
+        Access.of(settings(tmp_path, token_file=str(file)), "agent", "h2")
+
+
+def test_a_task_sends_the_token_of_its_own_host_before_the_drivers(file: Path, tmp_path: Path) -> None:
+    given = Access.of_tasks(settings(tmp_path, token_file=str(file)))
+    file.write_text("reader token-of-this-very-host\n")
+    assert given.headers() == {"authorization": "Bearer token-of-this-very-host"}
+    file.unlink()
+    elsewhere = Access(role="reader", token=given.token, token_file=str(tmp_path / "not-here"))
+    assert elsewhere.headers() == {"authorization": "Bearer token-of-a-reader"}
+
+
+def test_without_tokens_only_this_machine_may_ask(tmp_path: Path) -> None:
+    guard = Guard(settings(tmp_path))
+    guard.check_address("127.0.0.1", "u")
+    guard.check_address("::1", "u")
+    for address in ("0.0.0.0", "10.0.0.1", "::", "fe80::1%eth0"):
+        with pytest.raises(SettingsError, match="without tokens a service listens on this machine alone"):
+            guard.check_address(address, "driver.url")
