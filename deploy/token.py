@@ -7,14 +7,20 @@ import secrets
 import click
 
 from deploy.commands import LazyGroup
-from deploy.invocation import FINE, example
+from deploy.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from forebay.security import ROLES, parse_tokens
 
 #: of randomness, in one token
 TOKEN_BYTES = 32
 
 
-@click.group(cls=LazyGroup, modules={"new": "deploy.token"}, short_help="Make tokens for the services.")
+@click.group(
+    cls=LazyGroup,
+    modules={"new": "deploy.token"},
+    short_help="Make tokens for the services.",
+    epilog=example("forebay token new operator >> tokens"),
+)
+@shared_options
 def token() -> None:
     """Make tokens: who may ask the services of a stream.
 
@@ -30,7 +36,9 @@ def token() -> None:
     ),
 )
 @click.argument("role", metavar="ROLE[:NAME]")
-def new(role: str) -> int:
+@shared_options
+@pass_invocation
+def new(invocation: Invocation, role: str) -> int:
     """Print a line for a token file, with a new random token.
 
     ROLE is receiver, agent, reader or operator. With a NAME a receiver's token is of that receiver id alone, an agent's of that
@@ -38,7 +46,10 @@ def new(role: str) -> int:
     """
     if role.partition(":")[0] not in ROLES:
         raise click.UsageError(f"{role}: roles are {', '.join(ROLES)}, as in receiver:r1")
-    line = f"{role} {secrets.token_urlsafe(TOKEN_BYTES)}"
-    parse_tokens(line, "ROLE[:NAME]")
-    click.echo(line)
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    parse_tokens(f"{role} {made}", "ROLE[:NAME]")
+    if invocation.json:
+        invocation.write({"role": role, "token": made})
+    else:
+        click.echo(f"{role} {made}")
     return FINE
