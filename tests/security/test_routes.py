@@ -94,7 +94,9 @@ def routes(url: str) -> list[tuple[str, str]]:
     return [*found, ("GET", "/v1/openapi.json")]
 
 
-def may(path: str) -> tuple[str, ...]:
+def may(method: str, path: str) -> tuple[str, ...]:
+    if (method, path) == ("PUT", "/v1/blocks/{stream}/{block_id}"):
+        return ("receiver", "agent", "reader")
     return MAY[max((known for known in MAY if path.startswith(known)), key=len)]
 
 
@@ -107,7 +109,7 @@ def ask(url: str, method: str, path: str, authorization: str | None, body: bytes
 def test_every_route_refuses_whoever_sends_no_token_that_is_known(url: str, submitted: Submitted) -> None:
     """No token, a wrong one, one that was rotated out, and what is no token at all."""
     for method, path in routes(url):
-        if not may(path):
+        if not may(method, path):
             continue
         for sent in (
             None,
@@ -128,7 +130,7 @@ def test_every_route_refuses_every_role_but_its_own(url: str, submitted: Submitt
     for method, path in routes(url):
         for role in ROLES:
             answer = ask(url, method, path, f"Bearer {token(role)}")
-            if not may(path) or role in may(path):
+            if not may(method, path) or role in may(method, path):
                 allowed += 1
                 assert answer.status not in (401, 403), (path, role)
             else:
@@ -139,7 +141,7 @@ def test_every_route_refuses_every_role_but_its_own(url: str, submitted: Submitt
 
 def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, submitted: Submitted) -> None:
     for method, path in routes(url):
-        if not may(path):
+        if not may(method, path):
             continue
         for form in (
             path + "/",
@@ -211,6 +213,22 @@ def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
             )
             assert answer.status == status, answer.data
             assert len(submitted.requests) == (status == 200)
+
+
+def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Guard, tmp_path: Path) -> None:
+    store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+    store.open()
+    app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        for block_id, status in (("r1-1-1", 400), ("r2-1-1", 403), ("r1-x-1-1", 403)):
+            answer = urllib3.request(
+                "PUT",
+                f"{server.url}/v1/blocks/s/{block_id}",
+                headers={"authorization": f"Bearer {token('receiver:r1')}"},
+                body=b"no block",
+                retries=False,
+            )
+            assert answer.status == status, answer.data
 
 
 # ---- clients, and where a service may listen -------------------------------------------------------------------------
