@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWar
 
 
 def reference(name: str, host: str, size: int = 10, local: bool = True) -> BlockReference:
-    return BlockReference(name, "s", (), Handle("s/r1/1.seg", 64, size, 7), host, local)
+    return BlockReference(name, "s", (), 0, Handle("s/r1/1.seg", 64, size, 7), host, local)
 
 
 def test_a_task_prefers_the_hosts_that_keep_the_most_of_it() -> None:
