@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tenacity
 from confluent_kafka import (
@@ -52,6 +52,10 @@ _SETTLE_SECONDS = 0.05
 #: one wait for the first records of partitions
 _LOOK_SECONDS = 0.1
 _UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+
+#: where something begins or ends: milliseconds since 1970 mean the first record at or after
+Place: TypeAlias = Literal["earliest", "latest"] | int
 
 
 class Committed(NamedTuple):
@@ -225,6 +229,17 @@ class KafkaAdmin:
             if not low <= policy.get(str(tp), low) <= high:
                 raise UsageError(f"starting offset {policy[str(tp)]} of {tp}: Kafka holds {low} to {high}")
         return {tp: policy.get(str(tp), held[tp][0]) for tp in wanted}
+
+    def places(self, asked: Mapping[TopicPartition, Place]) -> dict[TopicPartition, int]:
+        """The offset of each place; -1 where no record is as young as the time asked for. All in one round of questions.
+
+        The end is that of a consumer with these options, as in :meth:`ends`.
+        """
+        specs = {
+            tp: _EARLIEST if place == "earliest" else _LATEST if place == "latest" else OffsetSpec.for_timestamp(place)
+            for tp, place in asked.items()
+        }
+        return self._offsets(specs, self._isolation)
 
     def _offsets(
         self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None

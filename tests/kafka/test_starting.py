@@ -1,0 +1,99 @@
+"""Where reading begins: by questions to a real Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from forebay.errors import UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.starting import Known, Position, Timestamp, begin, find_offsets
+from forebay.values import TopicPartition
+from tests.support.again import produce
+from tests.support.kafka import Commit, partitions_of
+
+pytestmark = pytest.mark.kafka
+FIRST_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def admin(kafka_broker: KafkaBroker) -> Iterator[KafkaAdmin]:
+    with KafkaAdmin(kafka_broker.options) as admin:
+        yield admin
+
+
+@pytest.fixture
+def tps(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> list[TopicPartition]:
+    """Four partitions; the first has offsets 3 to 10, the second 0 to 5, the others nothing."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 4)
+    one, two, *_ = tps = partitions_of(topic)
+    produce(kafka_broker.options, one, 10)
+    produce(kafka_broker.options, two, 5)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({one: 3})
+    return tps
+
+
+def test_every_way_of_naming_a_place_in_one_question(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
+    one, two, three, four = tps
+    asked = {one: Timestamp(FIRST_MS + 7), two: "latest", three: 7, four: "earliest"}
+    assert find_offsets(admin, asked) == {one: 7, two: 5, three: 7, four: 0}  # type: ignore[arg-type]
+    assert find_offsets(admin, {one: -2, two: -1}) == {one: 3, two: 5}
+    assert find_offsets(admin, {one: Timestamp(0)}) == {one: 3}
+    assert find_offsets(admin, {}) == {}
+
+
+def test_a_time_without_a_record_is_an_error_or_the_end(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
+    late = {tp: Timestamp(FIRST_MS + 5) for tp in tps}
+    with pytest.raises(
+        UsageError, match=rf"no record of {tps[1]} is as young as timestamp {FIRST_MS + 5}, nor of 2 other"
+    ):
+        find_offsets(admin, late)
+    assert list(find_offsets(admin, late, without_record="latest").values()) == [5, 5, 0, 0]
+
+
+def test_the_checkpoint_goes_before_what_is_given_that_before_what_is_committed_and_the_policy_last(
+    admin: KafkaAdmin, tps: list[TopicPartition]
+) -> None:
+    one, two, three, four = tps
+    known = Known({}, {one: 4, two: -1}, {one: 9, three: 6}, "g")
+    assert begin(admin, tps, known, "earliest") == {
+        one: Position(4, "given"),
+        two: Position(5, "given"),
+        three: Position(6, "committed by group g"),
+        four: Position(0, "earliest, by the reset policy"),
+    }
+    with pytest.raises(UsageError, match=f"nothing says where {four} begins"):
+        begin(admin, tps, known, "error")
+    assert begin(admin, [one], Known({}, {}, {}), "latest") == {one: Position(10, "latest, by the reset policy")}
+
+
+def test_a_partition_that_the_checkpoint_does_not_know_is_new_and_begins_at_its_beginning(
+    admin: KafkaAdmin, tps: list[TopicPartition]
+) -> None:
+    one, two, *_ = tps
+    known = Known({two: 2}, {one: 9}, {one: 9}, "g")
+    assert begin(admin, [one, two], known, "latest") == {
+        one: Position(3, "its beginning, since it is new"),
+        two: Position(2, "of the checkpoint"),
+    }
+
+
+@pytest.mark.parametrize("offset", [-3, "soon"])
+def test_an_offset_that_cant_be_is_refused(admin: KafkaAdmin, tps: list[TopicPartition], offset: object) -> None:
+    with pytest.raises(UsageError, match=r"allowed are offsets from 0, -2 .earliest. and -1"):
+        find_offsets(admin, {tps[0]: offset})  # type: ignore[dict-item]
+
+
+def test_what_a_group_committed_is_asked_without_joining_it(
+    kafka_broker: KafkaBroker, admin: KafkaAdmin, tps: list[TopicPartition]
+) -> None:
+    waited = threading.Event()
+    while admin.publish("not-joined", {tps[0]: Commit(8)}):
+        waited.wait(0.1)  # the broker makes the topic of groups when one is asked for first
+    found = {tp: committed.offset for tp, committed in admin.committed("not-joined", tps).items()}
+    assert begin(admin, tps[:1], Known({}, {}, found, "not-joined"), "error")[tps[0]].offset == 8
