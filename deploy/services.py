@@ -145,6 +145,7 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
     drains = settings.driver.stop == "drain"
     driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
     drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
+    agent_seconds = settings.agent.drain_timeout
     driver_child = ChildSpec(
         "driver",
         (*base, "driver", *(["--standby"] if standby else [])),
@@ -152,10 +153,11 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
         stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS,
     )
     if settings.receiver.mode == "managed":
-        return [driver_child, ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds)]
+        agent = ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds + agent_seconds)
+        return [driver_child, agent]
     return [
         driver_child,
-        ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=_STOP_MARGIN_SECONDS),
+        ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=agent_seconds + _STOP_MARGIN_SECONDS),
         *(
             ChildSpec(
                 f"receiver-{number}",

@@ -144,15 +144,18 @@ def tables(answer: StatusAnswer) -> list[Group]:
         *([_managed(answer)] if answer.managed else []),
         table(
             "Agents",
-            ("host", "url", "silent", "blocks", "used", "free", "room for", "labels"),
+            ("host", "url", "state", "silent", "blocks", "used", "free", "load", "requests", "room for", "labels"),
             [
                 (
                     a.host,
                     a.url,
+                    a.state,
                     _silence(a.silent_seconds),
-                    a.blocks,
+                    f"{a.blocks} ({a.copies} given)" if a.copies else a.blocks,
                     bytes_text(a.used_bytes),
                     bytes_text(a.free_bytes),
+                    f"{a.load:.2f}",
+                    a.requests,
                     f"{a.capacity} receivers" if a.capacity else "-",
                     ", ".join(a.labels) or "-",
                 )

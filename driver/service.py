@@ -37,7 +37,7 @@ from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import receiver_state, status
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker
+from driver.tracker import AgentNews, Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
 from forebay.access import Access, Guard, announce
@@ -622,11 +622,14 @@ class Driver:
 
     def agent_urls(self) -> dict[str, str]:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for
-        each of its blocks."""
+        each of its blocks; nor one that is about to go."""
+        return {news.heartbeat.host: news.heartbeat.url for news in self._agents()}
+
+    def _agents(self) -> list[AgentNews]:
         tracker = self._tracker
         since = self._clock.monotonic() - self._settings.driver.receiver_timeout
         agents = list(tracker.agent_news.values()) if tracker else []
-        return {a.heartbeat.host: a.heartbeat.url for a in agents if a.at >= since}
+        return [news for news in agents if news.at >= since and news.heartbeat.state == "active"]
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 

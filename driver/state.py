@@ -740,16 +740,25 @@ def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.cleanups[event.number] = Cleanup(
         number=event.number, host=event.host, blocks=event.blocks, segments=event.segments
     )
-    state.cleaning_blocks.update(dict.fromkeys(event.blocks, True))
-    state.index.clean(state.blocks[block_id] for block_id in event.blocks if block_id in state.blocks)
+    own = [block_id for block_id in event.blocks if _is_own(state, block_id, event.host)]
+    state.cleaning_blocks.update(dict.fromkeys(own, True))
+    state.index.clean(state.blocks[block_id] for block_id in own if block_id in state.blocks)
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
     for path in event.segments:
         _count_segment(state, path)
 
 
+def _is_own(state: State, block_id: str, host: str) -> bool:
+    """Whether what goes at ``host`` is the copy that the block's receiver wrote, and not one that the host was given."""
+    block = state.blocks.get(block_id)
+    return block is None or block.meta.host == host
+
+
 def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
     cleanup = state.cleanups.pop(event.number)
     for block_id in cleanup.blocks:
+        if not _is_own(state, block_id, cleanup.host):
+            continue
         state.cleaning_blocks.pop(block_id, None)
         block = state.blocks.get(block_id)
         if block is not None:

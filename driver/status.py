@@ -84,6 +84,10 @@ def status(
             free_bytes=a.heartbeat.free_bytes,
             labels=a.heartbeat.labels,
             capacity=a.heartbeat.capacity,
+            state=a.heartbeat.state,
+            load=a.heartbeat.load,
+            requests=a.heartbeat.requests,
+            copies=len(a.copies),
         )
         for a in tracker.agent_news.values()
     ]

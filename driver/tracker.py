@@ -288,8 +288,11 @@ class ReceiverNews:
 
 @dataclass(slots=True)
 class AgentNews:
+    """``copies``: ids of the blocks that it was given copies of."""
+
     heartbeat: m.AgentHeartbeatRequest
     at: float
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -817,15 +820,23 @@ class Tracker:
     def _agent_heartbeat(self, request: m.AgentHeartbeatRequest, now: float, now_ms: int) -> Decision:
         """Delete commands are the open clean-ups of the host; a clean-up's number is its command's version."""
         _check_names(("host", request.host))
-        self.agent_news[request.host] = AgentNews(request, now)
+        before = self.agent_news.get(request.host)
+        copies = request.copies if request.copies is not None else before.copies if before is not None else ()
+        self.agent_news[request.host] = AgentNews(request, now, copies)
         mine = [c for c in self.state.cleanups.values() if c.host == request.host and c.blocks]
         done = [c.number for c in mine if c.number <= request.acknowledged]
         decided = self._applied(*(ev.CleanupDone(number) for number in done))
-        strays = tuple(block for block in request.old_blocks if is_stray(self.state, block))
-        if strays and not any(cleanup.host == request.host for cleanup in self.state.cleanups.values()):
-            number = self.state.cleanup_count + 1
-            decided += self._applied(ev.CleanupIntended(number=number, host=request.host, blocks=strays))
-            mine.append(self.state.cleanups[number])
+        if not any(cleanup.host == request.host for cleanup in self.state.cleanups.values()):
+            going = tuple(
+                block
+                for block in request.old_blocks
+                if is_stray(self.state, block) or is_left_over(self.state, block, request.host)
+            )
+            going = going or to_give_up(self.state, request.host, request.short_bytes)
+            if going:
+                number = self.state.cleanup_count + 1
+                decided += self._applied(ev.CleanupIntended(number=number, host=request.host, blocks=going))
+                mine.append(self.state.cleanups[number])
         commands = tuple(
             m.Command(
                 version=c.number,
@@ -1110,6 +1121,29 @@ def is_stray(state: State, block_id: str) -> bool:
     if named is None or receiver is None:
         return False
     return f"{receiver.epoch:x}" != named[2] or int(named[3]) < receiver.accepted
+
+
+def is_left_over(state: State, block_id: str, host: str) -> bool:
+    """Whether ``host`` was given a copy of a block of which the journal names none there, and no batch, window or replay reads
+    it any more."""
+    block = state.blocks.get(block_id)
+    if block is None or state.replaying or (block.local and block.meta.host == host):
+        return False
+    batch = state.batches.get(state.batch_of.get(block_id, 0))
+    return block_id in state.released or (batch is not None and state.is_past(batch.number))
+
+
+def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
+    """Blocks that the WAL holds, and ``host`` too, of so many bytes at least if there are; of those that were taken in last,
+    since batches read them last."""
+    going: list[str] = []
+    for block in itertools.islice(reversed(state.blocks.values()), COPIES_AT_ONCE) if short_bytes > 0 else ():
+        if block.local and block.meta.host == host and block.id not in state.cleaning_blocks:
+            going.append(block.id)
+            short_bytes -= block.handle.length
+            if short_bytes <= 0:
+                break
+    return tuple(going)
 
 
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:

@@ -36,6 +36,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int
     refused_commands: int
     silent_driver: str
+    requests: int = 0
     receivers: tuple[m.ReceiverProcess, ...] = ()
 
 

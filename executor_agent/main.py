@@ -35,7 +35,8 @@ CLOSE_SECONDS = 15.0
 
 
 class Agent:
-    """The parts of one agent put together. Entering opens the store, serves it and begins the heartbeat.
+    """The parts of one agent put together. Entering opens the store, serves it and begins the heartbeat. Leaving drains: the
+    driver is told, receivers end, then the requests under way, within ``agent.drain_timeout``.
 
     ``url``: where it listens, known when entered. Entering raises UsageError (directory, host, port). ``receiver_command``:
     what starts a receiver when its id is added; () if this agent shall run none.
@@ -66,6 +67,7 @@ class Agent:
             labels=settings.agent.labels,
             instance_id=uuid.uuid4().hex,
             interval_seconds=settings.agent.heartbeat_interval,
+            requests=lambda: self._server.requests,
         )
         self._open = ExitStack()
         #: called with the name of a loop that comes round: "http" or "heartbeat"
@@ -75,6 +77,7 @@ class Agent:
         self._server = Server(
             agent_application(self.store, self.status, self._release, settings.agent.idle_timeout, self._guard),
             settings.agent.url,
+            grace_seconds=settings.agent.drain_timeout,
             idle_seconds=settings.agent.idle_timeout,
             connections_max=settings.agent.connections_max,
             came_round=lambda: self.came_round("http"),
@@ -98,6 +101,7 @@ class Agent:
             deleted=self.heartbeat.deleted,
             refused_commands=self.heartbeat.refused,
             silent_driver=self.heartbeat.silent_driver,
+            requests=self._server.requests,
             receivers=self.receivers.processes(),
         )
 
@@ -128,6 +132,7 @@ class Agent:
             opening.callback(
                 self.receivers.stop
             )  # while the driver is told, and before the thread ends that started them
+            opening.callback(self.heartbeat.drain)
             self._open = opening.pop_all()
         return self
 

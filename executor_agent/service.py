@@ -1,11 +1,12 @@
-"""The agent's heartbeat: tells the driver how the store and the host's receivers stand, deletes what the driver says (INV-8),
+"""The agent's heartbeat: tells the driver how the host, its store and its receivers stand, deletes what the driver says (INV-8),
 and has receivers started and ended by its word."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: the longest time between two attempts to reach a driver that does not answer
 DELAY_SECONDS_MAX = 15.0
+#: given copies that a driver is told of, the newest: what it does not know of is found by nobody, and harms nobody
+COPIES_TOLD_MAX = 10_000
 
 
 class Driver(Protocol):
@@ -49,7 +52,9 @@ class Heartbeat:
         labels: tuple[str, ...],
         instance_id: str,
         interval_seconds: float,
+        requests: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._requests = requests
         self._store = store
         self._receivers = receivers
         self._labels = labels
@@ -61,6 +66,9 @@ class Heartbeat:
         self._acknowledged = 0
         self._driver_epoch = 0
         self._stopping = threading.Event()
+        self._now = threading.Event()  # set: the next exchange is due at once
+        self._draining = False
+        self._told: tuple[int, tuple[str, ...]] | None = None  # which driver knows of which copies
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.url = ""  # where this agent is reached: known when its server listens
         self.deleted = 0
@@ -78,9 +86,15 @@ class Heartbeat:
         self._driver_epoch = self._store.driver_epoch(self._stream)
         self._thread.start()
 
+    def drain(self) -> None:
+        """The driver is told at once, and from now on, that tasks are to look elsewhere for this host's blocks."""
+        self._draining = True
+        self._now.set()
+
     def stop(self) -> None:
         """Returns when the exchange in flight has ended, and the driver, if it answers, knows that no receiver runs here."""
         self._stopping.set()
+        self._now.set()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -95,6 +109,7 @@ class Heartbeat:
                     log.warning("heartbeat: %s", error)
                 self.silent_driver = str(error)
                 self._acknowledged = 0
+                self._told = None
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
             else:
                 if self.silent_driver:
@@ -102,8 +117,10 @@ class Heartbeat:
                 self.silent_driver = ""
                 self.heard = True
                 delay = self._interval_seconds
-            self._stopping.wait(delay)
-        if self._receivers.processes() and not self.silent_driver:
+            self._now.wait(delay)
+            if not self._stopping.is_set():
+                self._now.clear()
+        if not self.silent_driver:
             try:
                 self.beat()  # its receivers are started elsewhere at once, and not when the host counts as lost
             except (ForebayError, OSError, msgspec.DecodeError) as error:
@@ -112,6 +129,8 @@ class Heartbeat:
     def beat(self) -> None:
         """One heartbeat and what its answer asks for. Raises ForebayError; what was not done is asked for again."""
         usage = self._store.usage()
+        copies = tuple(self._of_stream(usage.copies)[-COPIES_TOLD_MAX:])
+        known = self._told == (self._driver_epoch, copies)
         request = AgentHeartbeatRequest(
             host=self._host,
             url=self.url,
@@ -120,17 +139,22 @@ class Heartbeat:
             blocks=usage.blocks,
             used_bytes=usage.used_bytes,
             free_bytes=usage.free_bytes,
-            old_blocks=tuple(
-                name.removeprefix(f"{self._stream}/")
-                for name in usage.old_blocks
-                if name.startswith(f"{self._stream}/")
-            ),
+            old_blocks=tuple(self._of_stream(usage.old_blocks)),
             labels=self._labels,
             capacity=self._receivers.capacity,
             receivers=self._receivers.processes(),
+            state="draining" if self._draining else "active",
+            load=round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
+            requests=self._requests(),
+            short_bytes=usage.short_bytes,
+            copies=None if known else copies,
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
         self._acknowledged = 0
+        if not known:  # a driver that has begun to lead since the last answer is told again, and knows all then
+            self._told = (answer.driver_epoch, copies)
+        elif answer.driver_epoch != self._driver_epoch:
+            self._told = None
         decided = orders(self._driver_epoch, answer.driver_epoch, answer.commands)
         if decided.driver_epoch > self._driver_epoch:
             self._store.keep_driver_epoch(self._stream, decided.driver_epoch)
@@ -147,6 +171,11 @@ class Heartbeat:
             raise FencedError(
                 f"the driver that answers has epoch {answer.driver_epoch}, {decided.driver_epoch} was seen: not obeyed"
             )
+
+    def _of_stream(self, names: Sequence[str]) -> list[str]:
+        """Ids of those of ``names`` that are of this stream."""
+        mine = f"{self._stream}/"
+        return [name.removeprefix(mine) for name in names if name.startswith(mine)]
 
     def _obey(self, command: Command) -> None:
         if command.kind != "delete":

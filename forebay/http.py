@@ -280,6 +280,11 @@ class Server:
         self._socket: socket.socket | None = None
         self.url = ""
 
+    @property
+    def requests(self) -> int:
+        """How many are being answered now."""
+        return len(self._server.server_state.tasks) if self._server is not None else 0
+
     def _protocol(self, *args: Any, **options: Any) -> Protocol:
         assert self._senders is not None
         return _Bounded(

@@ -278,6 +278,9 @@ class ReceiverProcess(Message, frozen=True, kw_only=True):
 class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     """POST /v1/agents/heartbeat."""
 
+    #: active | draining (it is about to end: tasks are to look elsewhere for its blocks, until it is active again)
+    state: str = "active"
+
     host: str
     url: str
     instance_id: str
@@ -290,6 +293,11 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()  # key=value
     capacity: int = 0  # managed receivers that the host may run now
     receivers: tuple[ReceiverProcess, ...] = ()  # those that run, and how the last start of each other one ended
+    load: float = 0.0  # processes that ran or waited in the last minute, by processor
+    requests: int = 0  # that it is answering now: blocks on their way, above all
+    short_bytes: int = 0  # by how much its blocks pass the quota, or the share of the filesystem that is to stay free
+    #: ids of the blocks that it was given copies of, the newest last; None: as in the heartbeat before
+    copies: tuple[str, ...] | None = None
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -355,6 +363,10 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     free_bytes: int
     labels: tuple[str, ...] = ()
     capacity: int = 0  # managed receivers that it may run
+    state: str = "active"  # as AgentHeartbeatRequest.state
+    load: float = 0.0
+    requests: int = 0
+    copies: int = 0  # of its blocks: those that it was given
 
 
 class TrackedBatch(Message, frozen=True, kw_only=True):

@@ -150,7 +150,12 @@ class Protocol(HttpToolsProtocol):
             cycle.scope.setdefault("extensions", {})[EXTENSION] = {}
 
         async def sending(scope: Any, receive: Any, _: Any) -> None:
-            await app(scope, receive, lambda message: self._send(cycle, message))
+            try:
+                await app(scope, receive, lambda message: self._send(cycle, message))
+            except asyncio.CancelledError:  # the server ends, and has waited as long as it may
+                log.warning("an answer to %s %s was not finished in time", scope["method"], scope["path"])
+                self.transport.abort()
+                self._is_lost(cycle)
 
         super()._start_asgi_task(cycle, sending)
 

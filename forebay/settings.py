@@ -157,6 +157,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     heartbeat_interval: Duration = Duration(1.0)
     connections_max: int = 512  # open at once; whoever comes then is turned away
     idle_timeout: Duration = Duration(30.0)  # a connection on which a block makes no progress for so long is given up
+    drain_timeout: Duration = Duration(10.0)  # when it ends, blocks under way get so long to come to theirs
     labels: tuple[str, ...] = ()  # key=value, for receiver.preferred_hosts
     capacity: int = 4  # managed receivers that this host may run; 0: none
 

@@ -1,0 +1,108 @@
+"""What the driver makes of agents' heartbeats: which copies it knows of, which may go, whom tasks ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driver.state import State, apply
+from driver.status import status
+from forebay import messages as m
+from forebay.values import Block
+from tests.support.tracked import STREAM, Tracked
+
+
+def beat(tracked: Tracked, host: str = "h1", **fields: Any) -> tuple[str, ...]:
+    """The blocks whose deletion is ordered in the answer to a heartbeat of ``host``."""
+    fields = {"blocks": 1, "used_bytes": 0, "free_bytes": 0, "acknowledged": 0, **fields}
+    request = m.AgentHeartbeatRequest(host=host, url=f"http://{host}:1", instance_id="i", **fields)
+    return tuple(
+        name.removeprefix(f"{STREAM}/") for command in tracked.say(request).commands for name in command.blocks
+    )
+
+
+def taken_in(tracked: Tracked, blocks: int) -> list[Block]:
+    epoch = tracked.register()
+    token = tracked.claim(epoch).view.token
+    return [tracked.take_in(epoch, token, 10 * (n + 1), local=True) for n in range(blocks)]
+
+
+def done(tracked: Tracked, host: str = "h1") -> None:
+    """The host has done what it was last told."""
+    number = max(tracked.state.cleanups)
+    assert beat(tracked, host, acknowledged=number) == ()
+
+
+# ---- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_is_short_of_room_gives_up_what_was_taken_in_last() -> None:
+    """Batches read it last; and only what the journal names goes: so the WAL holds it."""
+    tracked = Tracked()
+    first, second, third = taken_in(tracked, 3)
+    assert beat(tracked, short_bytes=0) == ()
+    assert beat(tracked, short_bytes=1500) == (third.id, second.id)
+    assert beat(tracked, short_bytes=1500) == (third.id, second.id), "repeated until it is done, and nothing more"
+    done(tracked)
+    assert [tracked.state.blocks[block.id].local for block in (first, second, third)] == [True, False, False]
+    assert beat(tracked, short_bytes=5000) == (first.id,)
+    done(tracked)
+    assert beat(tracked, short_bytes=5000) == ()
+
+
+def test_what_was_given_up_is_deleted_by_no_later_clean_up() -> None:
+    """INV-7: nor does a driver that reads the journal think otherwise."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    beat(tracked, short_bytes=1)
+    again = State(stream=STREAM, lineage=1)
+    for event in tracked.events:
+        apply(again, event)
+    assert (again.blocks, again.index) == (tracked.state.blocks, tracked.state.index)
+    done(tracked)
+    batch = tracked.batch()
+    tracked.complete(batch)
+    assert dict(tracked.state.index.spare["h1"]) == {first.id: None}
+    assert not tracked.state.blocks[second.id].local
+
+
+def test_another_hosts_blocks_are_not_given_up_here() -> None:
+    tracked = Tracked()
+    taken_in(tracked, 2)
+    assert beat(tracked, host="h2", short_bytes=10_000) == ()
+
+
+# ---- copies that hosts were given ------------------------------------------------------------------------------------
+
+
+def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
+    tracked = Tracked()
+    beat(tracked, copies=("a", "b"))
+    beat(tracked)
+    assert tracked.tracker.agent_news["h1"].copies == ("a", "b"), "nothing said: as before"
+    beat(tracked, copies=())
+    assert tracked.tracker.agent_news["h1"].copies == ()
+
+
+def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
+    """INV-8: not before, and only there."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    batch = tracked.batch()
+    assert beat(tracked, host="h2", old_blocks=(first.id,)) == ()
+    tracked.complete(batch)
+    assert beat(tracked, host="h2", old_blocks=(first.id, second.id)) == (first.id, second.id)
+    done(tracked, "h2")
+    assert tracked.state.blocks[first.id].local, "the receiver's own copy lies elsewhere"
+    assert dict(tracked.state.index.spare["h1"]) == {first.id: None, second.id: None}
+    assert beat(tracked, old_blocks=(first.id,)) == (), "and goes by a clean-up of its own"
+
+
+# ---- what is shown, and who is asked ---------------------------------------------------------------------------------
+
+
+def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
+    tracked = Tracked()
+    beat(tracked, state="draining", load=1.5, requests=3, free_bytes=7, copies=("a",))
+    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": []}
+    (agent,) = status(tracked.tracker, 1.0, "test", 10.0, soft).agents
+    assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)

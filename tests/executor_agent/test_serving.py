@@ -1,0 +1,252 @@
+"""Blocks on their way: sent by the kernel with a fixed cost for each reader, and to their end when the agent stops."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from executor_agent.main import Agent
+from forebay import sendfile
+from forebay.messages import AgentHeartbeatRequest
+from forebay.settings import Settings
+from tests.executor_agent.test_agent import FakeDriver
+from tests.support.stored import Stored
+from wal.blocks import local_path
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+#: far more than the buffers of a loopback connection hold
+SIZE = 32 << 20
+NAME = "r1-10000000001-1"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+@pytest.fixture
+def data(stored: Stored) -> bytes:
+    """A file under a block's name; an agent that finds it at its start would drop it, so it comes after that."""
+    return os.urandom(1 << 20) * (SIZE >> 20)
+
+
+def place(stored: Stored, data: bytes) -> Path:
+    path = local_path(stored.blocks_directory, "s", NAME)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def with_agent(settings: Settings, **changes: float) -> Settings:
+    made = {name: type(getattr(settings.agent, name))(value) for name, value in changes.items()}
+    return msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, **made))
+
+
+@pytest.fixture
+def agent(stored: Stored, data: bytes) -> Iterator[Agent]:
+    with Agent(stored.settings()) as agent:
+        place(stored, data)
+        yield agent
+
+
+class Reader:
+    """A connection that asked for the block and has read the head of the answer, no more."""
+
+    def __init__(self, agent: Agent, byte_range: str = "") -> None:
+        host, _, port = agent.url.removeprefix("http://").partition(":")
+        self.connection = socket.create_connection((host, int(port)), 10)
+        self.ask(byte_range)
+
+    def ask(self, byte_range: str = "") -> None:
+        line = f"range: bytes={byte_range}\r\n" if byte_range else ""
+        self.connection.sendall(f"GET /v1/blocks/s/{NAME} HTTP/1.1\r\nhost: x\r\n{line}\r\n".encode())
+        self.read_head()
+
+    def read_head(self) -> None:
+        head = bytearray()
+        while not head.endswith(b"\r\n\r\n"):
+            byte = self.connection.recv(1)
+            assert byte, head
+            head += byte
+        self.head = head.decode()
+        self.length = int(self.head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+
+    def rest(self) -> bytes:
+        """The body, up to its length or to where the connection broke off."""
+        body = bytearray()
+        while len(body) < self.length:
+            try:
+                part = self.connection.recv(min(1 << 20, self.length - len(body)))
+            except ConnectionError:
+                break
+            if not part:
+                break
+            body += part
+        return bytes(body)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        threading.Event().wait(0.01)
+
+
+def test_one_connection_gets_one_block_after_another(agent: Agent, data: bytes) -> None:
+    """What the kernel sends comes neither before the head of its answer nor after that of the next one."""
+    reader = Reader(agent)
+    assert reader.rest() == data
+    for start, end in ((5, 1000), (SIZE - 3_000_000, SIZE - 1), (0, 0)):
+        reader.ask(f"{start}-{end}")
+        assert " 206 " in reader.head.partition("\r\n")[0]
+        assert reader.rest() == data[start : end + 1]
+    reader.connection.sendall(f"GET /v1/blocks/s/{NAME} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * 2)
+    for _ in range(2):
+        reader.read_head()
+        assert reader.rest() == data
+    reader.close()
+
+
+def test_without_the_kernels_help_the_same_bytes_come(
+    agent: Agent, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is where they must pass through this process: TLS."""
+    monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.is_ssl", lambda _: True)
+    monkeypatch.setattr(os, "sendfile", None)
+    reader = Reader(agent, "7-")
+    assert reader.rest() == data[7:]
+    reader.close()
+
+
+def test_64_readers_cost_no_more_than_a_fixed_buffer_each(agent: Agent, data: bytes) -> None:
+    """INV-6: none of them reads on, so that all answers are under way at once."""
+    warm = Reader(agent)
+    warm.rest()
+    before = psutil.Process().memory_info().rss
+    readers = [Reader(agent) for _ in range(64)]
+    until(lambda: agent.status().requests == 64)
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < 64 * sendfile.CHUNK_BYTES, f"{grown / 64 / 1024:.0f} KiB each"
+    assert readers[-1].rest() == data
+    for reader in (*readers, warm):
+        reader.close()
+
+
+def test_a_deleted_block_is_served_to_its_end(agent: Agent, data: bytes) -> None:
+    reader = Reader(agent)
+    assert agent.store.delete("s", NAME)
+    assert reader.rest() == data
+    reader.close()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), None], ids=["EIO", "cut short"])
+def test_a_block_that_cant_be_read_to_its_end_breaks_the_connection_off(
+    agent: Agent, stored: Stored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
+) -> None:
+    """INV-5: the reader gets fewer bytes than it was promised, and goes on to the next tier."""
+    real = os.sendfile
+
+    def failing(connection: int, file: int, offset: int, count: int) -> int:
+        if offset >= 1 << 20:
+            if error is not None:
+                raise error
+            return 0
+        return real(connection, file, offset, min(count, 1 << 20))
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    reader = Reader(agent)
+    assert len(reader.rest()) < SIZE
+    reader.close()
+    until(lambda: f"block s/{NAME} could not be sent to its end" in caplog.text)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_block_that_cant_be_opened_is_a_refusal(agent: Agent, stored: Stored) -> None:
+    path = local_path(stored.blocks_directory, "s", NAME)
+    path.unlink()
+    path.symlink_to(path.name)  # a loop: the kernel refuses to open it
+    reader = Reader(agent)
+    assert " 503 " in reader.head.partition("\r\n")[0]
+    assert b"can't be opened" in reader.rest()
+    reader.close()
+
+
+def test_a_reader_that_takes_nothing_is_given_up(stored: Stored, data: bytes) -> None:
+    """INV-6."""
+    with Agent(with_agent(stored.settings(), idle_timeout=0.1)) as agent:
+        place(stored, data)
+        reader = Reader(agent)
+        until(lambda: agent.status().requests == 0)
+        assert len(reader.rest()) < SIZE
+        reader.close()
+
+
+def test_more_connections_than_allowed_are_turned_away_and_come_again(stored: Stored, data: bytes) -> None:
+    """INV-6."""
+    with Agent(with_agent(stored.settings(), connections_max=4)) as agent:
+        place(stored, data)
+        readers = [Reader(agent) for _ in range(3)]
+        turned_away = Reader(agent)
+        assert " 503 " in turned_away.head.partition("\r\n")[0]
+        turned_away.close()
+        for reader in readers:
+            assert reader.rest() == data
+            reader.close()
+
+        def let_in() -> bool:
+            again = Reader(agent)
+            again.close()
+            return " 200 " in again.head.partition("\r\n")[0]
+
+        until(let_in)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def leaving(agent: Agent) -> threading.Thread:
+    thread = threading.Thread(target=agent.__exit__, args=(None, None, None))
+    thread.start()
+    return thread
+
+
+def test_an_agent_that_ends_tells_the_driver_first_and_finishes_what_is_under_way(stored: Stored, data: bytes) -> None:
+    driver = FakeDriver()
+    with driver.server:
+        agent = Agent(stored.settings(driver.server.url)).__enter__()
+        place(stored, data)
+        reader = Reader(agent)
+        beat: AgentHeartbeatRequest = driver.await_heartbeat(lambda beat: beat.requests == 1)
+        assert (beat.state, beat.load >= 0) == ("active", True)
+        end = leaving(agent)
+        driver.await_heartbeat(lambda beat: beat.state == "draining")
+        assert end.is_alive()
+        assert reader.rest() == data
+        end.join(30)
+        assert not end.is_alive()
+        assert driver.heard[-1].state == "draining"
+        reader.close()
+
+
+def test_a_reader_that_never_ends_does_not_keep_the_agent_beyond_its_limit(stored: Stored, data: bytes) -> None:
+    """INV-6."""
+    agent = Agent(with_agent(stored.settings(), drain_timeout=0.1)).__enter__()
+    place(stored, data)
+    reader = Reader(agent)
+    end = leaving(agent)
+    end.join(30)
+    assert not end.is_alive()
+    assert len(reader.rest()) < SIZE
+    reader.close()
