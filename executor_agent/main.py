@@ -108,7 +108,8 @@ class Agent:
     def standing(self) -> Standing:
         """How it stands, for a supervisor: ready when the driver knows of it."""
         silent = self.heartbeat.silent_driver
-        seconds = self._settings.receiver.drain_timeout + STOP_MARGIN_SECONDS + CLOSE_SECONDS
+        drains = self._settings.receiver.drain_timeout + self._settings.agent.drain_timeout
+        seconds = drains + STOP_MARGIN_SECONDS + CLOSE_SECONDS
         return Standing(
             self.heartbeat.heard,
             f"driver out of reach: {silent}" if silent else f"serves {self.store.directory}",
