@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,7 +19,6 @@ from deploy.installation import (
     EXAMPLE,
     ROLES,
     SYSUSERS,
-    TMPFILES,
     TOKENS,
     UNIT_FOLDER,
     UNITS,
@@ -59,9 +59,36 @@ class Host:
     def put(self, wanted: Plan) -> Iterator[Step]:
         """Each step as it is done; called again, the rest. Raises StoreError."""
         for folder in wanted.folders:
-            yield self.make(folder)
+            yield self._make(folder)
+        for folder in wanted.outside:
+            if not self.at(folder.path).exists():
+                yield self._make(folder)
         for file in wanted.files:
             yield self._write(file)
+
+    def give(self, wanted: Plan, user: str) -> Iterator[Step]:
+        """What is the service's own goes to ``user`` of that host; of the folders outside what nobody has put anything into.
+        Raises StoreError."""
+        empty = [folder.path for folder in wanted.outside if not self._has_content(folder)]
+        paths = [folder.path for folder in wanted.folders] + [file.path for file in wanted.files if file.keep] + empty
+        if self._change:
+            owner, group = self._ids(user)
+            for path in paths:
+                self._tried(path, partial(os.chown, self.at(path), owner, group, follow_symlinks=False))
+        yield Step("run", f"chown {user}:{user} {' '.join(paths)}")
+
+    def _has_content(self, folder: Folder) -> bool:
+        path = self.at(folder.path)
+        return path.is_dir() and any(path.iterdir())
+
+    def _ids(self, user: str) -> tuple[int, int]:
+        lines = (self._tried("/etc/passwd", self.at("/etc/passwd").read_text) or "").splitlines()
+        found = next((line.split(":") for line in lines if line.startswith(f"{user}:")), None)
+        if found is None:
+            raise StoreError(
+                f"{self.at('/etc/passwd')} has no user {user} though systemd-sysusers made it: make it by hand"
+            )
+        return int(found[2]), int(found[3])
 
     def take_away(self, wanted: Plan) -> Iterator[Step]:
         """Removes what no person wrote; says what is kept."""
@@ -86,7 +113,7 @@ class Host:
                 raise StoreError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
         return Step("run", " ".join(command))
 
-    def make(self, folder: Folder) -> Step:
+    def _make(self, folder: Folder) -> Step:
         path = self.at(folder.path)
         there = path.is_dir()
         if there and stat.S_IMODE(path.stat().st_mode) == folder.mode:
@@ -233,15 +260,12 @@ def install(
 
 def _installed(host: Host, wanted: Plan, real: bool) -> Iterator[Step]:
     yield from host.put(wanted)
-    absent = [folder for folder in wanted.outside if not host.at(folder.path).exists()]
-    if not real:
-        yield from map(host.make, absent)
-        return
-    yield host.run("systemd-sysusers", SYSUSERS)
-    yield host.run("systemd-tmpfiles", "--create", TMPFILES)
-    for folder in absent:
-        yield host.run("install", "-d", "-o", USER, "-g", USER, "-m", f"{folder.mode:04o}", folder.path)
-    if Path("/run/systemd/system").exists():
+    if os.geteuid() == 0:
+        yield host.run("systemd-sysusers", f"--root={host.at('/')}", Path(SYSUSERS).name)
+        yield from host.give(wanted, USER)
+    else:
+        yield Step("left", f"user {USER}", "only root makes it, and gives it its files")
+    if real and Path("/run/systemd/system").exists():
         yield host.run("systemctl", "daemon-reload")
 
 
@@ -254,8 +278,7 @@ def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], real: bool) ->
         for name in sorted(units, key=lambda name: ("receiver" not in name, "agent" not in name)):
             yield host.run("systemctl", "stop", name)
     others = [UNITS[role] for role in ROLES if role not in roles and host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
-    shared = (SYSUSERS, TMPFILES)
-    files = tuple(file for file in wanted.files if not (others and file.path in shared))
+    files = tuple(file for file in wanted.files if not (others and file.path == SYSUSERS))
     yield from host.take_away(replace(wanted, files=files))
     if running:
         yield host.run("systemctl", "daemon-reload")

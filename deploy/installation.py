@@ -26,7 +26,7 @@ USER = "forebay"
 CONFIGURATION_FOLDER, DATA_FOLDER = "/etc/forebay", "/var/lib/forebay"
 CONFIGURATION, TOKENS = f"{CONFIGURATION_FOLDER}/forebay.toml", f"{CONFIGURATION_FOLDER}/tokens"
 UNIT_FOLDER = "/etc/systemd/system"
-SYSUSERS, TMPFILES = "/etc/sysusers.d/forebay.conf", "/etc/tmpfiles.d/forebay.conf"
+SYSUSERS = "/etc/sysusers.d/forebay.conf"
 #: what a host's configuration begins with
 EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
 #: where the unit files say that the program is
@@ -66,15 +66,13 @@ def plan(roles: Iterable[Role], program: str, settings: Settings | None, configu
     what these files begin with. Units come last, so that none is there without what it needs."""
     roles = [role for role in ROLES if role in set(roles)]
     outside = folders_outside(settings) if settings is not None else []
-    folders = (Folder(CONFIGURATION_FOLDER), Folder(DATA_FOLDER))
     return Plan(
-        folders,
+        (Folder(CONFIGURATION_FOLDER), Folder(DATA_FOLDER)),
         tuple(map(Folder, outside)),
         (
             File(CONFIGURATION, configuration, 0o600, keep=True),
             File(TOKENS, tokens, 0o600, keep=True),
             File(SYSUSERS, f'u {USER} - "Forebay" {DATA_FOLDER}\n'),
-            File(TMPFILES, _tmpfiles(folders)),
             *(File(f"{UNIT_FOLDER}/{UNITS[role]}", unit(role, program, outside)) for role in roles),
         ),
     )
@@ -103,14 +101,4 @@ def new_tokens(roles: Iterable[Role], new: Callable[[], str] = lambda: secrets.t
     return (
         "# role token: give each host the lines of its roles; a service takes a change without a restart\n"
         + "".join(lines)
-    )
-
-
-def _tmpfiles(folders: Sequence[Folder]) -> str:
-    return "".join(
-        [
-            *(f"d {folder.path} {folder.mode:04o} {USER} {USER}\n" for folder in folders),
-            f"z {CONFIGURATION} 0600 {USER} {USER}\n",
-            f"z {TOKENS} 0600 root root\n",  # services get them from systemd
-        ]
     )

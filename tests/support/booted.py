@@ -32,7 +32,8 @@ mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 # what this machine does by the hour is none of the test's
 ln -sf /dev/null "$1/root/etc/systemd/system/timers.target"
-shift
+echo "$2" > "$1/root/etc/hostname"
+shift 2
 exec "$@"
 """
 
@@ -66,7 +67,7 @@ class Booted:
         ]  # fmt: skip
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                tethered(["unshare", "--mount", "sh", "-c", _BOOT, "boot", str(self._folder), *command]),
+                tethered(["unshare", "--mount", "sh", "-c", _BOOT, "boot", str(self._folder), self._name, *command]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         try:
@@ -97,7 +98,7 @@ class Booted:
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs ``command`` in the machine as its root, with nothing of this process's environment."""
         done = subprocess.run(
-            ["nsenter", f"--target={self._init}", "--all", "--wd=/", "--", *command],
+            ["nsenter", f"--target={self._init}", "--all", "--", "env", "--chdir=/", *command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"},
         )  # fmt: skip

@@ -24,6 +24,7 @@ TOGETHER = {
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/deploy/test_demo.py": "demo",
     "tests/cluster/test_hosts.py": "hosts",
+    "tests/deploy/test_systemd.py": "systemd",
 }
 #: a worker waits for about half of its time
 _WORKERS_MORE_THAN_CORES = 1
