@@ -78,8 +78,9 @@ class JournalInspection(msgspec.Struct, frozen=True):
     unreadable: str
 
 
-def inspect_journal(journal_storage: Storage, wal_storage: Storage, stream: str) -> JournalInspection:
-    """Reads claims, every segment with all its checksums, and the snapshot copies. Fences nobody, changes nothing."""
+def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, stream: str) -> JournalInspection:
+    """Reads claims, every segment with all its checksums, and the snapshot copies, if there is a WAL. Fences nobody, changes
+    nothing."""
     from driver import journal, lineage
     from driver.rebuild import snapshot_copies
     from wal.layout import parse_journal
@@ -97,9 +98,11 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage, stream: str)
         unreadable = "its segments are deleted while they are read: try again"
     return JournalInspection(
         stream=stream,
-        lineage_of_wal=lineage.newest_marker(wal_storage, stream),
+        lineage_of_wal=lineage.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
         epochs=tuple(_epoch(journal_storage, stream, epoch) for epoch in epochs),
-        copies=tuple(_copy(wal_storage, path) for path in snapshot_copies(wal_storage, stream)),
+        copies=tuple(_copy(wal_storage, path) for path in snapshot_copies(wal_storage, stream))
+        if wal_storage is not None
+        else (),
         state=_summary(state) if state is not None else {},
         unreadable=unreadable,
     )
@@ -184,7 +187,8 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 
     return [
         table(
-            f"Journal of stream {found.stream}; the WAL belongs to lineage {found.lineage_of_wal}",
+            f"Journal of stream {found.stream}; "
+            + (f"the WAL belongs to lineage {found.lineage_of_wal}" if found.lineage_of_wal else "no WAL belongs to it"),
             ("epoch", "claimed by", "segments", "bytes", "snapshots", "events"),
             [
                 (
@@ -360,7 +364,8 @@ def inspect(invocation: Invocation) -> int:
 
     settings = invocation.settings()
     journal_storage = open_storage(settings.driver.journal, settings.storage)
-    found = inspect_journal(journal_storage, open_storage(settings.wal.url, settings.storage), settings.stream)
+    wal_storage = open_storage(settings.wal.url, settings.storage) if settings.has_wal else None
+    found = inspect_journal(journal_storage, wal_storage, settings.stream)
     invocation.write(found, lambda: inspection_tables(found))
     damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
     if found.unreadable:

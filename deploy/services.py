@@ -95,7 +95,10 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
         raise click.UsageError(str(error)) from None
     settings = invocation.settings()
     log_to_stderr()
-    require_writable("wal.url", settings.wal.url)
+    if settings.has_wal:
+        require_writable("wal.url", settings.wal.url)
+    else:
+        require_writable("agent.blocks", settings.agent.blocks)
     if settings.own_source:
         prepare_job_imports(invocation.config_path)
     from receiver.main import run

@@ -27,6 +27,7 @@ from deploy.invocation import (
     shared_options,
 )
 from forebay.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
+from forebay.promises import without_wal
 from forebay.settings import Settings
 
 #: how long `validate` waits for a broker
@@ -46,6 +47,8 @@ class Check(msgspec.Struct, frozen=True):
 def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     """Each check as it is done. The last ones ask the broker, or the user's own source."""
     yield Check("configuration", "fine", str(config_path))
+    if not settings.has_wal:
+        yield Check("wal", "fine", without_wal(settings))
     yield from check_folders(settings)
     yield from _check_keys(settings)
     yield from _check_access(settings)
@@ -70,7 +73,7 @@ def check_folders(settings: Settings) -> Iterator[Check]:
     absent?"""
     letters = settings.dead_letters.url
     for name, key, place in (
-        ("wal", "wal.url", settings.wal.url),
+        *([("wal", "wal.url", settings.wal.url)] if settings.has_wal else []),
         ("journal", "driver.journal", settings.driver.journal),
         ("blocks", "agent.blocks", settings.agent.blocks),
         *([("dead letters", "dead_letters.url", letters)] if letters is not None else []),

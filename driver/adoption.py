@@ -109,12 +109,13 @@ class Adopter:
     """``round`` is driven by a thread (:class:`AdoptionThread`) or by the simulation; both ask the deciding thread.
 
     ``topic_ids``: of topics in Kafka now, "" for one that is not there; raises UnreachableError. ``instance_id``: of this driver
-    process. ``stopping``: ends a search that takes long. ``keys``: of encrypted blocks, asked each time, since keys change.
+    process. ``wal``: None where there is none; then nothing is found. ``stopping``: ends a search that takes long. ``keys``: of
+    encrypted blocks, asked each time, since keys change.
     """
 
     def __init__(
         self,
-        wal: Storage,
+        wal: Storage | None,
         stream: str,
         host: str,
         instance_id: str,
@@ -133,7 +134,7 @@ class Adopter:
         self._compression = compression
         self._limits = limits
         self._topic_ids = topic_ids
-        self._wall_ms = wall_ms
+        self._logl_ms = wall_ms
         self._new_uid = new_uid
         self._stopping = stopping
         self._keys = keys
@@ -211,7 +212,7 @@ class Adopter:
     def _bar(self) -> Generator[str | Request, Any, bool]:
         """Before a search, and after all writers were found settled: those among them that were fenced may have sent what has
         not landed yet. False: clean-up came in between. Raises StoreError."""
-        ended: tuple[EndedEpoch, ...] = () if self._wal.appendable else (yield Ask(_unbarred))
+        ended: tuple[EndedEpoch, ...] = () if self._wal is None or self._wal.appendable else (yield Ask(_unbarred))
         if not ended:
             return True
         yield "bar"
@@ -221,7 +222,7 @@ class Adopter:
     def _barrier(self, epoch: EndedEpoch) -> layout.BlockPlace:
         self._refuse_if_stopping()
         first = layout.BlockPlace(self._stream, epoch.receiver_id, epoch.epoch, epoch.segments + 1)
-        return bar(self._wal, first, self._wall_ms, self._new_uid)
+        return bar(self._log, first, self._logl_ms, self._new_uid)
 
     def _find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
         """What is eligible for each search, by one pass over the WAL."""
@@ -245,10 +246,18 @@ class Adopter:
                 log.warning("%s is not adopted: it may hold records of another topic of that name", orphan.held.label)
         return orphans
 
+    @property
+    def _log(self) -> Storage:
+        """The WAL, for who found something in it."""
+        assert self._wal is not None
+        return self._wal
+
     def _segments(self) -> Iterable[str]:
         """Every block segment; a listing may lag behind, so what follows the last one of an epoch is asked for by name."""
+        if self._wal is None:
+            return
         last: dict[tuple[str, int], int] = {}
-        for path in self._wal.list(layout.block_folder(self._stream)):
+        for path in self._log.list(layout.block_folder(self._stream)):
             place = layout.parse_block(path)
             if place is not None:
                 writer = (place.receiver, place.epoch)
@@ -256,7 +265,7 @@ class Adopter:
                 yield path
         for (receiver, epoch), sequence in last.items():
             path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
-            while self._wal.exists(path):
+            while self._log.exists(path):
                 yield path
                 sequence += 1
                 path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
@@ -268,7 +277,7 @@ class Adopter:
         damage: list[CorruptionError] = []
         readable = wanted_there = False
         try:
-            for item in scan_segment(self._wal, path, payloads=False):
+            for item in scan_segment(self._log, path, payloads=False):
                 if isinstance(item, Damage):
                     damage.append(CorruptionError(path, item.offset, item.reason))
                 if isinstance(item, Newer):
@@ -326,7 +335,7 @@ class Adopter:
     def _rows(self, orphan: Orphan, from_offset: int, until_offset: int) -> Sequence[pa.RecordBatch]:
         """The rows of ``orphan`` within ``[from_offset, until_offset)``, of the source's schema; its whole range passes its
         digest first."""
-        stored = block_of_frame(read_frame(self._wal, orphan.handle), orphan.handle.path)
+        stored = block_of_frame(read_frame(self._log, orphan.handle), orphan.handle.path)
         place = orphan.handle
         payload = plain_payload(stored.meta, stored.payload, self._keys(), place.path)
         decoded = decode_block(payload, stored.meta, verify_digests=True, path=place.path, offset=place.offset)
@@ -442,7 +451,7 @@ class Adopter:
             sequence=self._sequence,
             ranges=(held,),
             records=held.records,
-            created_ms=self._wall_ms(),
+            created_ms=self._logl_ms(),
             host=self._host,
             headers=orphan.meta.headers,
             checked=orphan.meta.checked,
@@ -459,11 +468,11 @@ class Adopter:
     def _open(self) -> LogWriter:
         stream, epoch = self._stream, self._epoch
         return LogWriter(
-            self._wal,
+            self._log,
             lambda sequence: layout.block_segment(stream, ADOPTER, epoch, sequence),
             SegmentIdentity(stream, ADOPTER, epoch, lineage_of(epoch)),
             self._limits,
-            now=lambda: self._wall_ms() / 1000,
+            now=lambda: self._logl_ms() / 1000,
             new_uid=self._new_uid,
             failpoints=True,
         )

@@ -67,13 +67,17 @@ class BlockIndex:
                 index.hold(state.blocks[block_id])
         for batch in state.batches.values():
             if state.is_past(batch.number):
-                index.finish(state.blocks[block_id] for block_id in batch.block_ids)
+                index.finish(b for block_id in batch.block_ids if (b := state.blocks[block_id]).in_wal)
         index.finish(state.blocks[block_id] for block_id in state.released)
-        index.clean(state.blocks[b] for b in (*state.cleaning_blocks, *again) if b in state.blocks)
+        index.clean(state.blocks[block_id] for block_id in again if block_id in state.blocks)
+        for cleanup in state.cleanups.values():
+            index.clean((state.blocks[b] for b in cleanup.blocks if b in state.blocks), cleanup.host)
         return index
 
     def add(self, block: Block) -> None:
         """The journal names ``block`` from now on; it is held."""
+        if not block.in_wal:
+            return
         share = self.segments.setdefault(block.handle.path, SegmentShare())
         if share.blocks and not share.held:
             self._not_free(share, block.handle.path)
@@ -85,6 +89,8 @@ class BlockIndex:
 
     def hold(self, block: Block) -> None:
         """A released block is needed again."""
+        if not block.in_wal:
+            return
         share = self.segments[block.handle.path]
         if not share.held:
             self._not_free(share, block.handle.path)
@@ -93,6 +99,8 @@ class BlockIndex:
     def release(self, block: Block, completed_ms: int) -> None:
         """``block`` is held no more, since its batch, completed at ``completed_ms``, is in the history alone, or its replay is
         done."""
+        if not block.in_wal:
+            return
         share = self.segments[block.handle.path]
         share.held -= 1
         share.released_ms = max(share.released_ms, completed_ms)
@@ -141,15 +149,16 @@ class BlockIndex:
     def finish(self, blocks: Iterable[Block]) -> None:
         """Nothing needs the local copies of ``blocks`` any more."""
         for block in blocks:
-            if block.local:
-                self.spare.setdefault(block.meta.host, {})[block.id] = None
+            for host in block.hosts:
+                self.spare.setdefault(host, {})[block.id] = None
 
-    def clean(self, blocks: Iterable[Block]) -> None:
-        """The local copies of ``blocks`` are to be deleted, or are needed again."""
+    def clean(self, blocks: Iterable[Block], at: str = "") -> None:
+        """The local copies of ``blocks`` are to be deleted, or are needed again: those at one host, or all."""
         for block in blocks:
-            spare = self.spare.get(block.meta.host)
-            if spare is not None and spare.pop(block.id, True) is None and not spare:
-                del self.spare[block.meta.host]
+            for host in (at,) if at else (block.meta.host, *block.other_hosts):
+                spare = self.spare.get(host)
+                if spare is not None and spare.pop(block.id, True) is None and not spare:
+                    del self.spare[host]
 
     def oldest(self) -> Iterator[ReleasedSegment]:
         """Segments that nothing holds, those first whose batches were completed first."""

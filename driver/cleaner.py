@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from driver import history
@@ -30,34 +31,39 @@ log = logging.getLogger(__name__)
 PATHS_AT_ONCE = 1_000
 
 
+@dataclass(frozen=True, slots=True)
+class CleanedWal:
+    """``superseded``: whether the WAL belongs to a rebuilt journal since, which may lie where this driver's journal does not
+    show it (INV-4)."""
+
+    storage: Storage
+    limits: Limits
+    copies: SnapshotCopies
+    superseded: Callable[[], bool] = lambda: False
+
+
 class Cleaner:
     """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable. ``failed`` gets
-    what ended it, if that is neither the loop's end nor the store's trouble. ``superseded``: whether the WAL belongs to a
-    rebuilt journal since, which may lie where this driver's journal does not show it (INV-4)."""
+    what ended it, if that is neither the loop's end nor the store's trouble. ``wal``: None where there is none; then hosts'
+    copies are all that is deleted."""
 
     def __init__(
         self,
         loop: DriverLoop,
-        wal_storage: Storage,
+        wal: CleanedWal | None,
         history_writer: history.HistoryWriter,
         stream: str,
         clock: Clock,
         pause_seconds: float,
-        limits: Limits,
         failed: Callable[[BaseException], None],
-        copies: SnapshotCopies,
-        superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._failed = failed
-        self._copies = copies
-        self._superseded = superseded
         self._loop = loop
-        self._wal = wal_storage
+        self._wal = wal
         self._history = history_writer
         self._stream = stream
         self._clock = clock
         self._pause_seconds = pause_seconds
-        self._limits = limits
         self._told: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
         self._stopping = threading.Event()
@@ -99,9 +105,11 @@ class Cleaner:
         """Moves finished batches to the history, and decides what goes now; the next round deletes it."""
         self._refuse_if_superseded()
         self._archive()
-        self._copies.keep_up()
+        if self._wal is not None:
+            self._wal.copies.keep_up()
         self._loop.ask(CleanLocalCopies())
-        self._look_at_segments()
+        if self._wal is not None:
+            self._look_at_segments(self._wal)
 
     def act(self) -> None:
         """Deletes what was intended by now."""
@@ -119,9 +127,10 @@ class Cleaner:
             if action is None:
                 return
             failpoints.hit("cleanup.after-intent")
+            assert self._wal is not None, "segments are there only in a WAL"
             try:
                 self._refuse_if_superseded()
-                self._wal.delete(action.path)
+                self._wal.storage.delete(action.path)
             except StoreError:
                 self._actions.put(action)
                 raise
@@ -131,7 +140,7 @@ class Cleaner:
             log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
 
     def _refuse_if_superseded(self) -> None:
-        if self._superseded():
+        if self._wal is not None and self._wal.superseded():
             raise FencedError(
                 f"the journal of stream {self._stream!r} was rebuilt: another lineage goes on in this WAL"
             )
@@ -142,11 +151,11 @@ class Cleaner:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
-    def _look_at_segments(self) -> None:
+    def _look_at_segments(self, wal: CleanedWal) -> None:
         now_ms = self._clock.wall_ms()
-        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, self._limits, now_ms), _writers(state))))
+        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, wal.limits, now_ms), _writers(state))))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
-        listed = self._wal.list(f"{self._stream}/blocks")
+        listed = wal.storage.list(f"{self._stream}/blocks")
         for path in listed:
             place = layout.parse_block(path)
             if place is not None:
@@ -161,17 +170,19 @@ class Cleaner:
                     return
                 if path not in worth:
                     continue
-                sealed = index < len(files) - 1 or not self._wal.appendable  # whole objects are never written to again
+                sealed = (
+                    index < len(files) - 1 or not wal.storage.appendable
+                )  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
                     continue  # kept as long as its writer may append to it: not worth reading
                 try:
-                    facts = self._facts(path, receiver, epoch, sealed)
+                    facts = self._facts(wal.storage, path, receiver, epoch, sealed)
                 except FileNotFoundError:
                     continue  # deleted meanwhile, by an older driver whose durable intent it was
                 self._loop.ask(facts)
 
-    def _facts(self, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
-        scan = scan_segment(self._wal, path, payloads=False)
+    def _facts(self, storage: Storage, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
+        scan = scan_segment(storage, path, payloads=False)
         facts = segment_facts(path, scan, sealed=sealed, fenced=False)
         for words in facts.unreadable:
             if path not in self._told:

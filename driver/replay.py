@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from driver.history import FinishedBatch, finished
 from driver.state import Rebuild, State, is_void
 from forebay.errors import RefusedError
-from forebay.values import count_of
+from forebay.values import Block, count_of
 
 #: blocks that one replay may hold: its beginning is one event of the journal
 REPLAY_BLOCKS_MAX = 1_000_000
@@ -63,7 +63,7 @@ class Horizon:
     @classmethod
     def of(cls, state: State) -> Horizon:
         """Goes over all blocks of the state once."""
-        held = frozenset(b.id for b in state.blocks.values() if b.handle.path not in state.cleaning_segments)
+        held = frozenset(b.id for b in state.blocks.values() if _is_kept(state, b))
         return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held)
 
     def holds(self, batch: FinishedBatch) -> bool:
@@ -143,7 +143,12 @@ def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:
 def _held(state: State, batch: FinishedBatch) -> bool:
     """Whether the journal still names every block of it, and no deletion of one is intended (INV-8)."""
     blocks = [state.blocks.get(block_id) for task in batch.tasks for block_id in task]
-    return all(block is not None and block.handle.path not in state.cleaning_segments for block in blocks)
+    return all(block is not None and _is_kept(state, block) for block in blocks)
+
+
+def _is_kept(state: State, block: Block) -> bool:
+    """Without a WAL nothing is: the hosts' copies go when their batch is in the history."""
+    return block.in_wal and block.handle.path not in state.cleaning_segments
 
 
 def refuse(found: ReplayPlan) -> str:

@@ -11,7 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as AnswerLate
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from driver import history, journal
 from driver.adoption import Adopter, AdoptionThread
@@ -20,7 +23,7 @@ from driver.api import tracker_application
 from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
-from driver.cleaner import Cleaner
+from driver.cleaner import CleanedWal, Cleaner
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
@@ -37,7 +40,7 @@ from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import receiver_state, status
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import AgentNews, Ask, BeginReplay, KeepWindow, PlaceReceivers, Request, Tracker
+from driver.tracker import AgentNews, Ask, BeginReplay, CopyRules, KeepWindow, PlaceReceivers, Request, Tracker
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
 from forebay.access import Access, Guard, announce
@@ -57,6 +60,7 @@ from forebay.errors import (
 from forebay.http import Server
 from forebay.kafka.admin import Committed
 from forebay.messages import (
+    AgentHeartbeatRequest,
     ClaimRequest,
     LookRequest,
     OperatorAnswer,
@@ -66,6 +70,7 @@ from forebay.messages import (
     StopRequest,
 )
 from forebay.notify import Standing
+from forebay.promises import without_wal
 from forebay.settings import Settings
 from forebay.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
 from wal import layout
@@ -77,6 +82,8 @@ from wal.writer import SegmentLimits
 
 log = logging.getLogger(__name__)
 
+#: between two looks at whether the agents that are needed were heard of
+HOSTS_LOOK_SECONDS = 0.1
 #: between two rounds of publishing completed positions
 ROUND_SECONDS = 2.0
 #: between two rounds of clean-up, if the settings don't say: each lists the WAL, which object stores charge for
@@ -177,8 +184,8 @@ class Driver:
         if settings.dead_letters.url is not None:
             open_storage(settings.dead_letters.url, settings.storage)
         journal_storage = open_storage(settings.driver.journal, settings.storage)
-        wal_storage = open_storage(settings.wal.url, settings.storage)
-        self._stores = {"journal": journal_storage, "wal": wal_storage}
+        wal_storage = open_storage(settings.wal.url, settings.storage) if settings.has_wal else None
+        self._stores = {"journal": journal_storage} | ({"wal": wal_storage} if wal_storage is not None else {})
         for storage in self._stores.values():
             probe(storage, settings.stream, lambda: secrets.randbits(64))
         if not self._take_over and not self._standby:
@@ -195,6 +202,9 @@ class Driver:
         self._leads_since = self._clock.monotonic()
         opened, state = led
         self._closing.callback(opened.close)
+        refuse_other_keeping(state, settings.has_wal)
+        if words := without_wal(settings):
+            log.warning("%s", words)
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
         tracker = Tracker(
             state,
@@ -206,6 +216,7 @@ class Driver:
             BatchLimits(settings.driver.max_batch_records, settings.driver.max_batch_bytes),
             _sharing(settings, state),
             _managed(settings, state, opened.epoch),
+            _copy_rules(settings),
         )
         self._tracker = tracker
         self._before = (state.batches_completed, state.records_completed)
@@ -249,30 +260,24 @@ class Driver:
         )
         adoption = AdoptionThread(adopter, loop, self._fail)
         limits = Limits(round(settings.wal.retention * 1000), settings.wal.retention_size)
-        copies = SnapshotCopies(
-            loop.ask,
-            wal_storage,
-            settings.stream,
-            opened.epoch,
-            self._clock,
-            settings.driver.snapshot_copy_interval,
-            limits,
-            lambda: secrets.randbits(64),
-        )
-        loop.snapshot_taken = copies.want
-        self._copies = copies
-        next_lineage = layout.lineage_marker(settings.stream, lineage_of(opened.epoch) + 1)
+        cleaned: CleanedWal | None = None
+        if wal_storage is not None:
+            copies = SnapshotCopies(
+                loop.ask,
+                wal_storage,
+                settings.stream,
+                opened.epoch,
+                self._clock,
+                settings.driver.snapshot_copy_interval,
+                limits,
+                lambda: secrets.randbits(64),
+            )
+            loop.snapshot_taken = copies.want
+            self._copies = copies
+            next_lineage = layout.lineage_marker(settings.stream, lineage_of(opened.epoch) + 1)
+            cleaned = CleanedWal(wal_storage, limits, copies, partial(wal_storage.exists, next_lineage))
         cleaner = Cleaner(
-            loop,
-            wal_storage,
-            writer,
-            settings.stream,
-            self._clock,
-            _cleanup_seconds(settings, wal_storage),
-            limits,
-            self._fail,
-            copies,
-            lambda: wal_storage.exists(next_lineage),
+            loop, cleaned, writer, settings.stream, self._clock, _cleanup_seconds(settings, wal_storage), self._fail
         )
         scheduler = Scheduler(
             loop,
@@ -316,7 +321,9 @@ class Driver:
             scheduler.stop()
         return True
 
-    def _wait_and_lead(self, journal_storage: Storage, wal_storage: Storage) -> tuple[journal.Journal, State] | None:
+    def _wait_and_lead(
+        self, journal_storage: Storage, wal_storage: Storage | None
+    ) -> tuple[journal.Journal, State] | None:
         """None: told to stop. A standby that another one forestalled goes on as standby."""
         self._state = "standby"
         look_seconds = self._settings.driver.lease_duration / LOOKS_PER_LEASE
@@ -344,7 +351,7 @@ class Driver:
             log.info("standby: %s", detail)
         self._leader, self._detail = lease.url if lease is not None else "", detail
 
-    def _lead(self, journal_storage: Storage, wal_storage: Storage) -> tuple[journal.Journal, State]:
+    def _lead(self, journal_storage: Storage, wal_storage: Storage | None) -> tuple[journal.Journal, State]:
         """Opens the journal. The lease is kept from the claim on, or another standby would take over from one that reads."""
         settings = self._settings
         try:
@@ -420,6 +427,9 @@ class Driver:
             return _outcome(self._stop_as_told, request)
         if isinstance(request, RegisterRequest) and (self._drain is not None or self._stopping.is_set()):
             return _refused("the driver is stopping: it registers no receivers")
+        if not self._commits_checked and isinstance(request, AgentHeartbeatRequest):
+            # an empty journal knows no block: until Kafka's commits say that it was not lost, no copy is a stray one
+            request = msgspec.structs.replace(request, old_blocks=())
         if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
@@ -435,6 +445,18 @@ class Driver:
             return  # an intake of this very program, whose engine knows its tasks
         if lease.spark_application and not await_end_of(lease, self._stopping):
             log.warning("%s", left_behind(lease))
+
+    def _await_hosts(self) -> None:
+        """Without a WAL only hosts have what is unfinished, and a driver that has just begun has heard of none: their agents have
+        as long as one that fell silent."""
+        assert self._loop is not None
+        hosts: set[str] = self._ask(hosts_needed)
+        until = self._clock.monotonic() + self._settings.driver.receiver_timeout
+        while missing := sorted(hosts - self.agent_urls().keys()):
+            self._detail = f"waiting for the agents of hosts that keep blocks: {', '.join(missing)}"
+            if self._clock.monotonic() >= until or self._stopping.wait(HOSTS_LOOK_SECONDS):
+                break
+        self._detail = "finding the partitions" if not self._partitions_found else ""
 
     def _not_leading(self) -> Future[Any]:
         if self._leader is None:
@@ -454,6 +476,7 @@ class Driver:
                 self._lease.name_application(*self._engine.application)
             self._detail = "finding the partitions" if not self._partitions_found else ""
             self._await_tasks_before()
+            self._await_hosts()
             self._scheduler.start()
             self._engine_ready = True
             self._settle_state()
@@ -718,9 +741,9 @@ class Driver:
             log.warning("group %s: completed positions could not be shown: %s", self._settings.completed_group, error)
 
     def _copy(self, created: bool) -> None:
-        assert self._copies is not None
         if created:
-            self._copies.keep_up()
+            if self._copies is not None:
+                self._copies.keep_up()
             self._copied = True
 
     def _settle_state(self) -> None:
@@ -864,16 +887,44 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
     )
 
 
+def _copy_rules(settings: Settings) -> CopyRules | None:
+    if settings.has_wal:
+        return None
+    return CopyRules(settings.receiver.copies, settings.driver.receiver_timeout, int(settings.receiver.memory))
+
+
+def refuse_other_keeping(state: State, has_wal: bool) -> None:
+    """A stream changes between a WAL and none only while the journal names no block. Raises UsageError."""
+    other = next((block.id for block in state.blocks.values() if block.in_wal != has_wal), None)
+    if other is None:
+        return
+    words = "lie on hosts alone, since they were taken in without a WAL" if has_wal else "lie in the WAL"
+    raise UsageError(
+        f"wal.url: the journal of stream {state.stream!r} names blocks that {words} ({other} is one). Set wal.url as it was, or "
+        "begin a stream of another name"
+    )
+
+
+def hosts_needed(state: State) -> set[str]:
+    """Those with copies of blocks that no WAL holds and that no finished batch has. In the deciding thread."""
+    return {
+        host
+        for block in state.blocks.values()
+        if not block.in_wal and block.id not in state.released
+        for host in block.hosts
+    }
+
+
 def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:
     if settings.driver.journal_flush_interval is not None:
         return settings.driver.journal_flush_interval
     return 0.0 if journal_storage.appendable else FLUSH_OF_OBJECTS_SECONDS
 
 
-def _cleanup_seconds(settings: Settings, wal_storage: Storage) -> float:
+def _cleanup_seconds(settings: Settings, wal_storage: Storage | None) -> float:
     if settings.wal.cleanup_interval is not None:
         return settings.wal.cleanup_interval
-    return CLEANUP_SECONDS if wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
+    return CLEANUP_SECONDS if wal_storage is None or wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
 
 
 def begin_replay(ask: Callable[[Request], Any], storage: Storage, stream: str, request: ReplayRequest) -> Any:

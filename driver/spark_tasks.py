@@ -44,8 +44,8 @@ def preferred_hosts(references: Sequence[BlockReference]) -> tuple[str, ...]:
     """Where a task had best run: the hosts that keep a copy of the most bytes of its blocks, sorted; () if none does."""
     held: dict[str, int] = {}
     for reference in references:
-        if reference.local:
-            held[reference.host] = held.get(reference.host, 0) + reference.handle.length
+        for host in reference.hosts:
+            held[host] = held.get(host, 0) + reference.handle.length
     most = max(held.values(), default=0)
     return tuple(sorted(host for host, size in held.items() if size == most))
 

@@ -491,6 +491,8 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
     block = event.block
     if block.meta.id in state.blocks:
         raise BrokenInvariant(f"block {block.meta.id} was added twice (INV-2)")
+    if not block.in_wal and not block.hosts:
+        raise BrokenInvariant(f"block {block.meta.id} is held by no WAL and no host (INV-1)")
     for r in block.meta.ranges:
         partition = _partition(state, r.topic, r.partition)
         if r.life != partition.life.life or r.from_offset != partition.position:
@@ -636,7 +638,8 @@ def _spare_copies(state: State, number: int) -> None:
     """No window reaches back to the batch any more: its local copies may go, unless a replay wants them."""
     batch = state.batches.get(numbered(state.lineage, number)) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
-        state.index.finish(state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
+        blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
+        state.index.finish(block for block in blocks if block.in_wal)
 
 
 def _window_changed(state: State, event: ev.WindowChanged) -> None:
@@ -740,29 +743,36 @@ def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.cleanups[event.number] = Cleanup(
         number=event.number, host=event.host, blocks=event.blocks, segments=event.segments
     )
-    own = [block_id for block_id in event.blocks if _is_own(state, block_id, event.host)]
-    state.cleaning_blocks.update(dict.fromkeys(own, True))
-    state.index.clean(state.blocks[block_id] for block_id in own if block_id in state.blocks)
+    named = [block_id for block_id in event.blocks if _is_named(state, block_id, event.host)]
+    state.cleaning_blocks.update(dict.fromkeys(named, True))
+    state.index.clean((state.blocks[b] for b in named if b in state.blocks), event.host)
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
     for path in event.segments:
         _count_segment(state, path)
 
 
-def _is_own(state: State, block_id: str, host: str) -> bool:
-    """Whether what goes at ``host`` is the copy that the block's receiver wrote, and not one that the host was given."""
+def _is_named(state: State, block_id: str, host: str) -> bool:
+    """Whether what goes at ``host`` is a copy that the journal may name, and not one that the host was given besides."""
     block = state.blocks.get(block_id)
-    return block is None or block.meta.host == host
+    return block is None or host in (block.meta.host, *block.other_hosts)
 
 
 def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
     cleanup = state.cleanups.pop(event.number)
     for block_id in cleanup.blocks:
-        if not _is_own(state, block_id, cleanup.host):
+        if not _is_named(state, block_id, cleanup.host):
             continue
         state.cleaning_blocks.pop(block_id, None)
         block = state.blocks.get(block_id)
-        if block is not None:
-            state.blocks[block_id] = msgspec.structs.replace(block, local=False)
+        if block is None:
+            continue
+        left = block.without_copy(cleanup.host)
+        if left.in_wal or left.hosts:
+            state.blocks[block_id] = left
+        elif state.released.pop(block_id, None) is not None:
+            del state.blocks[block_id]
+        else:
+            raise BrokenInvariant(f"the last copy of block {block_id} was deleted while a batch may need it (INV-8)")
     for path in cleanup.segments:
         state.cleaning_segments.pop(path, None)
         share = state.index.segments.get(path)
@@ -786,9 +796,13 @@ def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
         state.archived_number = batch.number
         for block_id in batch.block_ids:
             del state.batch_of[block_id]
+            block = state.blocks[block_id]
             state.released[block_id] = batch.completed_ms
+            if not block.in_wal:  # its copies are its bytes: they stay as long as those of a WAL would
+                state.index.finish((block,))
+                continue
             state.uncovered[block_id] = state.events
-            state.index.release(state.blocks[block_id], batch.completed_ms)
+            state.index.release(block, batch.completed_ms)
             if batch_id in state.replaying or batch_id in state.replay_window:
                 state.index.hold(state.blocks[block_id])
 

@@ -22,10 +22,11 @@ from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
 from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
+from driver.second_hosts import Host, loads, second_host
 from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
+from forebay.values import Block, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
 from wal.layout import BlockPlace, parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -303,10 +304,20 @@ class _Orders:
     open: list[m.Command] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """Of a stream without a WAL: on so many hosts each block lies before it is accepted. A host counts as there for
+    ``timeout_seconds`` after it was heard, and takes second copies while ``room_bytes`` are free."""
+
+    copies: int
+    timeout_seconds: float
+    room_bytes: int
+
+
 class Tracker:
     """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
     the WAL holds more than ``retention_bytes`` (0: no limit). ``sharing``: of the rate that was learned; None: receivers are
-    held to no rate. ``managed``: the receivers that it keeps; None: none."""
+    held to no rate. ``managed``: the receivers that it keeps; None: none. ``copy_rules``: None where there is a WAL."""
 
     def __init__(
         self,
@@ -319,8 +330,10 @@ class Tracker:
         batch_limits: BatchLimits = UNLIMITED,
         sharing: RateSharing | None = None,
         managed: ManagedReceivers | None = None,
+        copy_rules: CopyRules | None = None,
     ) -> None:
         self.state = state
+        self.copy_rules = copy_rules
         self.driver_epoch = driver_epoch
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
@@ -541,9 +554,7 @@ class Tracker:
                 or meta.stream != self.state.stream
             ):
                 raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
-            place = parse_block(block.handle.path)
-            if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
-                raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
+            self._check_place(block)
         for block in request.blocks:
             meta = block.meta
             if meta.id in self.state.blocks:
@@ -554,6 +565,22 @@ class Tracker:
                 decided += self._applied(ev.BlockAdded(block))
             results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
         return Decision(m.ReportAnswer(results=tuple(results)), tuple(decided))
+
+    def _check_place(self, block: Block) -> None:
+        """Raises UsageError for a block that does not lie where this stream keeps its blocks (INV-1)."""
+        meta, rules = block.meta, self.copy_rules
+        if rules is None:
+            place = parse_block(block.handle.path)
+            if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
+                raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
+            return
+        _check_names(*(("host", host) for host in block.hosts))
+        held = len(set(block.hosts))
+        if block.in_wal or not block.local or held != len(block.hosts) or held < rules.copies:
+            raise UsageError(
+                f"block {meta.id} lies {'in a WAL' if block.in_wal else 'on ' + (', '.join(block.hosts) or 'no host')}; this "
+                f'stream has wal.url = "none" and receiver.copies = {rules.copies}: give the receiver the same'
+            )
 
     def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
         partition = self.state.partition(r.tp)
@@ -778,9 +805,30 @@ class Tracker:
         rates = self.sharing.news(request.receiver_id, self._lags, now) if self.sharing is not None else None
         if rates is not None:
             self.order(request.receiver_id, "rate", rates=rates)
-        answer = m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open))
+        answer = m.HeartbeatAnswer(
+            driver_epoch=self.driver_epoch, commands=tuple(orders.open), second_host=self._second_host(request, now)
+        )
         outdated = self._outdated.get(request.receiver_id)
         return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
+
+    def _second_host(self, request: m.HeartbeatRequest, now: float) -> m.SecondHost | None:
+        rules = self.copy_rules
+        if rules is None or rules.copies < 2:
+            return None
+        hosts = {
+            host: Host(news.heartbeat.url, news.heartbeat.free_bytes)
+            for host, news in self.agent_news.items()
+            if now - news.at < rules.timeout_seconds and news.heartbeat.state == "active"
+        }
+        others = (news.heartbeat for name, news in self.receiver_news.items() if name != request.receiver_id)
+        return second_host(
+            self.state.receivers[request.receiver_id].host,
+            request.second_host,
+            request.refusing_hosts,
+            hosts,
+            loads(heartbeat.second_host for heartbeat in others),
+            rules.room_bytes,
+        )
 
     def _lags(self) -> Lags:
         """Of what each receiver takes in: partitions that it owns and did not report in trouble. Those of which it has said
@@ -1127,7 +1175,7 @@ def is_left_over(state: State, block_id: str, host: str) -> bool:
     """Whether ``host`` was given a copy of a block of which the journal names none there, and no batch, window or replay reads
     it any more."""
     block = state.blocks.get(block_id)
-    if block is None or state.replaying or (block.local and block.meta.host == host):
+    if block is None or state.replaying or host in block.hosts:
         return False
     batch = state.batches.get(state.batch_of.get(block_id, 0))
     return block_id in state.released or (batch is not None and state.is_past(batch.number))
@@ -1138,7 +1186,8 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
     since batches read them last."""
     going: list[str] = []
     for block in itertools.islice(reversed(state.blocks.values()), COPIES_AT_ONCE) if short_bytes > 0 else ():
-        if block.local and block.meta.host == host and block.id not in state.cleaning_blocks:
+        own = block.in_wal and block.local and block.meta.host == host
+        if own and block.id not in state.cleaning_blocks:
             going.append(block.id)
             short_bytes -= block.handle.length
             if short_bytes <= 0:

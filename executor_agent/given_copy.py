@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forebay import failpoints
 from forebay.errors import CorruptionError, NewerVersionError, OutOfSpaceError, StoreError, UsageError
-from wal.blocks import TEMPORARY_SUFFIX, read_local
+from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_directory
 
 
 class GivenCopy:
@@ -68,7 +68,7 @@ class GivenCopy:
             failpoints.hit("agent.before-copy-kept")
             self._temporary.rename(self._path)
             if durable:
-                _sync_directory(self._path.parent)
+                sync_directory(self._path.parent)
         except OSError as error:
             raise self._failed(error) from None
         self._kept = True
@@ -86,11 +86,3 @@ class GivenCopy:
     def _failed(self, error: OSError) -> StoreError:
         words = f"a copy of block {self._stream}/{self._block_id} can't be written: {error.strerror}"
         return OutOfSpaceError(words) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError(words)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

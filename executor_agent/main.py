@@ -22,6 +22,7 @@ from forebay.driver_client import DriverClient
 from forebay.errors import ForebayError, SettingsError
 from forebay.http import Server
 from forebay.notify import Notifier, Standing
+from forebay.promises import without_wal
 from forebay.settings import Settings
 from forebay.signals import told_to_stop
 from forebay.values import check_name
@@ -46,7 +47,8 @@ class Agent:
         self._settings = settings
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
-        self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock())
+        # without a WAL nothing is given up: what this host was given may be the last copy
+        self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock(), settings.has_wal)
         self._guard = Guard(settings)
         self._client = DriverClient.of(settings, role="agent", name=self._host)
         self.receivers = Receivers(
@@ -121,6 +123,8 @@ class Agent:
             check_name("host", self._host)
         except ValueError as error:
             raise SettingsError(f"agent.host: {error}") from None
+        if words := without_wal(self._settings):
+            log.warning("%s", words)
         with ExitStack() as opening:
             opening.callback(self._client.close)
             for dropped in self.store.open():

@@ -251,11 +251,23 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     holding: tuple[Holding, ...] = ()
     errors: tuple[ErrorNote, ...] = ()  # the last few that did not end it, the latest last
     rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
+    second_host: str = ""  # where its second copies go; "": nowhere yet
+    refusing_hosts: tuple[str, ...] = ()  # that lately did not take a second copy of it
+
+
+class SecondHost(Message, frozen=True, kw_only=True):
+    """Where a receiver puts its second copies: a host, and the url of its agent."""
+
+    host: str
+    url: str
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
+    """``second_host``: where second copies go from now on; None: no host can take them, or none are wanted."""
+
     driver_epoch: int
     commands: tuple[Command, ...] = ()
+    second_host: SecondHost | None = None
 
 
 # ---- agents ----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,10 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 
+#: wal.url of a stream without a WAL
+NO_WAL = "none"
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
@@ -52,6 +56,7 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class WalSettings(Section, frozen=True, kw_only=True):
+    #: where it is kept; "none": nowhere, and receiver.copies on hosts' disks are all there is of a block
     url: str
     segment_size: Size = Size(128_000_000)
     segment_age: Duration = Duration(300.0)
@@ -87,6 +92,7 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
     report_timeout: Duration = Duration(10.0)
     reclaim_delay: Duration = Duration(0.5)
     local_copies: bool = True  # write blocks to [agent].blocks of this host as well
+    copies: int = 1  # without a WAL: on so many hosts a block lies before it is reported, 1 or 2
     #: what one receiver takes in at most, per second; 0 and 0B: no limit
     max_rate: int = 0  # records
     max_rate_bytes: Size = Size(0)  # of keys and values
@@ -202,6 +208,10 @@ class Settings(Section, frozen=True, kw_only=True):
     def own_source(self) -> bool:
         """Whether receivers read from a class of the user's own, not from Kafka."""
         return self.receiver.source != "kafka"
+
+    @property
+    def has_wal(self) -> bool:
+        return self.wal.url != NO_WAL
 
     @property
     def group(self) -> str:
@@ -669,7 +679,8 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     _check_addresses(settings, refuse)
     _check_dead_letters(settings, refuse)
     _check_listeners(settings.driver, refuse)
-    for key in ("wal.url", "driver.journal"):
+    _check_copies(settings, refuse)
+    for key in ("wal.url", "driver.journal") if settings.has_wal else ("driver.journal",):
         url = _get(settings, key)
         if "://" not in url:
             raise refuse.value(key, url, 'write it as "file:///folder"')
@@ -690,6 +701,24 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             raise refuse(
                 f"spark.{key}", f'unknown key {key!r} in [spark]; allowed are Spark\'s own, as in "spark.master"'
             )
+
+
+def _check_copies(settings: Settings, refuse: _Refusals) -> None:
+    receiver, wal = settings.receiver, settings.wal
+    if receiver.copies not in (1, 2):
+        raise refuse.value("receiver.copies", receiver.copies, "allowed are 1 and 2")
+    if settings.has_wal:
+        if receiver.copies != 1:
+            words = f'with a WAL every block is in it; 2 is for wal.url = "{NO_WAL}"'
+            raise refuse.value("receiver.copies", receiver.copies, words)
+        return
+    if not receiver.local_copies:
+        words = f'wal.url = "{NO_WAL}" leaves nothing but local copies; set it to true'
+        raise refuse.value("receiver.local_copies", receiver.local_copies, words)
+    for key in ("retention", "retention_size"):
+        if getattr(wal, key):
+            words = f'wal.url = "{NO_WAL}" keeps nothing of completed batches; leave it out'
+            raise refuse(f"wal.{key}", f"wal.{key}: {words}")
 
 
 def _check_placing(settings: Settings, refuse: _Refusals) -> None:

@@ -135,7 +135,8 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
     """Where a block lies in the WAL.
 
     ``path`` is relative to the WAL's root; ``offset`` and ``length`` bound the whole frame in bytes; ``checksum`` is the
-    CRC-32C of the frame's payload.
+    CRC-32C of the frame's payload. ``path`` is "" for a block of a stream without a WAL: its hosts' copies are all there is,
+    and ``length`` and ``checksum`` are of their frame.
     """
 
     path: str
@@ -174,16 +175,31 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"block {self.id}: {self.records} records, its ranges say otherwise")
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
-    """A stored block: its metadata, its handle, and whether the host keeps a local copy."""
+class Block(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A stored block: its metadata, its handle, whether the receiver's host keeps a local copy, and which ``other_hosts`` do."""
 
     meta: BlockMeta
     handle: Handle
     local: bool
+    other_hosts: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         return self.meta.id
+
+    @property
+    def in_wal(self) -> bool:
+        return bool(self.handle.path)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All that keep a copy, the receiver's first."""
+        return (self.meta.host, *self.other_hosts) if self.local else self.other_hosts
+
+    def without_copy(self, host: str) -> Block:
+        """The block when the copy at ``host`` is deleted."""
+        others = tuple(other for other in self.other_hosts if other != host)
+        return Block(self.meta, self.handle, self.local and host != self.meta.host, others)
 
 
 def block_id(receiver_id: str, epoch: int, sequence: int) -> str:

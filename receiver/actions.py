@@ -84,9 +84,17 @@ class RevocationDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreBlock:
-    """Encode, write to the local store and to the WAL → ``BlockStored``, or ``StoreFailed`` after ``store_timeout``."""
+    """Encode, write to the local store and to the WAL (without one: to the second host, if one is wanted) → ``BlockStored``, or
+    ``StoreFailed`` after ``store_timeout``."""
 
     draft: BlockDraft
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTo:
+    """Second copies go there from now on."""
+
+    second: messages.SecondHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +173,4 @@ SourceAction: TypeAlias = (
     Subscribe | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
 )
 DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
-Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | TopicsChecked | Note | Exit
+Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit

@@ -59,7 +59,9 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
     act.Heartbeat: _Route(
         "/v1/receivers/heartbeat",
         messages.HeartbeatAnswer,
-        lambda request, answer: inp.HeartbeatAnswered(request, answer.driver_epoch, answer.commands),
+        lambda request, answer: inp.HeartbeatAnswered(
+            request, answer.driver_epoch, answer.commands, answer.second_host
+        ),
     ),
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble
-from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView
+from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, SecondHost
 from forebay.values import Block, TopicPartition
 
 
@@ -103,7 +103,8 @@ class BrokerFailed:
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """The draft with this sequence is durable in the WAL, and in the local store if ``block.local``."""
+    """The draft with this sequence is durable in the WAL, and in the local store if ``block.local``; without a WAL on as many
+    hosts as are wanted."""
 
     sequence: int
     block: Block
@@ -116,16 +117,18 @@ class StoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class StoreAway:
-    """The WAL failed and is tried again, for ``store_timeout``. The next ``BlockStored`` ends this."""
+    """The store failed and is tried again, for ``store_timeout``. The next ``BlockStored`` ends this."""
 
     reason: str
+    store: str = "the WAL"
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfSpace:
-    """The WAL has no room; storing goes on waiting for it. The next ``BlockStored`` ends this."""
+    """The store has no room, or no second host is there; storing goes on waiting for it. The next ``BlockStored`` ends this."""
 
     reason: str
+    lacking: str = "space in the WAL"
 
 
 # ---- from the driver -------------------------------------------------------------------------------------------------
@@ -174,6 +177,7 @@ class HeartbeatAnswered:
     request: int
     driver_epoch: int
     commands: Sequence[Command]
+    second_host: SecondHost | None = None  # where second copies go; None: as before
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,10 @@ class ReceiverMachine:
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
         self._no_space = ""
+        self._lacking = ""  # what there is no more of, in words
         self._store_away = ""
+        self._store = ""  # which one is away, in words
+        self._second = ""  # url of the agent to which second copies go
         self._store_answered_at = 0.0
         self._broker_error = ""
         self._paused = False
@@ -177,9 +180,9 @@ class ReceiverMachine:
         if self._ending:
             return f"ends: {self._ending}"
         if self._no_space:
-            return f"no space in the WAL: {self._no_space}"
+            return f"no {self._lacking}: {self._no_space}"
         if self._store_away:
-            return f"the WAL does not take blocks, polling is paused: {self._store_away}"
+            return f"{self._store} does not take blocks, polling is paused: {self._store_away}"
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
         if not self._partitions and self._broker_error:
@@ -1025,10 +1028,10 @@ class ReceiverMachine:
     def _block_stored(self, event: inp.BlockStored, now: float) -> None:
         self._store_answered_at = now
         if self._no_space:
-            self._note("there is space in the WAL again")
+            self._note(f"there is {self._lacking} again")
             self._no_space = ""
         if self._store_away:
-            self._note("the WAL takes blocks again")
+            self._note(f"{self._store} takes blocks again")
             self._store_away = ""
         for under in self._storing.pop(event.sequence, ()):
             self._storing_under[under] -= 1
@@ -1046,8 +1049,8 @@ class ReceiverMachine:
     def _store_is_away(self, event: inp.StoreAway, now: float) -> None:
         self._store_answered_at = now  # it does not hang: whoever tells this also tells when it has lasted too long
         if not self._store_away:
-            self._note(f"the WAL does not take blocks, trying again: {event.reason}", warning=True)
-        self._store_away = event.reason
+            self._note(f"{event.store} does not take blocks, trying again: {event.reason}", warning=True)
+        self._store_away, self._store = event.reason, event.store
 
     def _broken(self, event: inp.Broken, now: float) -> None:
         self._exit(1, event.reason)
@@ -1062,8 +1065,8 @@ class ReceiverMachine:
         self._store_answered_at = now
         # Rule 7: waiting, not failing. Somebody or the clean-up frees space; nothing is lost meanwhile.
         if not self._no_space:
-            self._note(f"no space in the WAL, waiting for it: {event.reason}", warning=True)
-        self._no_space = event.reason
+            self._note(f"no {event.lacking}, waiting for it: {event.reason}", warning=True)
+        self._no_space, self._lacking = event.reason, event.lacking
 
     def _balance(self, now: float) -> None:
         """INV-6: when memory is full nothing is polled, and when that lasts the partitions pause, and polling goes on so that
@@ -1176,6 +1179,11 @@ class ReceiverMachine:
         if event.driver_epoch > self._driver_epoch:
             # what an older driver learned is over: this one says with the same answer what holds
             self._throttle.learn(None, now)
+        second = event.second_host
+        if second is not None and event.driver_epoch >= self._driver_epoch and second.url != self._second:
+            self._second = second.url
+            self._note(f"second copies go to host {second.host}")
+            self._do(act.CopyTo(second))
         self._see_driver(event.driver_epoch)
         for command in sorted(event.commands, key=lambda c: c.version):
             if command.driver_epoch < self._driver_epoch:  # INV-4: an older driver's order, woken late

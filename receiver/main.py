@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -21,9 +22,12 @@ from forebay.access import Access
 from forebay.clock import Clock, SystemClock
 from forebay.driver_client import DriverClient
 from forebay.notify import Notifier
+from forebay.promises import without_wal
 from forebay.settings import Settings
 from forebay.values import check_name
 from receiver.block_store import BlockStore
+from receiver.copy_store import AgentCopies, CopyStore
+from receiver.draft_store import DraftStore
 from receiver.driver_line import DriverLine
 from receiver.encoded_block import BlockWriting
 from receiver.inputs import Input
@@ -61,10 +65,15 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     clock = SystemClock()
     source = source_of(settings, receiver_id, clock)
-    storage = open_storage(settings.wal.url, settings.storage)
-    # with the store's own patience: a receiver that starts while a NameNode does must not end for it
-    probe(storage, settings.stream, lambda: random.SystemRandom().getrandbits(64))
-    service = compose(settings, receiver_id, source, tried_for(storage, STORE_RETRY_SECONDS), clock, host)
+    storage: Storage | None = None
+    if settings.has_wal:
+        patient = open_storage(settings.wal.url, settings.storage)
+        # with the store's own patience: a receiver that starts while a NameNode does must not end for it
+        probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
+        storage = tried_for(patient, STORE_RETRY_SECONDS)
+    else:
+        _log.warning("%s", without_wal(settings))
+    service = compose(settings, receiver_id, source, storage, clock, host)
     notifier = Notifier.of(os.environ, clock, service.standing, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
@@ -85,44 +94,60 @@ def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
 
 
 def compose(
-    settings: Settings, receiver_id: str, source: Source, storage: Storage, clock: Clock, host: str | None = None
+    settings: Settings, receiver_id: str, source: Source, storage: Storage | None, clock: Clock, host: str | None = None
 ) -> ReceiverService:
-    """The parts of one receiver, not started. Each call is another instance, whose registration ends the one before."""
+    """The parts of one receiver, not started. Each call is another instance, whose registration ends the one before.
+    ``storage``: the WAL's; None where there is none."""
     check_name("receiver id", receiver_id)
     host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
     own = settings.receiver
     machine = ReceiverMachine(settings.stream, receiver_id, host, uuid.uuid4().hex, version("forebay"), own)
     keys = load_keys(settings.wal.key_file)
     writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys)
-    limits = SegmentLimits(settings.wal.segment_size, settings.wal.segment_age)
-    local = Path(settings.agent.blocks) if own.local_copies else None
-    flush = settings.wal.flush_interval
-    flush_seconds = flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS
-    gather_bytes = min(settings.wal.segment_size, own.memory // 2)
-
-    def store_of(tell: Callable[[Input], None]) -> BlockStore:
-        return BlockStore(
-            writing,
-            storage,
-            limits,
-            local,
-            settings.agent.quota,
-            own.store_timeout,
-            clock,
-            tell,
-            flush_seconds,
-            gather_bytes,
-            int(settings.wal.reserve),
-        )
-
     access = Access.of(settings, "receiver", receiver_id)
+    store_of = partial(_wal_store, settings, writing, storage, clock) if storage is not None else None
     return ReceiverService(
         machine,
         source,
-        store_of,
+        store_of or partial(_copy_store, settings, writing, clock, access),
         lambda name, tell: DriverLine(name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell),
         settings,
         clock,
+    )
+
+
+def _wal_store(
+    settings: Settings, writing: BlockWriting, storage: Storage, clock: Clock, tell: Callable[[Input], None]
+) -> DraftStore:
+    own, flush = settings.receiver, settings.wal.flush_interval
+    return BlockStore(
+        writing,
+        storage,
+        SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
+        Path(settings.agent.blocks) if own.local_copies else None,
+        settings.agent.quota,
+        own.store_timeout,
+        clock,
+        tell,
+        flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS,
+        min(settings.wal.segment_size, own.memory // 2),
+        int(settings.wal.reserve),
+    )
+
+
+def _copy_store(
+    settings: Settings, writing: BlockWriting, clock: Clock, access: Access, tell: Callable[[Input], None]
+) -> DraftStore:
+    own = settings.receiver
+    return CopyStore(
+        writing,
+        Path(settings.agent.blocks),
+        settings.agent.quota,
+        AgentCopies(own.report_timeout, access) if own.copies > 1 else None,
+        own.store_timeout,
+        clock,
+        tell,
+        own.memory // 2,
     )
 
 

@@ -2,7 +2,7 @@
 
 * **polling** (the caller of :meth:`ReceiverService.run`): polls the source and does every action on it, in order. The
   group's callbacks come within a poll; a revocation waits there until the machine says that it is done.
-* **store-encode, store-local, store-wal**: see block_store.py.
+* **store-encode, store-local, store-write**: see draft_store.py.
 * **driver-report, driver-claim, driver-beat**: a line to the driver each, so that no slow report holds up a heartbeat.
 * **broker**: see broker_line.py.
 
@@ -30,8 +30,8 @@ from forebay.settings import Settings
 from forebay.values import TopicPartition
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.block_store import BlockStore
 from receiver.broker_line import BrokerLine
+from receiver.draft_store import DraftStore
 from receiver.driver_line import DriverLine
 from receiver.encoded_block import cut
 from receiver.machine import ReceiverMachine
@@ -48,7 +48,7 @@ COMMIT_SECONDS_MAX = 5.0
 CLOSE_SECONDS = 15.0
 
 #: makes a store that tells the machine by the function it is given
-StoreOf = Callable[[Callable[[inp.Input], None]], BlockStore]
+StoreOf = Callable[[Callable[[inp.Input], None]], DraftStore]
 LineOf = Callable[[str, Callable[[inp.Input], None]], DriverLine]
 
 
@@ -114,8 +114,15 @@ class ReceiverService:
         elif isinstance(action, act.Report):
             self._reports.send(action)
         elif isinstance(action, act.Heartbeat):
-            counters = {**action.message.counters, **self._store.counters}
-            self._beats.send(replace(action, message=msgspec.structs.replace(action.message, counters=counters)))
+            message = msgspec.structs.replace(
+                action.message,
+                counters={**action.message.counters, **self._store.counters},
+                second_host=self._store.second_host,
+                refusing_hosts=self._store.refusing_hosts,
+            )
+            self._beats.send(replace(action, message=message))
+        elif isinstance(action, act.CopyTo):
+            self._store.copy_to(action.second)
         elif isinstance(action, act.Register | act.Look | act.Claim | act.Release | act.SendTrouble):
             self._claims.send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):

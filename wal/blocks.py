@@ -1,7 +1,8 @@
 """A block as a frame: its metadata as bytes, and a host's local copy of it.
 
 A local copy is the frame of the block once more (uid 0, offset 0, index 0) as a file of its own: it checks itself. It
-is never synced: the WAL is the promise, a copy that a power cut tore fails its check and the next tier answers.
+is not synced: the WAL is the promise, a copy that a power cut tore fails its check and the next tier answers. Without a WAL
+the copies are the promise, and are synced.
 A copy that the host's agent was given has the same bytes under another name (``COPY_SUFFIX``).
 """
 
@@ -167,16 +168,24 @@ def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: Loca
     ``payload``: one bytes-like object or a sequence of them. Raises OutOfSpaceError (by ``room`` or the filesystem) or
     StoreError, and leaves no temporary file behind.
     """
+    return write_local_frame(directory, meta, local_frame(meta, payload), room)
+
+
+def write_local_frame(
+    directory: str | Path, meta: BlockMeta, frame: Sequence[Any], room: LocalRoom | None = None, durable: bool = False
+) -> Path:
+    """As :func:`write_local`, of the bytes that :func:`local_frame` gave. ``durable``: file and name are synced on return."""
     path = local_path(directory, meta.stream, meta.id)
-    frame = local_frame(meta, payload)
     if room is not None:
         room.take(sum(memoryview(part).nbytes for part in frame))
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            _write_file(temporary, frame)
+            _write_file(temporary, frame, durable)
             temporary.rename(path)
+            if durable:
+                sync_directory(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -187,12 +196,24 @@ def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: Loca
     return path
 
 
-def _write_file(path: Path, parts: Sequence[Any]) -> None:
+def sync_directory(path: Path) -> None:
+    """The names in it, and its own, are durable on return. Raises OSError."""
+    for folder in (path, path.parent):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
         for part in parts:
             rest = memoryview(part).cast("B")
             while rest:
                 rest = rest[file.write(rest) :]
+        if durable:
+            os.fsync(file.fileno())
 
 
 def read_local(path: str | Path) -> StoredBlock:

@@ -1,4 +1,4 @@
-"""Reading the blocks of a batch, as it happens inside a Spark task: local file, else that host's agent, else the WAL,
+"""Reading the blocks of a batch, as it happens inside a Spark task: local file, else the agents of its hosts, else the WAL,
 else Kafka by exact offsets.
 
 The first tier that answers with bytes that pass is taken: the frame's checksums, the checksum that the journal's handle
@@ -35,7 +35,7 @@ from forebay.errors import (
 from forebay.kafka.access import KafkaAccess
 from forebay.records import block_rows, decode_block, to_dataframe
 from forebay.values import Block, Handle, OffsetRange
-from wal.blocks import StoredBlock, block_of_frame, local_path, read_local, read_stored
+from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local, read_stored
 from wal.frame import aligned
 from wal.scan import read_frame
 from wal.storage import Storage, StorageOptions, open_storage
@@ -53,7 +53,8 @@ _CHUNK_BYTES = 1 << 17
 
 
 class BlockReference(msgspec.Struct, frozen=True, gc=False):
-    """A block as a task needs to know it: small, and can be pickled. ``host`` keeps a copy of it if ``local``."""
+    """A block as a task needs to know it: small, and can be pickled. ``host``, if ``local``, and ``other_hosts`` keep a copy of
+    it."""
 
     id: str
     stream: str
@@ -63,11 +64,31 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     host: str
     local: bool
     headers: bool = False
+    other_hosts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, block: Block) -> BlockReference:
         meta = block.meta
-        return cls(meta.id, meta.stream, meta.ranges, meta.records, block.handle, meta.host, block.local, meta.headers)
+        return cls(
+            meta.id,
+            meta.stream,
+            meta.ranges,
+            meta.records,
+            block.handle,
+            meta.host,
+            block.local,
+            meta.headers,
+            block.other_hosts,
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All that keep a copy, the receiver's first."""
+        return (self.host, *self.other_hosts) if self.local else self.other_hosts
+
+    @property
+    def in_wal(self) -> bool:
+        return bool(self.handle.path)
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,9 +183,9 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     if not wanted:
         return BlockRead((), None, 0)
     failures: list[TierFailure] = []
-    for tier in plan.tiers:
+    for tier, host in _places(reference, plan):
         try:
-            batches = _read_tier(tier, reference, plan, wanted)
+            batches = _read_tier(tier, host, reference, plan, wanted)
             if batches is None:
                 continue
         except FileNotFoundError:
@@ -191,18 +212,27 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     )
 
 
+def _places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, str]]:
+    """Where the block is looked for, in order: tiers, and of the agents' each host that keeps a copy."""
+    for tier in plan.tiers:
+        if tier == "agent":
+            yield from ((tier, host) for host in reference.hosts)
+        else:
+            yield tier, ""
+
+
 def _read_tier(
-    tier: Tier, reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
+    tier: Tier, host: str, reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
 ) -> tuple[pa.RecordBatch, ...] | None:
     if tier == "kafka":
         return _from_kafka(reference, plan, wanted)
-    stored = _STORED[tier](reference, plan)
-    return None if stored is None else _records(reference, plan, stored, tier)
+    stored = _from_agent(reference, plan, host) if tier == "agent" else _STORED[tier](reference, plan)
+    return None if stored is None else _records(reference, plan, stored, f"{tier} {host}".strip())
 
 
-def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, tier: Tier) -> tuple[pa.RecordBatch, ...]:
+def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, name: str) -> tuple[pa.RecordBatch, ...]:
     """The rows of ``stored`` that the plan wants, if it is the very block that the journal names."""
-    where = f"{tier} copy of block {reference.id}"
+    where = f"{name} copy of block {reference.id}"
     check_same(reference, stored, where)
     payload = _plain(stored, plan, where)
     decoded = decode_block(payload, stored.meta, verify_digests=plan.verify_digests, path=where)
@@ -242,7 +272,7 @@ def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> No
 def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
     """The block as ``tier`` keeps it, verified, its payload as it is; None where the tier does not apply. For who writes it
     again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError, urllib3's HTTPError."""
-    stored = _STORED[tier](reference, plan)
+    stored = _from_any_agent(reference, plan) if tier == "agent" else _STORED[tier](reference, plan)
     if stored is not None:
         check_same(reference, stored, f"{tier} copy of block {reference.id}")
     return stored
@@ -252,12 +282,15 @@ def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> Stored
 
 
 def _from_local(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
-    if plan.blocks_directory is None or not reference.local:
+    if plan.blocks_directory is None or not reference.hosts:
         return None
     try:
-        return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
+        try:
+            return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
+        except FileNotFoundError:
+            return read_local(given_path(plan.blocks_directory, reference.stream, reference.id))
     except FileNotFoundError:
-        if reference.host != this_host():
+        if this_host() not in reference.hosts:
             return None  # it lies on another host: no failure
         raise
 
@@ -267,9 +300,18 @@ def this_host() -> str:
     return socket.gethostname()
 
 
-def _from_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
-    url = plan.agent_urls.get(reference.host)
-    if url is None or not reference.local:
+def _from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    for host in reference.hosts:
+        if (stored := _from_agent(reference, plan, host)) is not None:
+            return stored
+    return None
+
+
+def _from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> StoredBlock | None:
+    url = plan.agent_urls.get(host)
+    if url is None and not reference.in_wal:  # of the few places that there are, none is passed over in silence
+        raise UnreachableError(f"host {host} keeps a copy, and its agent has not been heard of lately")
+    if url is None:
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
     download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
@@ -355,7 +397,9 @@ class _Download:
         return CorruptionError(self._url, self._received, reason)
 
 
-def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock:
+def _from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    if not reference.in_wal:
+        return None
     storage: Storage = _per_process(plan.wal_url, lambda: open_storage(plan.wal_url, plan.storage))
     return block_of_frame(read_frame(storage, reference.handle), reference.handle.path)
 
@@ -377,7 +421,6 @@ def _from_kafka(
 
 _STORED: dict[Tier, Callable[[BlockReference, ReadPlan], StoredBlock | None]] = {
     "local": _from_local,
-    "agent": _from_agent,
     "wal": _from_wal,
 }
 

@@ -17,6 +17,7 @@ import pytest
 from executor_agent.main import Agent
 from forebay.clock import ManualClock
 from forebay.errors import UnreadableBlockError
+from forebay.values import Handle
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal import reading
@@ -71,6 +72,24 @@ def test_each_tier_answers_when_the_earlier_ones_are_gone(stored: Stored, refere
     assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("agent", "unreachable")])
     assert offsets(reference, elsewhere) == expected
     assert not (stored.root / "elsewhere").exists()
+
+
+def test_without_a_wal_each_host_that_keeps_a_copy_is_asked(stored: Stored, reference: BlockReference) -> None:
+    """INV-5: a damaged copy is passed over for the other host's; a host that is not heard of is among the reasons."""
+    handle = Handle("", 0, reference.handle.length, reference.handle.checksum)
+    kept = msgspec.structs.replace(reference, handle=handle, host="h9", other_hosts=("h1",))
+    with Agent(stored.settings()) as agent:
+        away = stored.plan("local", "agent", "wal", agent_urls={"h1": agent.url})
+        away = msgspec.structs.replace(away, blocks_directory=str(stored.root / "elsewhere"))
+        read = read_block(kept, away)
+        assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("agent", [("agent", "unreachable")])
+        flip(local_file(stored, reference), -200)
+        with pytest.raises(UnreadableBlockError) as caught:
+            read_block(kept, away)
+    message = str(caught.value)
+    for part in ("a/0[3, 13)", "b/1[0, 2000)", "host h9 keeps a copy", "is damaged"):
+        assert part in message
+    assert "wal: " not in message
 
 
 def test_a_copy_that_its_agent_deleted_is_read_from_the_wal_and_counted(

@@ -43,6 +43,9 @@ class Told:
     def next(self) -> inp.Input:
         return self._inputs.get(timeout=PATIENCE_SECONDS)
 
+    def empty(self) -> bool:
+        return self._inputs.empty()
+
 
 @contextmanager
 def open_store(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import SettingsError
+from forebay.promises import without_wal
 from forebay.settings import Settings, from_values, load
 
 GOOD = """
@@ -196,6 +197,11 @@ def test_starting_offsets_may_be_a_section_of_partitions(tmp_path: Path) -> None
 
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
+    ({"receiver__copies": 3, "wal__url": "none"}, ["receiver.copies = 3", "1 and 2"]),
+    ({"receiver__copies": 2}, ["receiver.copies = 2", "WAL"]),
+    ({"wal__url": "none", "receiver__local_copies": False}, ["receiver.local_copies", "none"]),
+    ({"wal__url": "none", "wal__retention": "1h"}, ["wal.retention", "none"]),
+    ({"wal__url": "none", "wal__retention_size": "1GB"}, ["wal.retention_size", "none"]),
     ({"receiver__mode": "auto"}, ['receiver.mode = "auto"', 'allowed are "static", "managed"']),
     ({"receiver__preferred_hosts": ["a b"]}, ["receiver.preferred_hosts", "key=value"]),
     ({"receiver__moves_max": -1}, ["receiver.moves_max = -1", "at least 0"]),
@@ -367,3 +373,12 @@ def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b'stream = "\xff"')
     with pytest.raises(SettingsError, match="is not valid TOML"):
         load(path, {})
+
+
+def test_a_stream_without_a_wal_is_said_to_be_one_with_what_it_does_not_survive() -> None:
+    assert without_wal(from_values(good_values())) == ""
+    alone = without_wal(from_values(good_values(wal__url="none")))
+    two = without_wal(from_values(good_values(wal__url="none", receiver__copies=2)))
+    assert "there is no WAL" in alone
+    assert "alone" in alone
+    assert "two hosts" in two

@@ -18,7 +18,7 @@ import pyarrow as pa
 from driver import history, journal
 from driver.adoption import advanced
 from driver.batch_order import Run, following, window
-from driver.cleaner import Cleaner, due_paths
+from driver.cleaner import CleanedWal, Cleaner, due_paths
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart, ReplayedBatch
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
@@ -311,14 +311,12 @@ class DriverProcess:
         )
         self._cleaner = Cleaner(
             None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
-            world.wal,
+            CleanedWal(world.wal, self._limits, self._copies),
             self._history,
             world.stream,
             world.clock,
             1.0,
-            self._limits,
             lambda _: None,  # only its thread fails
-            self._copies,
         )
         self.leading = True
         self._adopter = world.kinds.adopter(
@@ -578,7 +576,7 @@ class DriverProcess:
                     yield "scan"
                     try:
                         sealed = index < len(files) - 1 or not world.wal.appendable
-                        facts = self._cleaner._facts(path, receiver, epoch, sealed)
+                        facts = self._cleaner._facts(world.wal, path, receiver, epoch, sealed)
                     except FileNotFoundError:
                         continue
                     yield "judge"

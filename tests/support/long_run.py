@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from driver import journal
-from driver.cleaner import Cleaner
+from driver.cleaner import CleanedWal, Cleaner
 from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.loop import DriverLoop
@@ -70,9 +70,8 @@ class LongRun:
         copies = SnapshotCopies(self.loop.ask, self._wal, STREAM, epoch, self.clock, 30.0, limits, uid)
         self.loop.snapshot_taken = copies.want
         history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
-        self.cleaner = Cleaner(
-            self.loop, self._wal, history, STREAM, self.clock, 2.0, limits, self._fail, copies
-        )  # fmt: skip
+        wal = CleanedWal(self._wal, limits, copies)
+        self.cleaner = Cleaner(self.loop, wal, history, STREAM, self.clock, 2.0, self._fail)
         self.loop.start()
         starts = tuple(LifeStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
         self.loop.ask(FoundPartitions(starts, self.clock.wall_ms(), "earliest"))

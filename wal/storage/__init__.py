@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forebay.errors import UsageError
+from forebay.settings import NO_WAL
 from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
 from wal.storage.protocol import (
@@ -37,8 +38,11 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
     ``hdfs://name-node:port/folder`` or ``memory://name``
     (one space per name within a process; ``memory://name?objects``: of whole objects only).
 
-    ``options``: what the clients of remote stores are given. Does no I/O. Raises UsageError for any other url.
+    ``options``: what the clients of remote stores are given. Does no I/O. Raises UsageError for any other url; for "none" it says
+    that there is no WAL, since only what can't do without one gets here with it.
     """
+    if url == NO_WAL:
+        raise UsageError(f'this stream has no WAL (wal.url = "{NO_WAL}"), and this needs one')
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,0 +1,214 @@
+"""The driver's decisions in a stream without a WAL: what is accepted, when copies go, where second ones are put."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from driver.block_index import BlockIndex
+from driver.replay import RewindTo, plan, refuse
+from driver.second_hosts import Host, second_host
+from driver.service import refuse_other_keeping
+from driver.state import State
+from driver.tracker import BeginReplay, CleanLocalCopies, CopyRules, KeepWindow
+from forebay import messages as m
+from forebay.errors import RefusedError, UsageError
+from forebay.values import Block, Handle
+from tests.support.tracked import STREAM, Tracked, offsets
+
+
+class Copied(Tracked):
+    """``copies`` on hosts h1 and h2."""
+
+    def __init__(self, copies: int = 2, **settings: int) -> None:
+        super().__init__(partitions=1, **settings)  # type: ignore[arg-type]
+        self.tracker.copy_rules = CopyRules(copies, 30.0, 1_000)
+        self.hosts = ("h2",) if copies == 2 else ()
+        self.epoch = self.register()
+        self.token = self.claim(self.epoch).view.token
+
+    def made(self, until: int, **changes: object) -> Block:
+        start = self.state.partitions["t/0"].position
+        meta = self.block(self.epoch, [offsets(start, until, self.token)]).meta
+        made = Block(meta, Handle("", 0, 1_000, 7), True, self.hosts)
+        return msgspec.structs.replace(made, **changes)  # type: ignore[arg-type]
+
+    def take(self, until: int) -> Block:
+        made = self.made(until)
+        (result,) = self.report(self.epoch, made)
+        assert result.accepted
+        return made
+
+    def beat_agent(self, host: str, acknowledged: int = 0, free_bytes: int = 1 << 30) -> tuple[m.Command, ...]:
+        request = m.AgentHeartbeatRequest(
+            host=host, url=f"http://{host}:1", instance_id=host, acknowledged=acknowledged, blocks=0, used_bytes=0,
+            free_bytes=free_bytes,
+        )  # fmt: skip
+        return self.say(request).commands  # type: ignore[no-any-return]
+
+    def second(self, current: str = "", refusing: tuple[str, ...] = ()) -> m.SecondHost | None:
+        request = m.HeartbeatRequest(
+            receiver_id="r1", epoch=self.epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0,
+            second_host=current, refusing_hosts=refusing,
+        )  # fmt: skip
+        return self.say(request).second_host  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        """INV-7: the index is that of the state, also of one that a snapshot brings back."""
+        again: State = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
+        assert self.state.index == BlockIndex.of(self.state) == again.index
+
+
+# ---- what is accepted ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"other_hosts": ()},
+        {"other_hosts": ("h1",)},
+        {"local": False},
+        {"local": False, "other_hosts": ("h2", "h3")},
+        {"other_hosts": ("h2", "h2")},
+        {"other_hosts": ("../h2",)},
+        {"handle": Handle(f"{STREAM}/blocks/r1/0000010000000001/00000001.seg", 0, 1_000, 7)},
+    ],
+)
+def test_a_block_with_fewer_copies_than_are_wanted_is_never_accepted(changes: dict[str, object]) -> None:
+    """INV-1: a receiver with other settings can't lower the promise."""
+    t = Copied()
+    with pytest.raises(UsageError):
+        t.report(t.epoch, t.made(5, **changes))
+    assert t.state.partitions["t/0"].position == 0
+    assert t.take(5).hosts == ("h1", "h2")
+
+
+def test_a_stream_with_a_wal_takes_no_block_that_lies_on_hosts_alone() -> None:
+    t = Copied()
+    t.tracker.copy_rules = None
+    with pytest.raises(UsageError, match="no segment"):
+        t.report(t.epoch, t.made(5))
+
+
+def test_a_stream_does_not_change_between_a_wal_and_none_while_blocks_are_named() -> None:
+    t = Copied()
+    refuse_other_keeping(t.state, True)
+    t.take(5)
+    refuse_other_keeping(t.state, False)
+    with pytest.raises(UsageError, match="taken in without a WAL"):
+        refuse_other_keeping(t.state, True)
+    other = Tracked()
+    epoch = other.register()
+    other.take_in(epoch, other.claim(epoch).view.token, 5)
+    refuse_other_keeping(other.state, True)
+    with pytest.raises(UsageError, match="lie in the WAL"):
+        refuse_other_keeping(other.state, False)
+
+
+# ---- clean-up --------------------------------------------------------------------------------------------------------
+
+
+def test_both_copies_go_when_the_history_holds_the_batch_and_the_block_with_the_last_of_them() -> None:
+    """INV-8. The hosts are told apart: one that is away holds up nothing at the other, and comes back to its own order."""
+    t = Copied()
+    t.take(5)
+    batch = t.batch()
+    t.complete(batch)
+    t.say(CleanLocalCopies())
+    t.check()
+    assert not t.state.cleanups, "the batch is not in the history yet"
+    t.archive(batch)
+    t.check()
+    t.say(CleanLocalCopies())
+    t.check()
+    (first,) = t.beat_agent("h1")
+    assert first.blocks == (f"{STREAM}/r1-{t.epoch:x}-1",)
+    t.beat_agent("h1", acknowledged=first.version)
+    t.check()
+    (left,) = t.state.blocks.values()
+    assert left.hosts == ("h2",)
+    assert not t.beat_agent("h1")
+    (second,) = t.beat_agent("h2")
+    assert second.blocks == first.blocks
+    t.beat_agent("h2", acknowledged=second.version)
+    t.check()
+    assert not t.state.blocks
+    assert not t.state.released
+    assert not t.state.uncovered
+    assert not t.state.cleaning_blocks
+
+
+def test_copies_stay_as_long_as_a_window_reaches_back_to_them() -> None:
+    """INV-8: also where the window grows after the batch was completed."""
+    t = Copied(copies=1)
+    t.take(5)
+    first = t.batch()
+    t.complete(first)
+    t.say(KeepWindow(1))
+    t.say(CleanLocalCopies())
+    assert not t.state.cleanups
+    t.take(9)
+    second = t.batch()
+    t.complete(second)
+    t.archive(first)
+    t.say(CleanLocalCopies())
+    t.check()
+    assert [len(cleanup.blocks) for cleanup in t.state.cleanups.values()] == [1]
+
+
+def test_nothing_can_be_replayed() -> None:
+    t = Copied()
+    t.take(5)
+    t.complete(t.batch())
+    found = plan(t.state, (), RewindTo(1, 0))
+    assert not found.possible
+    assert "no longer holds" in refuse(found)
+    with pytest.raises(RefusedError):
+        t.say(BeginReplay(RewindTo(1, 0), (), 0, "somebody"))
+
+
+# ---- the second host -------------------------------------------------------------------------------------------------
+
+TWO = {"h1": Host("http://h1", 5_000), "h2": Host("http://h2", 5_000), "h3": Host("http://h3", 9_000)}
+
+
+def chosen(current: str = "", refusing: tuple[str, ...] = (), loads: dict[str, int] | None = None) -> str:
+    found = second_host("h1", current, refusing, TWO, loads or {}, 1_000)
+    return found.host if found is not None else ""
+
+
+def test_the_second_host_is_another_one_with_fewest_receivers_and_most_room_and_stays() -> None:
+    assert chosen() == "h3"
+    assert chosen(loads={"h3": 1}) == "h2"
+    assert chosen(current="h2") == "h2"
+    assert chosen(current="h2", refusing=("h2",)) == "h3"
+    assert chosen(current="h1") == "h3", "never its own host"
+    assert chosen(current="gone") == "h3"
+
+
+def test_where_all_refuse_one_is_named_all_the_same() -> None:
+    """It may take copies again; a receiver that was told of no host would not try."""
+    assert chosen(current="h2", refusing=("h2", "h3")) == "h2"
+    assert chosen(refusing=("h2", "h3")) == "h3"
+
+
+def test_a_host_without_room_takes_no_copies() -> None:
+    full = {**TWO, "h3": Host("http://h3", 999)}
+    assert second_host("h1", "h3", (), full, {}, 1_000) == m.SecondHost(host="h2", url="http://h2")
+    assert second_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
+
+
+def test_the_driver_names_a_host_whose_agent_it_has_heard_of_lately() -> None:
+    t = Copied()
+    assert t.second() is None
+    t.beat_agent("h1")
+    assert t.second() is None, "its own host is none"
+    t.beat_agent("h2")
+    assert t.second() == m.SecondHost(host="h2", url="http://h2:1")
+    t.now_ms += 29_000
+    t.beat_agent("h3")
+    assert t.second("h2") == m.SecondHost(host="h2", url="http://h2:1")
+    t.now_ms += 2_000
+    assert t.second("h2") == m.SecondHost(host="h3", url="http://h3:1")
+    t.tracker.copy_rules = CopyRules(1, 30.0, 1_000)
+    assert t.second("h2") is None
