@@ -19,11 +19,12 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.jars
 
-services: kafka  ## fetch or build what tests run: Kafka, HDFS, an S3 server (built with Go, some minutes), iproute2, systemd
+services: kafka  ## fetch or build what tests run: Kafka, HDFS, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
 	@$(PYTHON_IN) -m tests.support.hdfs
 	@$(PYTHON_IN) -m tests.support.versitygw
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
+	@$(PYTHON_IN) -m tests.support.nginx >/dev/null
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
@@ -34,6 +35,7 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.namespaces >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.booted >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m tests.support.nginx >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)

@@ -37,6 +37,7 @@ BENCHMARKS = {
     "day": "benchmarks.long_run",
     "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",
+    "blocks": "benchmarks.block_serving",
 }
 SMALL_SCALE = 0.05
 

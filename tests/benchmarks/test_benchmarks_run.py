@@ -10,7 +10,9 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.measured import Threshold, alternate, figure, ratio
 from benchmarks.setup import Setup
-from tests.conftest import require_kafka
+from forebay.errors import UsageError
+from tests.conftest import missing, require_kafka, running_in_ci
+from tests.support import nginx
 from tests.support.stores import require_s3
 
 #: name → the lines that it gives
@@ -51,6 +53,13 @@ LINES = {
     ],
     "verify": ["against a read with checksum"],
     "latency": ["median", "99th percentile"],
+    "blocks": [
+        "one reader, 16 MB",
+        "one reader, 64 MB",
+        "64 readers at once, 64 MB",
+        "the same: CPU of the server per GB",
+        "agent's memory for each of 64 readers",
+    ],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency")
 NEEDS_SPARK = ("arrow", "dataframe")
@@ -81,10 +90,23 @@ def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
         require_kafka()
     if name in ("object-wal", "opening"):
         require_s3()
+    if name == "blocks":
+        _require_nginx()
     found = list(importlib.import_module(BENCHMARKS[name]).measure(tiny))
     assert [measured.what for measured in found] == LINES[name]
     assert {measured.benchmark for measured in found} == {name}
     assert all(measured.value > 0 and measured.low <= measured.value <= measured.high for measured in found)
+
+
+def _require_nginx() -> None:
+    """Skips or fails if there is none; in CI it is fetched if need be."""
+    if nginx.binary() is None:
+        if not running_in_ci():
+            missing("there is no nginx here: run python -m tests.support.nginx")
+        try:
+            nginx.fetch()
+        except UsageError as error:
+            missing(str(error))
 
 
 def test_runs_alternate() -> None:
