@@ -27,6 +27,7 @@ from deploy.installation import (
     Folder,
     Plan,
     Role,
+    first_configuration,
     new_tokens,
     plan,
 )
@@ -231,16 +232,15 @@ def install(
         raise UsageError(f"--program {command}: write the whole path, without spaces, quotes, %, $ and \\")
     if real and not uninstall:
         _require_visible(command)
-    begins_with = given or EXAMPLE
     there = host.at(CONFIGURATION)
     try:
         # before anything is changed: a release that can't read it shall not take the place of one that can
-        settings = load(there if there.exists() else begins_with, {})
+        settings = load(there if there.exists() else given or EXAMPLE, {})
     except SettingsError:
         if not uninstall:
             raise
         settings = None
-    configuration = begins_with.read_text(encoding="utf-8")
+    configuration = given.read_text(encoding="utf-8") if given is not None else first_configuration()
     tokens = given_tokens.read_text(encoding="utf-8") if given_tokens is not None else new_tokens(roles)
     wanted = plan(roles, command, settings, configuration, tokens)
     steps = _uninstalled(host, wanted, roles, real) if uninstall else _installed(host, wanted, real)

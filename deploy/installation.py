@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from deploy.token import TOKEN_BYTES
+from forebay import security
 from forebay.settings import Settings
 
 Role = Literal["driver", "agent", "receiver"]
@@ -31,8 +33,9 @@ SYSUSERS = "/etc/sysusers.d/forebay.conf"
 EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
 #: where the unit files say that the program is
 _PROGRAM = "/opt/forebay/bin/forebay"
-#: tokens that a driver's host begins with; the others are given a copy of the lines that they need
-TOKEN_ROLES = ("receiver", "agent", "reader", "operator")
+#: how the example leaves tokens out, and how an installed host names them: people's commands read the file, services are given
+#: it by systemd
+_NO_TOKENS, _TOKENS = f'# token_file = "{TOKENS}"  ', f'token_file = "{TOKENS}"    '
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,14 @@ def folders_outside(settings: Settings) -> list[str]:
     return [path for path in dict.fromkeys(found) if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/")]
 
 
-def new_tokens(roles: Iterable[Role], new: Callable[[], str] = lambda: secrets.token_urlsafe(32)) -> str:
-    """A token for each role on the driver's host; elsewhere nothing but the word where they come from."""
+def first_configuration() -> str:
+    """What a host's configuration begins with: the example for one machine, with tokens."""
+    return EXAMPLE.read_text(encoding="utf-8").replace(_NO_TOKENS, _TOKENS)
+
+
+def new_tokens(roles: Iterable[Role], new: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES)) -> str:
+    """A line for each role of token on the driver's host; elsewhere nothing but the word where they come from."""
     if "driver" not in set(roles):
         return "# role token: copy the lines for this host's roles from the driver's host\n"
-    lines = [f"{role} {new()}\n" for role in TOKEN_ROLES]
-    return (
-        "# role token: give each host the lines of its roles; a service takes a change without a restart\n"
-        + "".join(lines)
-    )
+    lines = [f"{role} {new()}\n" for role in security.ROLES]
+    return "# role token: give each host the lines that it needs, and restart its services\n" + "".join(lines)

@@ -61,6 +61,14 @@ def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
     return f"{sum(per_minute.values())} requests/min ({which}){per_gigabyte}"
 
 
+def _releases(answer: StatusAnswer) -> str:
+    """The driver's, and who runs another one: a rolling upgrade in its middle."""
+    processes = [(r.receiver_id, r.release) for r in answer.receivers if r.state not in ("lost", "fenced")]
+    processes += [(f"agent of {a.host}", a.release) for a in answer.agents]
+    others = [f"{name} {release}" for name, release in processes if release and release != answer.release]
+    return f"{answer.release}; others: {', '.join(others)}" if others else answer.release
+
+
 def tables(answer: StatusAnswer) -> list[Group]:
     from deploy.table import bytes_text, table
 
@@ -71,7 +79,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
             ("what", "value"),
             [
                 ("driver", state),
-                ("release", answer.release),
+                ("release", _releases(answer)),
                 ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
                 ("replay", _replay(answer.replay)),

@@ -68,6 +68,13 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield from _check_kafka(settings)
 
 
+def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
+    """What the configuration says by itself, wherever it is looked at."""
+    yield Check("configuration", "fine", str(config_path))
+    if not settings.own_source:
+        yield _check_kafka_options(settings)
+
+
 def check_folders(settings: Settings) -> Iterator[Check]:
     """WAL, journal, blocks and dead letters: can a file be made there, and on a store of whole objects, only if it is
     absent?"""
@@ -220,11 +227,16 @@ def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield Check("partitions", "fine", ", ".join(map(str, partitions)) or "none yet")
 
 
-def _check_kafka(settings: Settings) -> Iterator[Check]:
-    from forebay.kafka.admin import KafkaAdmin
+def _check_kafka_options(settings: Settings) -> Check:
     from forebay.kafka.options import check_options
 
-    checked = _outcome("kafka options", "librdkafka takes them", lambda: check_options(settings.kafka.options))
+    return _outcome("kafka options", "librdkafka takes them", lambda: check_options(settings.kafka.options))
+
+
+def _check_kafka(settings: Settings) -> Iterator[Check]:
+    from forebay.kafka.admin import KafkaAdmin
+
+    checked = _check_kafka_options(settings)
     yield checked
     if checked.outcome != "fine":
         yield Check("broker", "unknown", "not asked: the options are wrong")
@@ -251,18 +263,20 @@ def _check_kafka(settings: Settings) -> Iterator[Check]:
 
 @click.command(
     short_help="Check configuration, folders, job, broker and topics.",
-    epilog=example("forebay --config forebay.toml validate", "forebay validate --json"),
+    epilog=example("forebay --config forebay.toml validate", "forebay validate --json", "forebay validate --offline"),
 )
+@click.option("--offline", is_flag=True, help="Look at the configuration alone: no folder, no job, no broker.")
 @shared_options
 @pass_invocation
-def validate(invocation: Invocation) -> int:
+def validate(invocation: Invocation, offline: bool) -> int:
     """Check the configuration, the folders, the job, the broker and the topics, each as one line; changes nothing.
 
-    Exits with 2 if something is wrong, with 3 if all is right but no broker answers.
+    With --offline it may be that of another host. Exits with 2 if something is wrong, with 3 if all is right but no broker
+    answers.
     """
     settings = invocation.settings()
     checks = []
-    for check in check_all(settings, invocation.config_path):
+    for check in (check_offline if offline else check_all)(settings, invocation.config_path):
         checks.append(check)
         if not invocation.json:
             click.echo(f"{check.outcome:<12}{check.name}: {check.detail}")

@@ -71,6 +71,7 @@ def status(
                 records=heard.heartbeat.records if heard is not None else 0,
                 counters=heard.heartbeat.counters if heard is not None else {},
                 rate=heard.heartbeat.rate if heard is not None else 0.0,
+                release=heard.heartbeat.release if heard is not None else "",
                 errors=heard.heartbeat.errors if heard is not None else (),
             )
         )
@@ -88,6 +89,7 @@ def status(
             load=a.heartbeat.load,
             requests=a.heartbeat.requests,
             copies=len(a.copies),
+            release=a.heartbeat.release,
         )
         for a in tracker.agent_news.values()
     ]

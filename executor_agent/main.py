@@ -69,6 +69,7 @@ class Agent:
             labels=settings.agent.labels,
             instance_id=uuid.uuid4().hex,
             interval_seconds=settings.agent.heartbeat_interval,
+            release=self._release,
             requests=lambda: self._server.requests,
         )
         self._open = ExitStack()

@@ -52,6 +52,7 @@ class Heartbeat:
         labels: tuple[str, ...],
         instance_id: str,
         interval_seconds: float,
+        release: str = "",
         requests: Callable[[], int] = lambda: 0,
     ) -> None:
         self._requests = requests
@@ -63,6 +64,7 @@ class Heartbeat:
         self._host = host
         self._instance_id = instance_id
         self._interval_seconds = interval_seconds
+        self._release = release
         self._acknowledged = 0
         self._driver_epoch = 0
         self._stopping = threading.Event()
@@ -148,6 +150,7 @@ class Heartbeat:
             requests=self._requests(),
             short_bytes=usage.short_bytes,
             copies=None if known else copies,
+            release=self._release,
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
         self._acknowledged = 0

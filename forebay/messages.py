@@ -253,6 +253,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
     second_host: str = ""  # where its second copies go; "": nowhere yet
     refusing_hosts: tuple[str, ...] = ()  # that lately did not take a second copy of it
+    release: str = ""  # of its software
 
 
 class SecondHost(Message, frozen=True, kw_only=True):
@@ -310,6 +311,7 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     short_bytes: int = 0  # by how much its blocks pass the quota, or the share of the filesystem that is to stay free
     #: ids of the blocks that it was given copies of, the newest last; None: as in the heartbeat before
     copies: tuple[str, ...] | None = None
+    release: str = ""  # of its software
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -350,6 +352,7 @@ class TrackedReceiver(Message, frozen=True, kw_only=True):
     counters: dict[str, int] = {}
     errors: tuple[ErrorNote, ...] = ()
     rate: float = 0.0  # as HeartbeatRequest.rate
+    release: str = ""  # of its software; "": not heard yet
 
 
 class ManagedReceiver(Message, frozen=True, kw_only=True):
@@ -379,6 +382,7 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     load: float = 0.0
     requests: int = 0
     copies: int = 0  # of its blocks: those that it was given
+    release: str = ""  # of its software
 
 
 class TrackedBatch(Message, frozen=True, kw_only=True):

@@ -1125,6 +1125,7 @@ class ReceiverMachine:
             state=self.state,
             detail=self.detail,
             acknowledged=self._acknowledged,
+            release=self._version,
             buffered_bytes=self.buffered_bytes,
             records=self.records,
             counters=dict(self.counters),

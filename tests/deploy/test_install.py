@@ -13,12 +13,13 @@ import pytest
 
 from deploy import install as command
 from deploy.install import Host
-from deploy.installation import EXAMPLE, ROLES, TOKEN_ROLES, UNITS, Plan, Role, folders_outside, new_tokens, plan, unit
+from deploy.installation import EXAMPLE, ROLES, UNITS, Plan, Role, folders_outside, new_tokens, plan, unit
 from deploy.main import main
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
 from driver.stopping import GRACE_SECONDS
 from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
+from forebay import security
 from forebay.errors import SettingsError, StoreError, UsageError
 from forebay.settings import load
 from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
@@ -68,13 +69,13 @@ def test_folders_and_secrets_are_for_the_service_alone(tmp_path: Path, capsys: p
     for file in ("etc/forebay/forebay.toml", "etc/forebay/tokens"):
         assert found[file][0] == 0o600
     assert all(found[path][1] for path in UNIT_PATHS.values())
-    load(tmp_path / "etc/forebay/forebay.toml", {})
+    assert load(tmp_path / "etc/forebay/forebay.toml", {}).security.token_file == "/etc/forebay/tokens"
     words = "".join(capsys.readouterr())
     lines = [line.split() for line in (tmp_path / "etc/forebay/tokens").read_text().splitlines() if line[0] != "#"]
-    assert [role for role, _ in lines] == list(TOKEN_ROLES)
+    assert [role for role, _ in lines] == list(security.ROLES)
     for _, token in lines:
         assert len(token) >= 40 and token not in words
-    assert len({token for _, token in lines}) == len(TOKEN_ROLES)
+    assert len({token for _, token in lines}) == len(security.ROLES)
 
 
 def test_a_second_call_changes_nothing_and_an_upgrade_writes_the_units_alone(

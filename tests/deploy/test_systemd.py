@@ -42,6 +42,8 @@ journal_reserve = "0B"
 [agent]
 blocks = "{DATA}/blocks"
 heartbeat_interval = "200ms"
+[security]
+token_file = "/etc/forebay/tokens"
 """
 
 #: keeps what each batch held, and tells what the sandbox lets the job do
@@ -197,7 +199,8 @@ def test_a_fenced_driver_stays_down(machine: Booted) -> None:
     take_over = [FOREBAY, "--config", "/etc/forebay/forebay.toml", "driver", "--take-over"]
     machine.run(
         "systemd-run", "--unit=rival", "--uid=forebay", "--gid=forebay", "--property=Type=notify", "--quiet",
-        "--setenv=FOREBAY__DRIVER__URL=http://127.0.0.1:7099", "--setenv=CREDENTIALS_DIRECTORY=/tmp", *take_over,
+        "--setenv=FOREBAY__DRIVER__URL=http://127.0.0.1:7099", "--property=LoadCredential=tokens:/etc/forebay/tokens",
+        *take_over,
     )  # fmt: skip
     machine.wait(lambda: machine.property(DRIVER, "ActiveState") == "failed", "the driver to be fenced")
     assert machine.property(DRIVER, "ExecMainStatus") == "4"

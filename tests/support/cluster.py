@@ -73,6 +73,7 @@ class _Service:
     name: str
     arguments: tuple[str, ...]
     process: subprocess.Popen[bytes] | None = None
+    command: str = _COMMAND
     failpoints: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     wanted: bool = False  # restarted when a kill ended it
@@ -183,6 +184,10 @@ class Cluster:
             if service.process is None:
                 self.start(service.name, failpoints=failpoints)
 
+    def install(self, name: str, command: Path) -> None:
+        """From its next start on a process runs the release that ``command`` belongs to."""
+        self._services[name].command = str(command)
+
     def start(
         self,
         name: str,
@@ -197,9 +202,12 @@ class Cluster:
         service.failpoints, service.environment, service.wanted = failpoints, dict(environment or {}), keep
         self._spawn(service, *more)
 
-    def start_rival(self, name: str, of: str, *more: str, url: str = "") -> None:
-        """Starts a second process of service ``of`` under ``name``; a driver at ``url``, which is asked from now on."""
+    def start_rival(self, name: str, of: str, *more: str, url: str = "", command: Path | None = None) -> None:
+        """Starts a second process of service ``of`` under ``name``, of the release of ``command``; a driver at ``url``, which is
+        asked from now on."""
         self._services[name] = _Service(name, self._services[of].arguments)
+        if command is not None:
+            self.install(name, command)
         self.start(name, *more, environment={"FOREBAY__DRIVER__URL": url} if url else None)
         if url:
             self.driver_url = url
@@ -214,7 +222,8 @@ class Cluster:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("FOREBAY")},
             "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1",
-            "PYTHONPATH": os.pathsep.join((str(self.folder), _ROOT)),
+            # a release of its own has its code with it
+            "PYTHONPATH": os.pathsep.join((str(self.folder), *([_ROOT] if service.command == _COMMAND else []))),
             "FOREBAY_FAILPOINTS": service.failpoints, "FOREBAY_FAILPOINT_DIR": str(self.failpoint_folder),
             **service.environment,
         }  # fmt: skip
@@ -224,7 +233,7 @@ class Cluster:
             log.flush()
             service.process = subprocess.Popen(
                 tethered(
-                    self._on_its_host(service, (_COMMAND, "--config", str(self._config), *service.arguments, *more))
+                    self._on_its_host(service, (service.command, "--config", str(self._config), *service.arguments, *more))
                 ),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
                 start_new_session=True,
