@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -118,6 +120,29 @@ def mock_broker() -> Iterator[MockBroker]:
     """librdkafka's mock cluster, one for the whole run; every topic has four partitions."""
     with MockBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    """One Spark session for all tests of a process."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("forebay-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+        session.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,55 @@
+"""``spark.read.format("forebay")``: found by Spark without registration, because of this package's name.
+
+Options, schema and meanings are those of Spark's own ``format("kafka")`` (docs/STREAMING.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.datasource import DataSource
+
+from forebay.errors import UsageError
+from pyspark_forebay.options import check
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_forebay.batch import BatchReader
+    from pyspark_forebay.stream import StreamReader
+
+
+class DefaultSource(DataSource):
+    """Each method runs in a process that Spark starts for it; Spark gives ``options`` with names in lower case."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "forebay"
+
+    def schema(self) -> StructType:
+        """Raises UsageError for options that neither kind of query takes."""
+        from pyspark_forebay.schema import spark_schema
+
+        check(self.options)
+        return spark_schema(self.options.get("includeHeaders", "false").strip().lower() == "true")
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from pyspark_forebay.batch import BatchReader
+
+        self._check_schema(schema)
+        return BatchReader(self.options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        try:
+            from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2: starts and limits are told to a source
+        except ImportError:
+            raise UsageError(f"streaming queries need PySpark 4.2 or newer, not {pyspark.__version__}") from None
+        from pyspark_forebay.stream import StreamReader
+
+        self._check_schema(schema)
+        return StreamReader(self.options)
+
+    def _check_schema(self, schema: Any) -> None:
+        if schema != self.schema():
+            raise UsageError("the source has a fixed schema, that of Spark's Kafka source: leave .schema(…) out")

@@ -1,0 +1,50 @@
+"""A batch query: its offsets are fixed when it is planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from forebay.errors import UsageError
+from forebay.kafka.planning import split_ranges
+from forebay.kafka.spans import Span
+from pyspark_forebay.options import read_options
+from pyspark_forebay.questions import Questions
+from pyspark_forebay.reading import read_span
+
+_log = logging.getLogger("forebay.source")
+
+
+class BatchReader(DataSourceReader):
+    """Made and planned in a process of its own, and pickled from there to the tasks."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises UsageError."""
+        self._options = read_options(options, streaming=False)
+        for sentence in self._options.told:
+            _log.warning("%s", sentence)
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises UnreachableError, UnknownTopicError, UsageError."""
+        options = self._options
+        questions = Questions(options)
+        try:
+            latest = questions.latest()
+            begin = questions.resolve(options.starting, latest.at, starting=True)
+            end = questions.resolve(options.ending, latest.at, starting=False)
+        finally:
+            questions.close()
+        for tp in sorted(end):
+            if begin[tp] > end[tp]:
+                raise UsageError(f"starting offset {begin[tp]} of {tp} lies beyond its ending offset {end[tp]}")
+        spans = [
+            Span(tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, "")) for tp in sorted(end)
+        ]
+        parts = split_ranges(spans, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(part) for part in parts] or [InputPartition(None)]  # Spark wants one at least
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, partition.value) if partition.value is not None else iter(())

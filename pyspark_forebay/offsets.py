@@ -1,0 +1,140 @@
+"""The offsets of a streaming query, as its checkpoint keeps them and as people read and write them. Pure.
+
+The form is that of Spark's Kafka source, ``{"topic": {"0": 23, "1": 5}}``: the next offset of each partition. Beside the
+topics there may be keys that no topic can be named:
+
+* ``"#topic-ids"``: topic → the id that Kafka knows it by, so that one that was deleted and created again is told from the old;
+* ``"#start"``: in the end of a query's first batch alone, the offsets that the query begins at, in the same form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.errors import UsageError
+from forebay.values import TopicPartition
+
+#: offsets that a person may write for a partition instead of a number from 0
+LATEST = -1
+EARLIEST = -2
+
+TOPIC_IDS = "#topic-ids"
+START = "#start"
+
+Positions = Mapping[TopicPartition, int]
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """``at``: the next offset of each partition. ``topic_ids``: of those topics whose id is known. ``start``: where the query
+    begins, if these are the end of its first batch."""
+
+    at: Positions
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    start: Positions | None = None
+
+    def json(self) -> dict[str, Any]:
+        """Topics by name, partitions by number: the same offsets always give the same text."""
+        made: dict[str, Any] = _by_topic(self.at)
+        if self.topic_ids:
+            made[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
+        if self.start is not None:
+            made[START] = _by_topic(self.start)
+        return made
+
+    @classmethod
+    def of(cls, given: Any, name: str = "offsets") -> Offsets:
+        """From JSON's values. Raises UsageError that begins with ``name``."""
+        if not isinstance(given, dict):
+            raise _wrong(name, given)
+        at = _numbers({topic: own for topic, own in given.items() if not topic.startswith("#")}, name)
+        ids = given.get(TOPIC_IDS, {})
+        if not isinstance(ids, dict) or not all(isinstance(own, str) for own in ids.values()):
+            raise _wrong(f"{name}: {TOPIC_IDS}", ids)
+        start = given.get(START)
+        if {key for key in given if key.startswith("#")} - {TOPIC_IDS, START}:
+            raise UsageError(f"{name}: written by a newer release, or no offsets: {json.dumps(given)[:200]}")
+        return cls(at, ids, None if start is None else _numbers(start, f"{name}: {START}"))
+
+
+def parse_offsets(text: str, name: str) -> Offsets:
+    """``text``: JSON as above; ``-1`` stands for the latest, ``-2`` for the earliest offset. Raises UsageError."""
+    found = Offsets.of(_json(text, name), f"option {name}")
+    for tp, offset in found.at.items():
+        if offset < EARLIEST:
+            raise UsageError(
+                f"option {name}: {offset} of {tp}: allowed are offsets from 0, -1 (latest) and -2 (earliest)"
+            )
+    return found
+
+
+def parse_numbers(text: str, name: str) -> dict[TopicPartition, int]:
+    """``{"topic": {"0": 1700000000000}}``: milliseconds of each partition. Raises UsageError."""
+    return _numbers(_json(text, name), f"option {name}")
+
+
+def parse_partitions(text: str, name: str) -> list[TopicPartition]:
+    """``{"topic": [0, 1]}``. Raises UsageError."""
+    given = _json(text, name)
+    if not isinstance(given, dict) or not all(isinstance(own, list) for own in given.values()):
+        raise UsageError(f'option {name}: {text!r}: allowed is JSON as {{"topic": [0, 1]}}')
+    return [
+        TopicPartition(_topic(topic, f"option {name}"), _checked(number, f"option {name}", lambda it: 0 <= it < 2**31))
+        for topic, own in given.items()
+        for number in own
+    ]
+
+
+def in_words(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(tp) for tp in sorted(partitions))
+
+
+def _by_topic(positions: Positions) -> dict[str, Any]:
+    made: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(positions.items()):
+        made.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return made
+
+
+def _numbers(given: Any, name: str) -> dict[TopicPartition, int]:
+    if not isinstance(given, dict) or not all(isinstance(own, dict) for own in given.values()):
+        raise _wrong(name, given)
+    found: dict[TopicPartition, int] = {}
+    for topic, own in given.items():
+        for key, number in own.items():
+            partition = int(key) if re.fullmatch("[0-9]{1,9}", key) else -1
+            tp = TopicPartition(_topic(topic, name), _checked(partition, name, lambda it: it >= 0, key))
+            found[tp] = _checked(number, name, lambda it: abs(it) <= _MOST)
+    return found
+
+
+def _topic(topic: str, name: str) -> str:
+    if not _NAME.fullmatch(topic):
+        raise UsageError(f"{name}: {topic!r} can't be the name of a topic")
+    return topic
+
+
+def _checked(number: Any, name: str, allowed: Callable[[int], bool], shown: object = None) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not allowed(number):
+        raise UsageError(f"{name}: {shown if shown is not None else number!r} is not allowed there")
+    return number
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _wrong(f"option {name}", text) from None
+
+
+def _wrong(name: str, given: object) -> UsageError:
+    shown = given if isinstance(given, str) else json.dumps(given)
+    return UsageError(
+        f'{name}: {shown[:200]!r}: expected is JSON as {{"topicA": {{"0": 23, "1": -1}}, "topicB": {{"0": -2}}}}'
+    )

@@ -1,0 +1,281 @@
+"""The options of ``format("forebay")``: names, meanings and refusals of Spark's Kafka source. Pure, but for stores
+of certificates that ``kafka.ssl.*`` options name.
+
+Names are taken without regard to case. What Spark refuses is refused with Spark's reason; an option that nobody knows is
+ignored there, and so it is here, but for a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forebay.errors import UsageError
+from forebay.kafka.java_options import translate
+from forebay.units import parse_duration
+from forebay.values import TopicPartition
+from pyspark_forebay.offsets import EARLIEST, LATEST, parse_numbers, parse_offsets, parse_partitions
+
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+#: only for streaming queries; ignored by a batch query
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+#: only for batch queries; refused by a streaming query
+_BATCH_ONLY = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+KNOWN = (
+    *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
+    "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+)  # fmt: skip
+_REFUSED_KAFKA = {
+    "auto.offset.reset": (
+        "set the option startingOffsets to 'earliest' or 'latest' instead to say where a new query starts: which offsets are "
+        "read is the query's affair, so that nothing is missed when topics and partitions are added"
+    ),
+    "key.deserializer": "keys are given as bytes: deserialise them by DataFrame operations",
+    "value.deserializer": "values are given as bytes: deserialise them by DataFrame operations",
+    "enable.auto.commit": "the query's own checkpoint says what was read",
+    "interceptor.classes": "an interceptor could change what is read",
+}
+#: seconds that a broker may be silent in a task, where neither the option nor Spark's network time-out is at hand
+POLL_TIMEOUT_SECONDS = 120.0
+_MAX_TRIGGER_DELAY = "15m"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"subscribePattern {self.pattern}"
+        return ", ".join(self.topics) or ", ".join(str(tp) for tp in sorted(self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where a query starts, or a batch query ends, as the options say it: exactly one is set.
+
+    ``policy``: "earliest" or "latest". ``offsets``: of every partition, ``EARLIEST`` and ``LATEST`` among them.
+    ``timestamps``: milliseconds, of every partition; ``timestamp``: one for all.
+    """
+
+    policy: str = ""
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """``kafka``: the ``kafka.*`` options for librdkafka; they may hold passwords, so nothing shows them. ``told``: a sentence for
+    each option that does nothing or something else here."""
+
+    subscription: Subscription
+    kafka: Mapping[str, str] = field(repr=False)
+    group: str
+    starting: Limit
+    ending: Limit
+    latest_without_match: bool
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_seconds: float
+    poll_timeout_seconds: float
+    offset_retries: int
+    offset_retry_seconds: float
+    told: tuple[str, ...]
+
+
+def check(options: Mapping[str, str]) -> None:
+    """Refuses what neither kind of query takes. Raises UsageError."""
+    given = _by_name(options)
+    _subscription(given)
+    _common(given)
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Raises UsageError for whatever Spark's Kafka source refuses of such a query."""
+    given = _by_name(options)
+    if streaming:
+        for name, reason in _BATCH_ONLY.items():
+            if name.lower() in given:
+                raise UsageError(f"option {name}: {reason}")
+    starting = _limit(given, "starting", "latest" if streaming else "earliest")
+    ending = _limit(given, "ending", "latest")
+    if not streaming:
+        _check_batch(starting, ending)
+    subscription = _subscription(given)
+    kafka = translate(_common(given))
+    prefix = given.get("groupidprefix", "forebay-source" if streaming else "forebay-relation")
+    return SourceOptions(
+        subscription=subscription,
+        # as the Java client has it where nothing is said
+        kafka={"isolation.level": "read_uncommitted", **_without_group(kafka.options)},
+        group=kafka.options.get("group.id", prefix),
+        starting=starting,
+        ending=ending,
+        latest_without_match=_strategy(given) == "latest",
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        include_headers=_flag(given, "includeHeaders", False),
+        min_partitions=_number(given, "minPartitions", at_least=1),
+        max_records_per_partition=_number(given, "maxRecordsPerPartition", at_least=1),
+        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", at_least=1) if streaming else None,
+        min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger", at_least=0) if streaming else None,
+        max_trigger_delay_seconds=_delay(given) if streaming else 0.0,
+        poll_timeout_seconds=(
+            _number(given, "kafkaConsumer.pollTimeoutMs", at_least=1) or POLL_TIMEOUT_SECONDS * 1000
+        ) / 1000,
+        offset_retries=_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
+        offset_retry_seconds=(_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
+        told=(*_notes(given, streaming), *kafka.told),
+    )  # fmt: skip
+
+
+def _without_group(kafka: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in kafka.items() if name != "group.id"}
+
+
+def _notes(given: Mapping[str, str], streaming: bool) -> list[str]:
+    """What a query should be told of its options, though nothing is refused."""
+    known = {name.lower() for name in KNOWN} | {"path"}
+    told = [
+        f"option {name} is ignored in batch queries" for name in _STREAM_ONLY if not streaming and name.lower() in given
+    ]
+    told += [
+        f"option {name} is not known and is ignored"
+        for name in sorted(given)
+        if name not in known and not name.startswith("kafka.")
+    ]
+    if "kafka.group.id" in given and "groupidprefix" in given:
+        told.append("option groupIdPrefix is ignored, as option kafka.group.id is set")
+    return told
+
+
+def _by_name(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _subscription(given: Mapping[str, str]) -> Subscription:
+    named = [name for name in STRATEGIES if name.lower() in given]
+    if not named:
+        raise UsageError(f"one of the options {', '.join(STRATEGIES)} must say what to read")
+    if len(named) > 1:
+        raise UsageError(f"only one of the options {', '.join(STRATEGIES)} may be set, not {' and '.join(named)}")
+    (name,) = named
+    value = given[name.lower()].strip()
+    if name == "assign":
+        if not value.startswith("{"):
+            raise UsageError(f'option assign: {value!r} names no partitions: {{"topic": [0, 1]}} would')
+        return Subscription(partitions=frozenset(parse_partitions(value, "assign")))
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise UsageError(f"option subscribe: {value!r} names no topics to subscribe to")
+        return Subscription(topics=topics)
+    if not value:
+        raise UsageError("option subscribePattern: the pattern is empty")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise UsageError(f"option subscribePattern: {value!r} is no regular expression of Python's: {error}") from None
+    return Subscription(pattern=value)
+
+
+def _common(given: Mapping[str, str]) -> dict[str, str]:
+    """The ``kafka.*`` options without the prefix."""
+    for name in ("minPartitions", "maxRecordsPerPartition"):
+        _number(given, name, at_least=1)
+    kafka = {name[len("kafka.") :]: value for name, value in given.items() if name.startswith("kafka.")}
+    for name, reason in _REFUSED_KAFKA.items():
+        if name in kafka:
+            raise UsageError(f"option kafka.{name} is not supported: {reason}")
+    if not kafka.get("bootstrap.servers"):
+        raise UsageError("option kafka.bootstrap.servers must say where Kafka is: host:port, or several with commas")
+    return kafka
+
+
+def _limit(given: Mapping[str, str], end: str, default: str) -> Limit:
+    """``end``: "starting" or "ending". One timestamp wins over one per partition, and that over offsets."""
+    name = f"{end}Timestamp"
+    if name.lower() in given:
+        return Limit(timestamp=_number(given, name))
+    name = f"{end}OffsetsByTimestamp"
+    if name.lower() in given:
+        return Limit(timestamps=parse_numbers(given[name.lower()].strip(), name))
+    name = f"{end}Offsets"
+    value = given.get(name.lower(), default).strip()
+    if value.lower() in ("earliest", "latest"):
+        return Limit(policy=value.lower())
+    if not value.startswith("{"):
+        raise UsageError(
+            f'option {name}: {value!r}: allowed are "earliest", "latest", or JSON: {{"topic": {{"0": 23, "1": -2}}}}'
+        )
+    return Limit(offsets=parse_offsets(value, name).at)
+
+
+def _check_batch(starting: Limit, ending: Limit) -> None:
+    for limit, forbidden, end, word in (
+        (starting, LATEST, "starting", "latest"),
+        (ending, EARLIEST, "ending", "earliest"),
+    ):
+        if limit.policy == word:
+            raise UsageError(f"option {end}Offsets: {end} offset can't be {word} for batch queries on Kafka")
+        for tp, offset in (limit.offsets or {}).items():
+            if offset == forbidden:
+                raise UsageError(f"option {end}Offsets: {tp} can't be {word} for batch queries on Kafka")
+
+
+def _strategy(given: Mapping[str, str]) -> str:
+    name = "startingOffsetsByTimestampStrategy"
+    value = given.get(name.lower(), "error").strip().lower()
+    if value not in ("error", "latest"):
+        raise UsageError(f'option {name}: {value!r}: allowed are "error" and "latest"')
+    return value
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise UsageError(f'option {name}: {value!r}: allowed are "true" and "false"')
+    return value == "true"
+
+
+def _number(
+    given: Mapping[str, str], name: str, *, at_least: int | None = None, default: int | None = None
+) -> int | None:
+    if name.lower() not in given:
+        return default
+    text = given[name.lower()].strip()
+    number = _whole(text)
+    if number is None or (at_least is not None and number < at_least):
+        allowed = "a whole number" if at_least is None else f"whole numbers from {at_least}"
+        raise UsageError(f"option {name}: {text!r}: allowed is {allowed}")
+    return number
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+
+
+def _delay(given: Mapping[str, str]) -> float:
+    """Seconds; a number alone counts milliseconds, as Spark has it."""
+    name = "maxTriggerDelay"
+    text = given.get(name.lower(), _MAX_TRIGGER_DELAY).strip().lower()
+    if _whole(text) is not None:
+        text += "ms"
+    try:
+        return float(parse_duration(text))
+    except ValueError:
+        raise UsageError(f"option {name}: {text!r} is no time: allowed are 500ms, 30s, 15m, 2h") from None

@@ -1,0 +1,115 @@
+"""What a query asks Kafka while it is planned. No group is joined, nothing is committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import tenacity
+
+from forebay.errors import UnknownTopicError, UnreachableError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.values import TopicPartition
+from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions
+from pyspark_forebay.options import Limit, SourceOptions
+from pyspark_forebay.planning import unmatched
+
+_log = logging.getLogger("forebay.source")
+
+T = TypeVar("T")
+
+
+class Questions:
+    """Each is asked again as ``fetchOffset.numRetries`` and ``fetchOffset.retryIntervalMs`` say, and raises UnreachableError
+    when they are used up, UnknownTopicError for a topic that is not there."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises SettingsError for an option that the client refuses. No I/O yet."""
+        self._options = options
+        self._admin = KafkaAdmin(options.kafka, client_id="forebay-source")
+        self._retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(options.offset_retries + 1),
+            wait=tenacity.wait_fixed(options.offset_retry_seconds),
+            retry=tenacity.retry_if_exception_type((UnreachableError, UnknownTopicError)),
+            before_sleep=lambda state: _log.warning("%s: asking again", state.outcome and state.outcome.exception()),
+            reraise=True,
+        )
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def latest(self, topic_ids: bool = True) -> Offsets:
+        """Where each partition that the query reads ends now, and the ids of their topics."""
+        return self._again(lambda: self._latest(topic_ids))
+
+    def _latest(self, topic_ids: bool) -> Offsets:
+        partitions = self._partitions()
+        ids = self._admin.topic_ids({tp.topic for tp in partitions}) if topic_ids else {}
+        return Offsets(self._admin.ends(partitions), {topic: own for topic, own in ids.items() if own})
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """topic → id now, of those that are there and have one."""
+        names = sorted(set(topics))
+        found = self._again(lambda: self._admin.topic_ids(names))
+        return {topic: own for topic, own in found.items() if own}
+
+    def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offsets of those that are there."""
+        wanted = set(partitions)
+        if not wanted:
+            return {}
+
+        def ask() -> dict[TopicPartition, int]:
+            there = self._admin.partitions({tp.topic for tp in wanted})
+            return self._admin.places(dict.fromkeys(wanted & there, "earliest"))
+
+        return self._again(ask)
+
+    def resolve(self, limit: Limit, latest: Positions, *, starting: bool) -> dict[TopicPartition, int]:
+        """``limit`` as an offset of each partition of ``latest``. Raises UsageError if it does not name them all, or names a
+        time that a partition has no record at or after, unless that means its end."""
+        name = "starting" if starting else "ending"
+        if limit.policy == "latest":
+            return dict(latest)
+        if limit.policy == "earliest":
+            return self._beginnings_of(latest)
+        if limit.offsets is not None:
+            unmatched(set(latest), set(limit.offsets), f"{name}Offsets")
+            earliest = self.beginnings(tp for tp, offset in limit.offsets.items() if offset == EARLIEST)
+            return {
+                tp: latest[tp] if offset == LATEST else earliest[tp] if offset == EARLIEST else offset
+                for tp, offset in limit.offsets.items()
+            }
+        if limit.timestamps is not None:
+            unmatched(set(latest), set(limit.timestamps), f"{name}OffsetsByTimestamp")
+            times: Mapping[TopicPartition, int] = limit.timestamps
+        else:
+            times = dict.fromkeys(latest, limit.timestamp or 0)
+        found = self._again(lambda: self._admin.places(times))
+        none = sorted(tp for tp, offset in found.items() if offset < 0)
+        if none and starting and not self._options.latest_without_match:
+            raise UsageError(
+                f"no offset matched: {none[0]} has no record at or after {times[none[0]]} ms; "
+                'startingOffsetsByTimestampStrategy "latest" begins at the end then'
+            )
+        return {**found, **{tp: latest[tp] for tp in none}}
+
+    def _beginnings_of(self, latest: Positions) -> dict[TopicPartition, int]:
+        found = self.beginnings(latest)
+        return {tp: found[tp] for tp in latest if tp in found}
+
+    def _partitions(self) -> set[TopicPartition]:
+        wanted = self._options.subscription
+        if wanted.pattern is not None:
+            return self._admin.partitions(pattern=wanted.pattern)
+        topics = wanted.topics or {tp.topic for tp in wanted.partitions}
+        there = self._admin.partitions(topics)
+        missing = set(topics) - {tp.topic for tp in there}
+        if missing:
+            raise UnknownTopicError(f"Kafka has no topic {', '.join(sorted(missing))}")
+        return there & wanted.partitions if wanted.partitions else there
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        answer: T = self._retrying(ask)
+        return answer

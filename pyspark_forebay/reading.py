@@ -1,0 +1,66 @@
+"""One task's records: what runs in Spark's workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from forebay.errors import RangeNotHeldError, UnknownTopicError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.spans import Span
+from pyspark_forebay.options import SourceOptions
+
+_log = logging.getLogger("forebay.source")
+
+
+def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
+    """Batches of ``DATAFRAME_SCHEMA``. Offsets without a record (compacted, or of a transaction) are read over.
+
+    What Kafka no longer holds raises RangeNotHeldError with ``failOnDataLoss``, and is told and left out without. Raises
+    UnreachableError.
+    """
+    access = KafkaAccess(options.kafka, options.group, options.poll_timeout_seconds)
+    task = TaskContext.get()
+    reading = Reading(headers=options.include_headers, allow_holes=True)
+    fresh = task is not None and task.attemptNumber() > 0
+    while True:
+        position = span.from_offset
+        try:
+            for batch in read_range(access, span, reading, fresh=fresh):
+                yield batch
+                position = batch.column("offset")[-1].as_py() + 1
+            return
+        except RangeNotHeldError as error:
+            if options.fail_on_data_loss:
+                raise RangeNotHeldError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+            _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
+            left = _left(access, span, position)
+            if left is None or (left.from_offset, left.until_offset) == (span.from_offset, span.until_offset):
+                return
+            span, fresh = left, True
+
+
+FAIL_ON_DATA_LOSS = (
+    "Some data may have been lost because they are not available in Kafka any more: either the data was aged out by Kafka or "
+    "the topic may have been deleted before all the data in the topic was processed. If you don't want your query to fail "
+    'on such cases, set the source option "failOnDataLoss" to "false"'
+)
+
+
+def _left(access: KafkaAccess, span: Span, position: int) -> Span | None:
+    """What Kafka still has of ``span`` from ``position`` on; None if nothing, or of another topic by the same name."""
+    with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
+        try:
+            if span.topic_id and admin.topic_ids([span.topic])[span.topic] != span.topic_id:
+                return None
+            low, _ = admin.watermarks([span.tp])[span.tp]
+            end = admin.ends([span.tp])[span.tp]
+        except UnknownTopicError:
+            return None
+    begin, until = max(position, low), min(span.until_offset, end)
+    return Span(span.topic, span.partition, begin, until, span.topic_id) if begin < until else None

@@ -1,0 +1,133 @@
+"""A streaming query: where it starts, how far each trigger reads, what its tasks are.
+
+**Where the start lives.** Spark gives a Python source no folder, asks for the start again whenever the first batch is run again,
+and writes only the end of a batch before it runs. So the start is ``{}`` for Spark, always, and what it stands for is asked
+of Kafka once and kept in the end of the first batch (``offsets.START``), which Spark writes into the checkpoint before that
+batch reads anything. Spark runs a first batch even if there is nothing to read, so a query that was started at "latest" and
+stopped while idle goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import RangeNotHeldError
+from forebay.kafka.planning import is_enough, share_by_lag, split_ranges
+from pyspark_forebay.offsets import Offsets, Positions
+from pyspark_forebay.options import read_options
+from pyspark_forebay.planning import continued, plan
+from pyspark_forebay.questions import Questions
+from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
+
+_log = logging.getLogger("forebay.source")
+_NO_LIMIT = 2**63 - 1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the planner's process as long as the query runs; copies of it read in the tasks."""
+
+    def __init__(self, options: Mapping[str, str], clock: Clock | None = None) -> None:
+        """Raises UsageError."""
+        self._options = read_options(options, streaming=True)
+        self._clock = clock or SystemClock()
+        self._questions: Questions | None = None
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._seen: Offsets | None = None  # the newest ends, for the query's progress
+        self._triggered: float | None = None  # when a trigger read last
+        for sentence in self._options.told:
+            _log.warning("%s", sentence)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_questions": None}
+
+    # ---- how far -----------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Any limit but "all" stands for what the options say: Spark's limits can't say the half of it."""
+        options = self._options
+        if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ask().latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """``start`` itself if this trigger shall read nothing. Raises UnreachableError, UsageError."""
+        end = self._target or self._ask().latest()
+        self._seen = end
+        if start:
+            begun, own_start = Offsets.of(start), None
+        else:
+            own_start = self._ask().resolve(self._options.starting, end.at, starting=True)
+            begun = Offsets(own_start, end.topic_ids)
+        begin = continued(begun, end.topic_ids)
+        new = [tp for tp in end.at if tp not in begin]
+        begin.update(self._ask().beginnings(new))
+        until = dict(end.at)
+        if not isinstance(limit, ReadAllAvailable):
+            if self._waits(begin, end.at):
+                return start or Offsets(begin, end.topic_ids, own_start).json()
+            if self._options.max_offsets_per_trigger is not None:
+                until = share_by_lag(begin, end.at, self._options.max_offsets_per_trigger)
+        if self._target is not None and own_start is not None:  # "latest" may by now be later than the target
+            until = {tp: max(offset, own_start.get(tp, offset)) for tp, offset in until.items()}
+        made = Offsets(until, end.topic_ids, own_start)
+        if own_start is None and made.at == begun.at and made.topic_ids == begun.topic_ids:
+            return start  # to the letter, so that Spark sees that there is nothing new
+        return made.json()
+
+    def _waits(self, begin: Positions, end: Positions) -> bool:
+        """Whether too little is there for a trigger yet. What Trigger.AvailableNow found is read to its end, however little."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        now, longest = self._clock.monotonic(), self._options.max_trigger_delay_seconds
+        waited = longest if self._triggered is None else now - self._triggered
+        if not is_enough(begin, end, least, waited, longest):
+            return True
+        self._triggered = now
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._seen is None else Offsets(self._seen.at).json()
+
+    # ---- what is read ------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raises RangeNotHeldError for what was lost, with ``failOnDataLoss``; UnreachableError."""
+        until = Offsets.of(end)
+        begun = Offsets.of(start) if start else Offsets(until.start or {}, until.topic_ids)
+        now_ids = self._ask().topic_ids(until.topic_ids) if until.topic_ids else {}
+        new = set(until.at) - set(continued(begun, until.topic_ids))
+        planned = plan(begun, until, self._ask().beginnings(new), now_ids)
+        for loss in planned.losses:
+            if self._options.fail_on_data_loss:
+                raise RangeNotHeldError(f"{loss}. {FAIL_ON_DATA_LOSS}")
+            _log.warning("%s. failOnDataLoss is false: going on with what is left", loss)
+        options = self._options
+        parts = split_ranges(planned.spans, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, partition.value)
+
+    def stop(self) -> None:
+        if self._questions is not None:
+            self._questions.close()
+            self._questions = None
+
+    def _ask(self) -> Questions:
+        if self._questions is None:
+            self._questions = Questions(self._options)
+        return self._questions

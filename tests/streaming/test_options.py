@@ -1,0 +1,157 @@
+"""The options of ``format("forebay")``: Spark's names, meanings and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import UsageError
+from forebay.values import TopicPartition
+from pyspark_forebay.options import Limit, check, read_options
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def refusal(options: dict[str, str | None], *, streaming: bool = True) -> str:
+    merged = {name: value for name, value in {**BASE, **options}.items() if value is not None}
+    with pytest.raises(UsageError) as caught:
+        read_options(merged, streaming=streaming)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+#: what is set over BASE, and a word of the refusal: each is refused by Spark's Kafka source too, in both kinds of query
+REFUSED: list[tuple[dict[str, str | None], str]] = [
+    ({"subscribe": None}, "subscribe, subscribePattern, assign"),
+    ({"subscribePattern": "t.*"}, "only one of"),
+    ({"subscribe": " , "}, "names no topics"),
+    ({"subscribe": None, "subscribePattern": " "}, "pattern is empty"),
+    ({"subscribe": None, "subscribePattern": "t("}, "no regular expression"),
+    ({"subscribe": None, "assign": "t"}, "names no partitions"),
+    ({"subscribe": None, "assign": '{"t": 0}'}, '{"topic": [0, 1]}'),
+    ({"subscribe": None, "assign": '{"t": [-1]}'}, "-1 is not allowed"),
+    ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
+    ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
+    ({"kafka.key.deserializer": "x"}, "key.deserializer is not supported"),
+    ({"kafka.value.deserializer": "x"}, "value.deserializer is not supported"),
+    ({"kafka.enable.auto.commit": "false"}, "enable.auto.commit is not supported"),
+    ({"kafka.interceptor.classes": "x"}, "interceptor.classes is not supported"),
+    ({"minPartitions": "0"}, "minPartitions"),
+    ({"minPartitions": "many"}, "minPartitions"),
+    ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition"),
+    ({"startingOffsets": "middle"}, '"earliest", "latest"'),
+    ({"startingOffsets": '{"t": {"0": -3}}'}, "-3 of t/0"),
+    ({"startingOffsets": '{"t": {"zero": 1}}'}, "'zero' is not allowed"),
+    ({"startingOffsets": '{"t": {"0": true}}'}, "True is not allowed"),
+    ({"startingOffsets": '{"t": [0]}'}, "expected is JSON"),
+    ({"startingOffsets": '{"a b": {"0": 1}}'}, "name of a topic"),
+    ({"startingOffsets": "{" * 100_000}, "expected is JSON"),
+    ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+    ({"startingOffsetsByTimestamp": "7"}, "startingOffsetsByTimestamp"),
+    ({"startingOffsetsByTimestampStrategy": "earliest"}, '"error" and "latest"'),
+    ({"failOnDataLoss": "no"}, '"true" and "false"'),
+    ({"includeHeaders": "1"}, '"true" and "false"'),
+    ({"kafkaConsumer.pollTimeoutMs": "0"}, "pollTimeoutMs"),
+    ({"fetchOffset.numRetries": "-1"}, "numRetries"),
+]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(("options", "word"), REFUSED, ids=lambda value: str(value)[:60])
+def test_what_spark_refuses_is_refused_in_one_sentence(
+    options: dict[str, str | None], word: str, streaming: bool
+) -> None:
+    assert word in refusal(options, streaming=streaming)
+
+
+STREAMING_REFUSED = [
+    ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+    ({"endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
+    ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
+    ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+    ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+]
+BATCH_REFUSED = [
+    ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
+    ({"startingOffsets": '{"t": {"0": -1}}'}, "t/0 can't be latest"),
+    ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
+    ({"endingOffsets": '{"t": {"0": -2}}'}, "t/0 can't be earliest"),
+]
+
+
+@pytest.mark.parametrize(("options", "word"), STREAMING_REFUSED)
+def test_a_streaming_query_has_no_end_and_whole_limits(options: dict[str, str | None], word: str) -> None:
+    assert word in refusal(options)
+
+
+@pytest.mark.parametrize(("options", "word"), BATCH_REFUSED)
+def test_a_batch_query_has_a_beginning_before_its_end(options: dict[str, str | None], word: str) -> None:
+    assert word in refusal(options, streaming=False)
+
+
+def test_names_are_taken_without_regard_to_case() -> None:
+    options = read_options(
+        {"KAFKA.bootstrap.SERVERS": "h:1", "SUBSCRIBE": "a, b,a", "MinPartitions": "3", "FAILONDATALOSS": "False"},
+        streaming=True,
+    )
+    assert options.subscription.topics == ("a", "b")
+    assert (options.min_partitions, options.fail_on_data_loss) == (3, False)
+    assert options.kafka["bootstrap.servers"] == "h:1"
+
+
+def test_one_timestamp_wins_over_one_per_partition_and_that_over_offsets() -> None:
+    given = {**BASE, "startingOffsets": "earliest"}
+    assert read_options(given, streaming=True).starting == Limit(policy="earliest")
+    given["startingOffsetsByTimestamp"] = '{"t": {"0": 5, "1": 6}}'
+    assert read_options(given, streaming=True).starting == Limit(timestamps={T0: 5, T1: 6})
+    given["startingTimestamp"] = " 7 "
+    assert read_options(given, streaming=True).starting == Limit(timestamp=7)
+
+
+def test_a_stream_starts_at_the_latest_offsets_and_a_batch_at_the_earliest_by_default() -> None:
+    assert read_options(BASE, streaming=True).starting.policy == "latest"
+    batch = read_options(BASE, streaming=False)
+    assert (batch.starting.policy, batch.ending.policy) == ("earliest", "latest")
+
+
+def test_aborted_records_are_read_as_by_the_java_client_unless_an_isolation_is_given() -> None:
+    assert read_options(BASE, streaming=True).kafka["isolation.level"] == "read_uncommitted"
+    given = {**BASE, "kafka.isolation.level": "read_committed"}
+    assert read_options(given, streaming=True).kafka["isolation.level"] == "read_committed"
+
+
+def test_the_group_is_the_one_given_or_carries_the_prefix() -> None:
+    assert read_options({**BASE, "groupIdPrefix": "team"}, streaming=True).group == "team"
+    both = {**BASE, "groupIdPrefix": "team", "kafka.group.id": "own"}
+    assert read_options(both, streaming=True).group == "own"
+    told = read_options(both, streaming=True).told
+    assert told == ("option groupIdPrefix is ignored, as option kafka.group.id is set",)
+
+
+def test_a_delay_without_a_unit_counts_milliseconds() -> None:
+    assert read_options({**BASE, "maxTriggerDelay": "250"}, streaming=True).max_trigger_delay_seconds == 0.25
+    assert read_options({**BASE, "maxTriggerDelay": "2h"}, streaming=True).max_trigger_delay_seconds == 7200
+    assert read_options(BASE, streaming=True).max_trigger_delay_seconds == 900
+
+
+def test_options_that_do_nothing_are_told() -> None:
+    given = {**BASE, "maxOffsetsPerTrigger": "5", "startingOffset": "earliest"}
+    assert read_options(given, streaming=False).told == (
+        "option maxOffsetsPerTrigger is ignored in batch queries",
+        "option startingoffset is not known and is ignored",
+    )
+    assert read_options(BASE, streaming=True).told == ()
+
+
+def test_settings_of_the_java_client_are_translated_or_refused_by_name() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
+    options = read_options({**BASE, "kafka.sasl.jaas.config": jaas}, streaming=True)
+    assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("u", "s3cret")
+    assert len(options.told) == 1 and "s3cret" not in options.told[0]
+    assert "ssl.provider" in refusal({"kafka.ssl.provider": "x"})
+
+
+def test_no_secret_is_shown() -> None:
+    given = {**BASE, "kafka.sasl.password": "s3cret"}
+    assert "s3cret" not in repr(read_options(given, streaming=True))
+    check(given)

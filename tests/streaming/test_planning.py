@@ -1,0 +1,66 @@
+"""Which offsets a batch reads, and what was lost: by Spark's rules, but that topics are known by their ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from forebay.errors import UsageError
+from forebay.values import TopicPartition
+from pyspark_forebay.offsets import Offsets
+from pyspark_forebay.planning import Plan, behind, plan, unmatched
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+OLD, NEW = {"t": "old"}, {"t": "new"}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    start: Offsets
+    end: Offsets
+    ranges: dict[TopicPartition, tuple[int, int]]
+    beginnings: dict[TopicPartition, int] = field(default_factory=dict)
+    now: dict[str, str] = field(default_factory=dict)
+    loss: str = ""
+
+
+CASES = [
+    Case("goes on", Offsets({T0: 3}, OLD), Offsets({T0: 8}, OLD), {T0: (3, 8)}, now=OLD),
+    Case("nothing new", Offsets({T0: 3}), Offsets({T0: 3}), {T0: (3, 3)}),
+    Case("new partition", Offsets({T0: 3}), Offsets({T0: 4, T1: 6}), {T0: (3, 4), T1: (0, 6)}, {T1: 0}),
+    Case("new, aged", Offsets({}), Offsets({T1: 6}), {T1: (2, 6)}, {T1: 2}, loss="Added partition t/1 starts from 2"),
+    Case("new, gone", Offsets({}), Offsets({T1: 6}), {}, loss="Cannot find earliest offsets of t/1"),
+    Case("gone", Offsets({T0: 3, T1: 1}), Offsets({T0: 4}), {T0: (3, 4)}, loss="t/1 are gone"),
+    Case("cut back", Offsets({T0: 9}), Offsets({T0: 4}), {}, loss="t/0's offset was changed from 9 to 4"),
+    Case("created again", Offsets({T0: 3}, OLD), Offsets({T0: 8}, NEW), {T0: (0, 8)}, {T0: 0}, NEW, "created again: it"),
+    Case("again, since", Offsets({T0: 3}, OLD), Offsets({T0: 8}, OLD), {}, {}, NEW, "since the batch was planned"),
+    Case("id unknown before", Offsets({T0: 3}), Offsets({T0: 8}, NEW), {T0: (3, 8)}, now=NEW),
+    Case("id unknown now", Offsets({T0: 3}, OLD), Offsets({T0: 8}, OLD), {T0: (3, 8)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_batch_reads_what_lies_between_and_says_what_it_can_not(case: Case) -> None:
+    made: Plan = plan(case.start, case.end, case.beginnings, case.now)
+    assert {span.tp: (span.from_offset, span.until_offset) for span in made.spans} == case.ranges
+    if case.loss:
+        assert len(made.losses) == 1 and case.loss in made.losses[0]
+    else:
+        assert made.losses == []
+
+
+def test_given_offsets_must_name_just_the_partitions_that_there_are() -> None:
+    unmatched({T0, T1}, {T0, T1}, "startingOffsets")
+    with pytest.raises(UsageError, match="missing: t/1; not read by this query: u/0"):
+        unmatched({T0, T1}, {T0, TopicPartition("u", 0)}, "startingOffsets")
+
+
+def test_progress_tells_how_many_offsets_wait_as_spark_does() -> None:
+    assert behind({T0: 3, T1: 5}, {T0: 10, T1: 5}) == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "7",
+        "avgOffsetsBehindLatest": "3.5",
+    }
+    assert behind({}, {T0: 3}) == {}

@@ -1,0 +1,322 @@
+"""Batch and streaming readers against a real Kafka, called as Spark's planner calls them, without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from forebay.clock import ManualClock
+from forebay.errors import RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.range_reader import forget_consumers
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.values import TopicPartition
+from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.stream import StreamReader
+from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ALL = ReadAllAvailable()
+Partitions = dict[int, tuple[int, int]]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    forget_consumers()
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
+    """Two partitions with 10 and 5 records, at one millisecond after the other from 1_700_000_000_000 on."""
+    name = topic_name()
+    kafka_broker.create_topic(name, 2)
+    produce(kafka_broker.options, TopicPartition(name, 0), 10)
+    produce(kafka_broker.options, TopicPartition(name, 1), 5)
+    return name
+
+
+@pytest.fixture
+def admin(kafka_broker: KafkaBroker) -> Iterator[KafkaAdmin]:
+    with KafkaAdmin(kafka_broker.options) as admin:
+        yield admin
+
+
+def options(broker: KafkaBroker, topic: str, **more: str) -> dict[str, str]:
+    """``more``: with ``T`` for the topic; ``fetch_`` and ``kafka_`` stand for the prefixes."""
+    return {
+        "kafka.bootstrap.servers": broker.options["bootstrap.servers"],
+        "fetchOffset.retryIntervalMs": "100",
+        **({} if {"assign", "subscribePattern"} & set(more) else {"subscribe": topic}),
+        **{name.replace("_", "."): value.replace("T", topic) for name, value in more.items()},
+    }
+
+
+def ranges(reader: BatchReader | StreamReader, *between: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for part in reader.partitions(*between):
+        if part.value is not None and part.value.size:
+            found.setdefault(part.value.partition, []).append((part.value.from_offset, part.value.until_offset))
+    return found
+
+
+def rows(reader: BatchReader | StreamReader, *between: dict[str, Any]) -> list[dict[str, Any]]:
+    copy = pickle.loads(pickle.dumps(reader))  # as a task has it
+    return [
+        row
+        for part in reader.partitions(*between)
+        for batch in copy.read(pickle.loads(pickle.dumps(part)))
+        for row in batch.to_pylist()
+    ]
+
+
+def offsets(reader: BatchReader | StreamReader, *between: dict[str, Any]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows(reader, *between):
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return found
+
+
+#: options → what a batch query reads of partitions 0 and 1 (10 and 5 records)
+STARTING_POINTS: list[tuple[Mapping[str, str], dict[int, list[tuple[int, int]]]]] = [
+    ({}, {0: [(0, 10)], 1: [(0, 5)]}),
+    ({"startingOffsets": '{"T": {"0": 3, "1": -2}}'}, {0: [(3, 10)], 1: [(0, 5)]}),
+    ({"endingOffsets": '{"T": {"0": 3, "1": -1}}'}, {0: [(0, 3)], 1: [(0, 5)]}),
+    ({"startingTimestamp": "1700000000004"}, {0: [(4, 10)], 1: [(4, 5)]}),
+    ({"startingOffsetsByTimestamp": '{"T": {"0": 1700000000008, "1": 0}}'}, {0: [(8, 10)], 1: [(0, 5)]}),
+    (
+        {"startingTimestamp": "1700000000007", "startingOffsetsByTimestampStrategy": "latest"},
+        {0: [(7, 10)]},
+    ),
+    ({"endingTimestamp": "1700000000007"}, {0: [(0, 7)], 1: [(0, 5)]}),
+    ({"endingOffsetsByTimestamp": '{"T": {"0": 1, "1": 1700000000002}}'}, {1: [(0, 2)]}),
+    ({"assign": '{"T": [1]}'}, {1: [(0, 5)]}),
+    ({"subscribePattern": "T"}, {0: [(0, 10)], 1: [(0, 5)]}),
+    ({"subscribePattern": ".*T?no-such"}, {}),
+    ({"minPartitions": "3"}, {0: [(0, 5), (5, 10)], 1: [(0, 5)]}),
+    ({"maxRecordsPerPartition": "4"}, {0: [(0, 3), (3, 6), (6, 10)], 1: [(0, 2), (2, 5)]}),
+]
+
+
+def test_a_batch_query_reads_what_its_options_say(kafka_broker: KafkaBroker, topic: str) -> None:
+    for given, expected in STARTING_POINTS:
+        reader = BatchReader(options(kafka_broker, topic, **given))
+        assert ranges(reader) == expected, given
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"startingOffsets": '{"T": {"0": 3}}'}, "missing: T/1"),
+        ({"startingOffsets": '{"T": {"0": 3, "1": 0, "7": 0}}'}, "not read by this query: T/7"),
+        ({"startingTimestamp": "1700000000007"}, "T/1 has no record at or after 1700000000007"),
+        (
+            {"startingOffsets": '{"T": {"0": 9, "1": 0}}', "endingOffsets": '{"T": {"0": 4, "1": 5}}'},
+            "beyond its ending",
+        ),
+    ],
+)
+def test_a_start_or_end_that_can_not_be_is_refused(
+    kafka_broker: KafkaBroker, topic: str, given: dict[str, str], word: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        BatchReader(options(kafka_broker, topic, **given)).partitions()
+    assert word.replace("T/", f"{topic}/") in str(caught.value)
+
+
+def test_a_topic_that_is_not_there_is_refused_by_its_name(kafka_broker: KafkaBroker, topic_name: Any) -> None:
+    name = topic_name()
+    with pytest.raises(UnknownTopicError, match=f"Kafka has no topic {name}"):
+        BatchReader(options(kafka_broker, name, fetchOffset_numRetries="1")).partitions()
+
+
+def test_rows_have_sparks_columns_with_nulls_and_headers_as_they_were(
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 1)
+    producer = Producer({**kafka_broker.options})
+    producer.produce(topic, None, b"k", 0, timestamp=1_700_000_000_123)
+    producer.produce(topic, b"v", None, 0, headers=[("a", b"1"), ("a", None)], timestamp=1_700_000_000_124)
+    producer.flush(PATIENCE_SECONDS)
+    reader = BatchReader(options(kafka_broker, topic, includeHeaders="true"))
+    (part,) = reader.partitions()
+    (batch,) = reader.read(part)
+    assert batch.schema.equals(DATAFRAME_SCHEMA(True))
+    first, second = batch.to_pylist()
+    assert (first["key"], first["value"], first["headers"], first["topic"]) == (b"k", None, None, topic)
+    assert first["timestamp"].timestamp() == 1_700_000_000.123 and first["timestampType"] == 0
+    assert (second["key"], second["value"]) == (None, b"v")
+    assert second["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    (plain,) = BatchReader(options(kafka_broker, topic)).read(part)
+    assert plain.schema.equals(DATAFRAME_SCHEMA(False))
+
+
+def test_aborted_records_are_read_only_where_uncommitted_ones_are(
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 1)
+    producer = Producer({**kafka_broker.options, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    for value, commit in ((b"kept", True), (b"aborted", False), (b"kept too", True)):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        producer.flush(PATIENCE_SECONDS)
+        producer.commit_transaction() if commit else producer.abort_transaction()
+    read = {
+        isolation: [row["value"] for row in rows(BatchReader(options(kafka_broker, topic, **given)))]
+        for isolation, given in (("default", {}), ("committed", {"kafka_isolation_level": "read_committed"}))
+    }
+    assert read == {"default": [b"kept", b"aborted", b"kept too"], "committed": [b"kept", b"kept too"]}
+
+
+# ---- streaming -------------------------------------------------------------------------------------------------------
+
+
+def streaming(broker: KafkaBroker, topic: str, **more: str) -> StreamReader:
+    return StreamReader(options(broker, topic, **more))
+
+
+def test_the_start_is_asked_once_and_kept_in_the_end_of_the_first_batch(
+    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
+) -> None:
+    """Spark asks for the start again when it runs the first batch again: whatever has come or gone since, it is the same."""
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = json.loads(json.dumps(reader.latestOffset(start, ALL)))
+    assert end["#start"] == {topic: {"0": 0, "1": 0}} and end[topic] == {"0": 10, "1": 5}
+    produce(kafka_broker.options, TopicPartition(topic, 1), 2)
+    again = streaming(kafka_broker, topic, startingOffsets="latest")  # as after a crash, with other options even
+    assert ranges(again, again.initialOffset(), end) == {0: [(0, 10)], 1: [(0, 5)]}
+    assert ranges(again, end, again.latestOffset(end, ALL)) == {1: [(5, 7)]}
+
+
+def test_a_query_started_at_latest_keeps_its_start_though_nothing_came(kafka_broker: KafkaBroker, topic: str) -> None:
+    reader = streaming(kafka_broker, topic)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert end != reader.initialOffset()  # so Spark runs the batch, and writes its end first
+    assert reader.partitions({}, end) == []
+    assert reader.latestOffset(end, ALL) == end and json.dumps(reader.latestOffset(end, ALL)) == json.dumps(end)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+    again = streaming(kafka_broker, topic)
+    later = again.latestOffset(end, ALL)
+    assert offsets(again, end, later) == {0: [10, 11, 12]}
+    assert "#start" not in later and again.reportLatestOffset() == {topic: {"0": 13, "1": 5}}
+
+
+def test_a_limit_is_shared_by_lag_and_all_means_all(kafka_broker: KafkaBroker, topic: str) -> None:
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="6")
+    first = reader.latestOffset({}, reader.getDefaultReadLimit())
+    assert ranges(reader, {}, first) == {0: [(0, 4)], 1: [(0, 2)]}
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    assert ranges(reader, first, second) == {0: [(4, 8)], 1: [(2, 4)]}
+    assert ranges(reader, second, reader.latestOffset(second, ALL)) == {0: [(8, 10)], 1: [(4, 5)]}
+
+
+def test_too_few_offsets_wait_for_more_or_for_the_delay(kafka_broker: KafkaBroker, topic: str) -> None:
+    clock = ManualClock()
+    given = options(kafka_broker, topic, minOffsetsPerTrigger="4", maxTriggerDelay="10s")
+    reader = StreamReader(given, clock)
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset({}, limit)  # the first trigger never waits
+    produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+    assert reader.latestOffset(first, limit) == first
+    clock.advance(10)
+    second = reader.latestOffset(first, limit)
+    assert ranges(reader, first, second) == {0: [(10, 13)]}
+    produce(kafka_broker.options, TopicPartition(topic, 1), 4)
+    assert ranges(reader, second, reader.latestOffset(second, limit)) == {1: [(5, 9)]}
+
+
+def test_available_now_stops_at_what_was_there_when_it_began(kafka_broker: KafkaBroker, topic: str) -> None:
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "1000"}
+    reader = streaming(kafka_broker, topic, **given)
+    reader.prepareForTriggerAvailableNow()
+    produce(kafka_broker.options, TopicPartition(topic, 0), 5)
+    at, read, batches = reader.initialOffset(), 0, 0
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        read += len(rows(reader, at, end))
+        at, batches = end, batches + 1
+    assert (read, batches) == (15, 2)
+
+
+def test_available_now_at_latest_reads_nothing_twice_and_nothing_before_its_start(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    reader = streaming(kafka_broker, topic)
+    reader.prepareForTriggerAvailableNow()
+    produce(kafka_broker.options, TopicPartition(topic, 0), 5)
+    end = reader.latestOffset({}, reader.getDefaultReadLimit())
+    assert reader.partitions({}, end) == [] and reader.latestOffset(end, ALL) == end
+
+
+# ---- data loss -------------------------------------------------------------------------------------------------------
+
+
+def test_aged_out_offsets_end_the_query_or_are_left_out(
+    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
+) -> None:
+    """INV-5. The range that partly survives gives what is left of it."""
+    strict = streaming(kafka_broker, topic, startingOffsets="earliest")
+    end = strict.latestOffset({}, ALL)
+    admin.delete_records({TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 5})
+    with pytest.raises(RangeNotHeldError, match=r"0\[0, 10\).*holds offsets 7 to 10.*failOnDataLoss"):
+        rows(strict, {}, end)
+    lenient = streaming(kafka_broker, topic, failOnDataLoss="false")
+    assert offsets(lenient, {}, end) == {0: [7, 8, 9]}
+    with pytest.raises(RangeNotHeldError):
+        rows(BatchReader(options(kafka_broker, topic, startingOffsets='{"T": {"0": 2, "1": 5}}')))
+    given = {"startingOffsets": '{"T": {"0": 2, "1": 5}}', "failOnDataLoss": "false"}
+    assert offsets(BatchReader(options(kafka_broker, topic, **given))) == {0: [7, 8, 9]}
+
+
+def test_an_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:
+    given = {"endingOffsets": '{"T": {"0": 12, "1": 5}}'}
+    with pytest.raises(RangeNotHeldError, match="log ends at offset 10"):
+        rows(BatchReader(options(kafka_broker, topic, **given)))
+    lenient = BatchReader(options(kafka_broker, topic, failOnDataLoss="false", **given))
+    assert offsets(lenient) == {0: list(range(10)), 1: list(range(5))}
+
+
+def test_a_topic_created_again_is_told_by_its_id(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
+    """Though the new one has as many records: the JVM's connector would give the wrong ones, or none."""
+    strict = streaming(kafka_broker, topic, startingOffsets="earliest")
+    first = strict.latestOffset({}, ALL)
+    admin.delete_topic(topic)
+    kafka_broker.create_topic(topic, 2)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 12)
+    lenient = streaming(kafka_broker, topic, failOnDataLoss="false")
+    with pytest.raises(RangeNotHeldError, match="created again since the batch was planned"):
+        strict.partitions({}, first)
+    assert lenient.partitions({}, first) == []
+    second = lenient.latestOffset(first, ALL)
+    with pytest.raises(RangeNotHeldError, match="was deleted and created again"):
+        strict.partitions(first, second)
+    assert offsets(lenient, first, second) == {0: list(range(12))}
+
+
+def test_topics_of_a_pattern_come_from_their_beginning_and_go_as_loss(
+    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
+) -> None:
+    reader = streaming(kafka_broker, topic, subscribePattern="T.*")
+    first = reader.latestOffset({}, ALL)
+    kafka_broker.create_topic(f"{topic}-new", 1)
+    produce(kafka_broker.options, TopicPartition(f"{topic}-new", 0), 3)
+    second = reader.latestOffset(first, ALL)
+    assert [row["topic"] for row in rows(reader, first, second)] == [f"{topic}-new"] * 3
+    admin.delete_topic(f"{topic}-new")
+    third = reader.latestOffset(second, ALL)
+    with pytest.raises(RangeNotHeldError, match=f"{topic}-new/0 are gone"):
+        reader.partitions(second, third)
+    lenient = streaming(kafka_broker, topic, subscribePattern="T.*", failOnDataLoss="false")
+    assert lenient.partitions(second, third) == []

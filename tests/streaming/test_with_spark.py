@@ -1,0 +1,143 @@
+"""``format("forebay")`` as Spark's users write it, on a real Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import TopicPartition
+from pyspark_forebay.progress import offsets_behind_latest
+from tests.support.again import produce
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+SECRET = "s3cret-of-nobody"
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
+    """Two partitions with 10 and 5 records."""
+    name = topic_name()
+    kafka_broker.create_topic(name, 2)
+    produce(kafka_broker.options, TopicPartition(name, 0), 10)
+    produce(kafka_broker.options, TopicPartition(name, 1), 5)
+    return name
+
+
+def source(reader: Any, broker: KafkaBroker, topic: str, **more: str) -> Any:
+    """``reader``: ``spark.read`` or ``spark.readStream``."""
+    reader = reader.format("forebay").option("kafka.bootstrap.servers", broker.options["bootstrap.servers"])
+    return reader.option("subscribe", topic).options(**more)
+
+
+def offsets(frame: Any) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in frame.select("partition", "offset").orderBy("partition", "offset").collect():
+        found.setdefault(row.partition, []).append(row.offset)
+    return found
+
+
+def run(frame: Any, folder: Path, **trigger: Any) -> Any:
+    """The query, ended: all that is there goes into Parquet files."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start(str(folder / "out"))
+    query.awaitTermination()
+    return query
+
+
+def test_a_batch_query_is_found_without_registration_and_has_the_schema_of_sparks_source(
+    spark: Any, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """It runs on more tasks than there are partitions, and no secret is in its plan."""
+    more = {"MINPARTITIONS": "4", "includeHeaders": "true", "kafka.sasl.password": SECRET}
+    frame = source(spark.read, kafka_broker, topic, **more).load()
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    assert frame.rdd.getNumPartitions() == 4
+    assert offsets(frame) == {0: list(range(10)), 1: list(range(5))}
+    row = frame.where("partition = 1 and offset = 3").first()
+    assert (row.value, row.key, row.topic, row.timestampType) == (b"value 3", b"k3", topic, 0)
+    assert [(header.key, header.value) for header in row.headers] == [("n", b"3")]
+    assert SECRET not in frame._jdf.queryExecution().toString()
+
+
+def test_what_is_refused_says_why_and_shows_no_secret(spark: Any, kafka_broker: KafkaBroker, topic: str) -> None:
+    bad = {"kafka.auto.offset.reset": "latest", "kafka.sasl.password": SECRET}
+    with pytest.raises(Exception, match="set the option startingOffsets") as caught:
+        source(spark.read, kafka_broker, topic, **bad).load()
+    assert SECRET not in str(caught.value)
+    frame = source(spark.readStream, kafka_broker, topic, endingOffsets="latest").load()
+    with pytest.raises(Exception, match="ending offset not valid in streaming queries"):
+        frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(Exception, match="forebay does not support continuous"):
+        frame.writeStream.format("noop").trigger(continuous="1 second").start().awaitTermination()
+
+
+def test_a_query_started_at_latest_misses_nothing_over_a_stop_while_idle(
+    spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    frame = source(spark.readStream, kafka_broker, topic, maxOffsetsPerTrigger="4").load()
+    run(frame, tmp_path)
+    (entry,) = [path for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name == "0"]
+    written = json.loads(entry.read_text().splitlines()[-1])
+    assert written[topic] == written["#start"][topic] == {"0": 10, "1": 5}
+    produce(kafka_broker.options, TopicPartition(topic, 0), 6)
+    query = run(frame, tmp_path)
+    assert offsets(spark.read.parquet(str(tmp_path / "out"))) == {0: list(range(10, 16))}
+    (progress,) = query.recentProgress[0].sources
+    assert json.loads(progress.latestOffset) == {topic: {"0": 16, "1": 5}}
+    assert offsets_behind_latest(progress) == {
+        "minOffsetsBehindLatest": "0", "maxOffsetsBehindLatest": "2", "avgOffsetsBehindLatest": "1.0",
+    }  # fmt: skip
+
+
+def test_a_first_batch_that_failed_is_run_again_from_the_same_start(
+    spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """Though Spark asks for the start again, and "latest" and the first offset held are others by now."""
+    checkpoint = str(tmp_path / "checkpoint")
+    seen: list[dict[int, list[int]]] = []
+
+    def job(frame: Any, batch: int) -> None:
+        seen.append(offsets(frame))
+        if len(seen) == 1:
+            raise RuntimeError("the job failed")
+
+    def start(**more: str) -> None:
+        frame = source(spark.readStream, kafka_broker, topic, **more).load()
+        writer = frame.writeStream.foreachBatch(job).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="the job failed"):
+        start(startingOffsets=json.dumps({topic: {"0": 4, "1": 2}}))
+    produce(kafka_broker.options, TopicPartition(topic, 1), 3)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 4})
+    start(startingOffsets="latest")
+    assert seen == [{0: [4, 5, 6, 7, 8, 9], 1: [2, 3, 4]}] * 2 + [{1: [5, 6, 7]}]
+
+
+def test_lost_offsets_end_a_query_with_the_range_that_is_lost(
+    spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """INV-5."""
+    run(source(spark.readStream, kafka_broker, topic, startingOffsets="earliest").load(), tmp_path)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 4)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 12})
+    with pytest.raises(Exception, match=r"/0\[10, 14\).*it holds offsets 12 to 14"):
+        run(source(spark.readStream, kafka_broker, topic).load(), tmp_path)
+    run(source(spark.readStream, kafka_broker, topic, failOnDataLoss="false").load(), tmp_path)
+    assert offsets(spark.read.parquet(str(tmp_path / "out")))[0] == [*range(10), 12, 13]
