@@ -32,6 +32,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         kafka=KafkaAccess.of(settings),
         topic_ids=work.topic_ids,
         access=Access.of_tasks(settings),
+        store_back=settings.agent.store_back,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -63,7 +63,9 @@ class Scheduler:
         completed: Completed | None = None,
         settle: Callable[[BatchWork], None] = lambda _: None,
         told: Callable[[Sequence[Happened]], None] = lambda _: None,
+        copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
     ) -> None:
+        self._copies = copies
         self._completed = completed
         self._settle = settle
         self._told = told
@@ -210,7 +212,9 @@ class Scheduler:
         return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
 
     def _work(self, taken: Taken) -> BatchWork:
-        *past, work = taken.work(self._epoch, self._headers, self._concurrent_jobs, self._window_batches)
+        *past, work = taken.work(
+            self._epoch, self._headers, self._concurrent_jobs, self._window_batches, self._copies()
+        )
         return replace(work, past=tuple(past))
 
     def _run_batch(self, work: BatchWork) -> None:

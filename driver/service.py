@@ -296,6 +296,7 @@ class Driver:
             _backpressure(settings, loop, state, self._clock.wall_ms()),
             settle,
             self._listeners.tell_all,
+            self._given_copies,
         )
         self.watch("decide")
         loop.came_round = lambda: self.came_round("decide")
@@ -647,6 +648,14 @@ class Driver:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for
         each of its blocks; nor one that is about to go."""
         return {news.heartbeat.host: news.heartbeat.url for news in self._agents()}
+
+    def _given_copies(self) -> dict[str, tuple[str, ...]]:
+        """Block id → those of these agents' hosts that say that they were given a copy of it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for news in self._agents():
+            for block_id in news.copies:
+                found[block_id] = (*found.get(block_id, ()), news.heartbeat.host)
+        return found
 
     def _agents(self) -> list[AgentNews]:
         tracker = self._tracker

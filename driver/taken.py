@@ -65,8 +65,16 @@ class Taken:
         }
         return cls(state.stream, looked, replay, rerun, topic_ids)
 
-    def work(self, epoch: int, headers: bool, concurrent_jobs: int, window_batches: int) -> Iterator[BatchWork]:
-        """What the engine is given of each batch, in the order of ``batches``."""
+    def work(
+        self,
+        epoch: int,
+        headers: bool,
+        concurrent_jobs: int,
+        window_batches: int,
+        copies: Mapping[str, tuple[str, ...]],
+    ) -> Iterator[BatchWork]:
+        """What the engine is given of each batch, in the order of ``batches``. ``copies``: block id → hosts that were
+        given copies which the journal does not name."""
         for batch in self.batches:
             blocks = list(chain.from_iterable(batch.tasks))
             yield BatchWork(
@@ -74,7 +82,7 @@ class Taken:
                 number=batch.number,
                 time_ms=batch.time_ms,
                 rerun=self.rerun,
-                tasks=tuple(tuple(map(BlockReference.of, task)) for task in batch.tasks),
+                tasks=tuple(tuple(_references(task, copies)) for task in batch.tasks),
                 lost=frozenset(batch.lost),
                 # also where the setting changed since: blocks with and without headers may lie in one batch
                 headers=headers or any(map(_HAS_HEADERS, blocks)),
@@ -93,3 +101,10 @@ class Taken:
             return self.topic_ids
         lives = {life_key(r) for block in blocks for r in block.meta.ranges}
         return {life: self.topic_ids.get(life, "") for life in lives}
+
+
+def _references(task: Sequence[Block], copies: Mapping[str, tuple[str, ...]]) -> Iterator[BlockReference]:
+    references = map(BlockReference.of, task)
+    if not copies:
+        return references
+    return (reference.also_at(copies.get(reference.id, ())) for reference in references)

@@ -167,6 +167,10 @@ class BlockStore:
             if self._usage is None or now - self._counted_at >= COUNT_SECONDS:
                 self._usage = self._count()
                 self._counted_at = now
+                going, _ = self._oldest(self._usage, self._usage.short_bytes)
+                if going:
+                    self._give_up(going)
+                    self._usage = self._count()
             return self._usage
 
     def _count(self) -> Usage:
@@ -225,20 +229,24 @@ class BlockStore:
         """Gives copies up until ``size_bytes`` more have room. Raises OutOfSpaceError, having given none up, if all of them are
         not enough."""
         usage = self.usage()
-        missing = size_bytes - usage.free_bytes + usage.short_bytes
-        going: list[str] = []
-        for name in usage.copies if self._gives_up_copies else ():
-            if missing <= 0:
-                break
-            with contextlib.suppress(FileNotFoundError):
-                missing -= given_path(self.directory, *name.split("/")).stat().st_size
-                going.append(name)
+        going, missing = self._oldest(usage, size_bytes - usage.free_bytes + usage.short_bytes)
         if missing > 0:
             raise OutOfSpaceError(
                 f"no room for a copy of {size_bytes} bytes: {usage.used_bytes} of {self._quota_bytes} bytes used, "
                 f"{usage.free_bytes} may be written"
             )
         self._give_up(going)
+
+    def _oldest(self, usage: Usage, missing_bytes: int) -> tuple[list[str], int]:
+        """Copies that may be given up for ``missing_bytes``, and how many bytes are missing then (0 or less: none)."""
+        going: list[str] = []
+        for name in usage.copies if self._gives_up_copies else ():
+            if missing_bytes <= 0:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                missing_bytes -= given_path(self.directory, *name.split("/")).stat().st_size
+                going.append(name)
+        return going, missing_bytes
 
     def _give_up(self, names: Sequence[str]) -> None:
         for name in names:

@@ -164,6 +164,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     connections_max: int = 512  # open at once; whoever comes then is turned away
     idle_timeout: Duration = Duration(30.0)  # a connection on which a block makes no progress for so long is given up
     drain_timeout: Duration = Duration(10.0)  # when it ends, blocks under way get so long to come to theirs
+    store_back: bool = False  # what a task had to read from the WAL is kept at its host as well
     labels: tuple[str, ...] = ()  # key=value, for receiver.preferred_hosts
     capacity: int = 4  # managed receivers that this host may run; 0: none
 

@@ -1,4 +1,4 @@
-"""Giving a copy of a block to a host's agent, from a receiver or from a task."""
+"""Giving a copy of a block to a host's agent."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def give_copy(
             headers={**(headers or {}), "content-type": "application/octet-stream", "content-length": str(size)},
             timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds),
             retries=False,
+            redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:
         raise UnreachableError(f"PUT {target}: {error}") from None

@@ -81,6 +81,11 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
             block.other_hosts,
         )
 
+    def also_at(self, hosts: tuple[str, ...]) -> BlockReference:
+        """The same with ``hosts`` among those that keep a copy."""
+        more = tuple(host for host in hosts if host not in self.hosts)
+        return msgspec.structs.replace(self, other_hosts=self.other_hosts + more) if more else self
+
     @property
     def hosts(self) -> tuple[str, ...]:
         """All that keep a copy, the receiver's first."""
@@ -98,7 +103,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
     operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
     ``key_file``: where a task finds the keys of encrypted blocks (``wal.encryption``), the same path on every host.
-    ``access``: what agents are shown.
+    ``access``: what agents are shown. ``store_back``: what had to be read from the WAL is given to the agent of the task's host.
     ``kafka``: None where the Kafka tier is switched off; ``topic_ids``: ``life_key`` of each range → the topic's id in that life.
     """
 
@@ -115,6 +120,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaAccess | None = None
     topic_ids: Mapping[str, str] = {}
     access: Access = NO_ACCESS
+    store_back: bool = False
 
 
 def life_key(range_: OffsetRange) -> str:
@@ -124,8 +130,10 @@ def life_key(range_: OffsetRange) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TierFailure:
-    """Why a tier was passed over. ``kind``: missing | damaged | newer | locked | refused | unreachable | failed; locked: its
-    key is not at hand; refused: the agent wants another token."""
+    """Why a tier was passed over, or (not stored back) why this host's agent has no copy of what the WAL gave.
+
+    ``kind``: missing | damaged | newer | locked | refused | unreachable | failed | not stored back; locked: its key is not at
+    hand; refused: the agent wants another token."""
 
     tier: Tier
     kind: str
@@ -185,7 +193,12 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     failures: list[TierFailure] = []
     for tier, host in _places(reference, plan):
         try:
-            batches = _read_tier(tier, host, reference, plan, wanted)
+            if tier == "kafka":
+                stored, batches = None, _from_kafka(reference, plan, wanted)
+            else:
+                stored = _from_agent(reference, plan, host) if tier == "agent" else _STORED[tier](reference, plan)
+                where = f"{tier} {host}".strip()
+                batches = None if stored is None else _records(reference, plan, stored, where)
             if batches is None:
                 continue
         except FileNotFoundError:
@@ -205,11 +218,38 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
         except (ForebayError, OSError) as error:
             failures.append(TierFailure(tier, "failed", str(error)))
         else:
+            if tier == "wal" and stored is not None and plan.store_back:
+                failures += _store_back(stored, plan)
             return BlockRead(batches, tier, len(wanted), tuple(failures))
     raise UnreadableBlockError(
         f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
         + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
     )
+
+
+def _store_back(stored: StoredBlock, plan: ReadPlan) -> list[TierFailure]:
+    """This host's agent is given what had to be read from the WAL; what hinders that costs no more than the next read of it."""
+    url = plan.agent_urls.get(this_host())
+    if url is None:
+        return []
+    resting: dict[str, float] = _per_process("agents that took no copy", dict)  # url → until when none is offered
+    if resting.get(url, 0.0) > _clock.monotonic():
+        return []
+    from wal.block_copies import give_copy
+
+    try:
+        give_copy(
+            _pool(url, plan.access),
+            url,
+            stored.meta,
+            stored.payload,
+            timeout_seconds=plan.agent_timeout_seconds,
+            headers=plan.access.headers(),
+        )
+    except ForebayError as error:
+        resting[url] = _clock.monotonic() + AGENT_REST_SECONDS
+        return [TierFailure("agent", "not stored back", str(error))]
+    return []
 
 
 def _places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, str]]:
@@ -219,15 +259,6 @@ def _places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, s
             yield from ((tier, host) for host in reference.hosts)
         else:
             yield tier, ""
-
-
-def _read_tier(
-    tier: Tier, host: str, reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
-) -> tuple[pa.RecordBatch, ...] | None:
-    if tier == "kafka":
-        return _from_kafka(reference, plan, wanted)
-    stored = _from_agent(reference, plan, host) if tier == "agent" else _STORED[tier](reference, plan)
-    return None if stored is None else _records(reference, plan, stored, f"{tier} {host}".strip())
 
 
 def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, name: str) -> tuple[pa.RecordBatch, ...]:
@@ -326,6 +357,14 @@ def _from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> StoredB
     return read_stored(body, target)
 
 
+def _pool(url: str, access: Access) -> urllib3.PoolManager:
+    files = (access.ca_file, access.cert_file, access.key_file)
+    pool: urllib3.PoolManager = _per_process(
+        f"agents {url.partition(':')[0]} {files}", lambda: connections(url, access)
+    )
+    return pool
+
+
 def _may_go_on(error: BaseException) -> bool:
     """Whether the agent may well answer at once: its connection broke, or it is being started anew. One that is silent costs
     its time-out each time."""
@@ -345,12 +384,8 @@ class _Download:
 
     def fetch(self) -> Any:
         """A ``pa.Buffer``. Raises FileNotFoundError, AccessError, CorruptionError, urllib3's HTTPError."""
-        files = (self._access.ca_file, self._access.cert_file, self._access.key_file)
-        pool: urllib3.PoolManager = _per_process(
-            f"agents {self._url.partition(':')[0]} {files}", lambda: connections(self._url, self._access)
-        )
         Retrying(retry=retry_if_exception(_may_go_on), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(
-            self._request, pool
+            self._request, _pool(self._url, self._access)
         )
         if self._received != self._body.size:
             raise self._damaged("the answer ended early")

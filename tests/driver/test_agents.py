@@ -6,6 +6,7 @@ from typing import Any
 
 from driver.state import State, apply
 from driver.status import status
+from driver.taken import Taken
 from forebay import messages as m
 from forebay.values import Block
 from tests.support.tracked import STREAM, Tracked
@@ -81,6 +82,22 @@ def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
     assert tracked.tracker.agent_news["h1"].copies == ("a", "b"), "nothing said: as before"
     beat(tracked, copies=())
     assert tracked.tracker.agent_news["h1"].copies == ()
+
+
+def test_tasks_are_told_where_given_copies_lie() -> None:
+    """Hints alone: blocks, tasks and order are the journal's (INV-3)."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    batch = tracked.state.batches[tracked.batch()]
+    taken = Taken.of(tracked.state, [batch], 0, False)
+    (plain,), (told,) = (
+        list(taken.work(1, False, 1, 0, copies)) for copies in ({}, {second.id: ("h2", "h1"), "other": ("h3",)})
+    )
+    hosts = {reference.id: reference.hosts for task in told.tasks for reference in task}
+    assert hosts == {first.id: ("h1",), second.id: ("h1", "h2")}
+    assert [[reference.id for reference in task] for task in told.tasks] == [
+        [reference.id for reference in task] for task in plain.tasks
+    ]
 
 
 def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:

@@ -187,6 +187,23 @@ def test_the_oldest_given_copies_go_for_new_ones_and_no_receivers_block_does(tmp
     assert held(store) == {"9.block", "3.copy", "4.copy"}, "nothing is given up for what has no room all the same"
 
 
+def test_a_lowered_quota_costs_given_copies_first_and_then_the_driver_is_asked(tmp_path: Path) -> None:
+    """What a receiver wrote goes by the driver's word alone: only that one knows what the WAL holds."""
+    data = body()
+    store = store_of(tmp_path, len(data) * 9)
+    for number in (1, 2):
+        give(store, number, body(number))
+        os.utime(given_path(store.directory, "s", f"r1-10000000001-{number}"), (number, number))
+    for number in (8, 9):
+        local_path(store.directory, "s", f"r1-10000000001-{number}").write_bytes(data)
+    lowered = store_of(tmp_path, len(data) * 3)
+    assert (lowered.usage().short_bytes, held(lowered)) == (0, {"2.copy", "8.block", "9.block"})
+    lowest = store_of(tmp_path, len(data))
+    assert (lowest.usage().short_bytes, held(lowest)) == (len(data), {"8.block", "9.block"})
+    without_wal = store_of(tmp_path, 1, gives_up=False)
+    assert without_wal.usage().short_bytes == 2 * len(data) - 1
+
+
 def test_without_a_wal_no_copy_is_given_up_for_another(tmp_path: Path) -> None:
     """INV-5: it may be the last one."""
     store = store_of(tmp_path, len(body()) + 100, gives_up=False)
