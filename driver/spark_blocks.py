@@ -1,4 +1,4 @@
-"""A batch's tasks as an RDD or DataFrame, one partition each, with the hosts that hold their blocks as preferred locations."""
+"""RDDs and DataFrames whose partitions say on which hosts they had best be run: those that hold a task's blocks."""
 
 from __future__ import annotations
 
@@ -17,37 +17,45 @@ _NO_HOSTS = ("executor_", "hdfs_cache_")
 
 
 def executor_hosts(context: SparkContext) -> frozenset[str]:
-    """The hosts that Spark has executors on now, by the names that it knows them by; the driver's among them."""
+    """The hosts that Spark has executors on now, by the names that it knows them by."""
     java: Any = context._jsc.sc()
-    return frozenset(
-        place.rpartition(":")[0] for place in java.getExecutorMemoryStatus().keySet().mkString(" ").split()
-    )
+    places = java.getExecutorMemoryStatus().keySet().mkString(" ").split()  # the driver's own among them
+    hosts = {place.rpartition(":")[0] for place in places}
+    return frozenset(host for host in hosts if java.taskScheduler().hasExecutorsAliveOnHost(host))
+
+
+def partitions_on(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> RDD[bytes]:
+    """Each of ``rows`` is one partition, for which Spark prefers its hosts; what is mapped over it keeps that."""
+    return _in_python(_scala_rdd(context, rows), context)
 
 
 class TaskPartitions:
-    """Each of ``tasks`` is one partition, whose only row is its :class:`TaskBlocks` as bytes.
-
-    Made in the JVM, because what Python makes has no preferred locations; what is mapped over it keeps them. Of ``hosts``
-    alone: for one without an executor Spark would wait in vain.
-    """
+    """Each of ``tasks`` is one partition, whose only row is its :class:`TaskBlocks` as bytes. Of ``hosts`` alone are any
+    preferred: for one without an executor Spark would wait in vain."""
 
     def __init__(
         self, session: SparkSession, tasks: Sequence[Sequence[BlockReference]], hosts: Collection[str]
     ) -> None:
+        rows = []
+        for number, references in enumerate(tasks):
+            preferred = tuple(host for host in preferred_hosts(references) if host in hosts)
+            rows.append((TaskBlocks(number, tuple(references)).encode(), preferred))
         self._session = session
-        self._scala: Any = _scala_rdd(session.sparkContext, tasks, hosts)
+        self._scala: Any = _scala_rdd(session.sparkContext, rows)
 
     def rdd(self) -> RDD[bytes]:
-        return RDD(self._scala.toJavaRDD(), self._session.sparkContext, NoOpSerializer())
+        return _in_python(self._scala, self._session.sparkContext)
 
     def frame(self) -> DataFrame:
         """With one binary column."""
-        encoders = self._session.sparkContext._jvm.org.apache.spark.sql.Encoders  # type: ignore[union-attr, unused-ignore]
+        jvm: Any = self._session.sparkContext._jvm
         java: Any = self._session._jsparkSession
-        return DataFrame(java.createDataset(self._scala, encoders.BINARY()).toDF(), self._session)
+        encoder = jvm.org.apache.spark.sql.Encoders.BINARY()
+        return DataFrame(java.createDataset(self._scala, encoder).toDF(), self._session)
 
 
-def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]], known: Collection[str]) -> Any:
+def _scala_rdd(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> Any:
+    """Made in the JVM, because what Python makes has no preferred locations."""
     jvm: Any = context._jvm
 
     def sequence(items: Sequence[Any]) -> Any:
@@ -56,14 +64,16 @@ def _scala_rdd(context: SparkContext, tasks: Sequence[Sequence[BlockReference]],
             found.add(item)
         return jvm.PythonUtils.toSeq(found)
 
-    hosts_seen: dict[tuple[str, ...], Any] = {}
-    rows = []
-    for number, references in enumerate(tasks):
-        preferred = preferred_hosts(references)
-        hosts = tuple(host for host in preferred if host in known and not host.startswith(_NO_HOSTS))
-        if hosts not in hosts_seen:
-            hosts_seen[hosts] = sequence(hosts)
-        rows.append(jvm.scala.Tuple2(TaskBlocks(number, tuple(references)).encode(), hosts_seen[hosts]))
+    seen: dict[tuple[str, ...], Any] = {}
+    pairs = []
+    for data, hosts in rows:
+        if hosts not in seen:
+            seen[hosts] = sequence([host for host in hosts if not host.startswith(_NO_HOSTS)])
+        pairs.append(jvm.scala.Tuple2(data, seen[hosts]))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     java: Any = context._jsc.sc()
-    return java.makeRDD(sequence(rows), tag)
+    return java.makeRDD(sequence(pairs), tag)
+
+
+def _in_python(scala: Any, context: SparkContext) -> RDD[bytes]:
+    return RDD(scala.toJavaRDD(), context, NoOpSerializer())

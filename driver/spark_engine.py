@@ -33,6 +33,7 @@ from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_blocks import TaskPartitions, executor_hosts
+from driver.spark_executors import check, ship
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
@@ -95,6 +96,7 @@ class SparkEngine:
         self._number = next(_ENGINES)
         self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
+        self._checked: set[str] = set()  # hosts whose executors were looked at
 
     @property
     def parallelism(self) -> int:
@@ -123,12 +125,31 @@ class SparkEngine:
                 "driver.concurrent_jobs > 1 needs PySpark's pinned threads, by which it tells the tasks of one batch from "
                 "another's: leave PYSPARK_PIN_THREAD out of the environment, or set it to true"
             )
+        context = self._session.sparkContext
+        self._checked = set()
+        if self._far and self._settings.spark.ship == "auto":
+            ship(context)
+        self._check_executors(context)
+
+    @property
+    def _far(self) -> bool:
+        """Whether tasks run elsewhere than in the driver's own process and its forks."""
+        return not self.application[1].startswith("local")
+
+    def _check_executors(self, context: SparkContext) -> None:
+        """Those on hosts that had none before. Raises UsageError if what they have does not fit."""
+        if not self._far:
+            return
+        hosts = executor_hosts(context)
+        if hosts - self._checked:
+            check(context, sorted(hosts - self._checked))
+            self._checked |= hosts
 
     def _make_session(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        for key, value in {**DEFAULTS, **self._settings.spark}.items():
+        for key, value in {**DEFAULTS, **self._settings.spark.options}.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
@@ -145,6 +166,7 @@ class SparkEngine:
         context = self.session.sparkContext
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
+        self._check_executors(context)
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         counts = context.accumulator(TierCounts(), _Counts())
         batch = Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))

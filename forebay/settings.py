@@ -179,6 +179,12 @@ class DeadLetterSettings(Section, frozen=True, kw_only=True):
     records_allowed: int = 100
 
 
+class SparkSettings(Section, frozen=True, kw_only=True):
+    #: what Spark's executors need of this project: auto: the driver brings it; installed: it is installed where they run
+    ship: Literal["auto", "installed"] = "auto"
+    options: dict[str, str] = {}  # everything else, to Spark unchanged
+
+
 class SecuritySettings(Section, frozen=True, kw_only=True):
     """Who may ask the services (``forebay.security``), and by which certificates they know each other."""
 
@@ -199,7 +205,7 @@ class Settings(Section, frozen=True, kw_only=True):
     receiver: ReceiverSettings = ReceiverSettings()
     driver: DriverSettings
     agent: AgentSettings
-    spark: dict[str, str] = {}
+    spark: SparkSettings = SparkSettings()
     #: scheme of a store's url → what its client is given (docs/OPERATIONS.md)
     storage: dict[str, dict[str, Any]] = {}
     dead_letters: DeadLetterSettings = DeadLetterSettings()
@@ -230,6 +236,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "receiver": ReceiverSettings,
     "driver": DriverSettings,
     "agent": AgentSettings,
+    "spark": SparkSettings,
     "dead_letters": DeadLetterSettings,
     "security": SecuritySettings,
 }
@@ -360,8 +367,7 @@ def _from_values(raw: Mapping[str, Any], source: str, variables: Mapping[str, st
     if isinstance(values.get("kafka"), dict):
         values["kafka"] = _kafka_values(values["kafka"], refuse)
     if isinstance(values.get("spark"), dict):
-        flat = _flatten(values["spark"], keep=frozenset())
-        values["spark"] = {key: _text(f"spark.{key!r}", value, refuse) for key, value in flat.items()}
+        values["spark"] = _spark_values(values["spark"], refuse)
     if isinstance(values.get("storage"), dict):
         values["storage"] = _storage_values(values["storage"], refuse)
     try:
@@ -393,6 +399,21 @@ def _kafka_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]
             raise refuse("kafka.starting_offsets", "kafka.starting_offsets: write the timestamp with its time zone")
         own["starting_offsets"] = {**starting, "timestamp": int(moment.timestamp() * 1000)}
     return {**own, "options": {key: _text(f'kafka."{key}"', value, refuse) for key, value in options.items()}}
+
+
+def _spark_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]:
+    own_keys = _fields(SparkSettings) - {"options"}
+    flat = _flatten(table, keep=own_keys)
+    own = {key: value for key, value in flat.items() if key in own_keys}
+    options = {key: _text(f"spark.{key!r}", value, refuse) for key, value in flat.items() if key not in own_keys}
+    for key in options:
+        if not key.startswith("spark."):
+            raise refuse(
+                f"spark.{key}",
+                f"unknown key {key!r} in [spark]; allowed are {', '.join(sorted(own_keys))} and Spark's own, as in "
+                '"spark.master"',
+            )
+    return {**own, "options": options}
 
 
 def _storage_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]:
@@ -468,9 +489,9 @@ def _override(raw: dict[str, Any], environment: Mapping[str, str]) -> dict[str, 
             raw["stream"] = text
             variables["stream"] = name
             continue
-        if section not in _SECTIONS and section not in ("spark", "storage"):
+        if section not in _SECTIONS and section != "storage":
             raise SettingsError(
-                f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'spark', 'storage'])}"
+                f"{name}: there is no section [{section}]; sections are {', '.join([*_SECTIONS, 'storage'])}"
             )
         if not rest:
             raise SettingsError(f"{name}: names a section; write {name}__KEY")
@@ -612,7 +633,7 @@ def _explain(refuse: _Refusals, values: Mapping[str, Any], message: str) -> Sett
 
 def _allowed(path: str, words: str) -> str:
     section, _, key = path.partition(".")
-    if not key and (section in _SECTIONS or section in ("spark", "storage")):
+    if not key and (section in _SECTIONS or section == "storage"):
         return f"is no section: write [{section}] and its keys below it"
     if path == "kafka.starting_offsets":
         return _STARTING_OFFSETS
@@ -697,11 +718,6 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
         raise refuse.value("driver.job", list(settings.driver.jobs), "names a function twice")
     if settings.driver.job == ():
         raise refuse("driver.job", "driver.job: the list is empty; name a function, or leave the key out")
-    for key in settings.spark:
-        if not key.startswith("spark."):
-            raise refuse(
-                f"spark.{key}", f'unknown key {key!r} in [spark]; allowed are Spark\'s own, as in "spark.master"'
-            )
 
 
 def _check_copies(settings: Settings, refuse: _Refusals) -> None:

@@ -115,7 +115,7 @@ def test_pass_through_keys_are_overridden_however_the_file_writes_them(tmp_path:
         text,
     )
     assert settings.kafka.options == {"bootstrap.servers": "b:1", "ssl.some_key": "u"}
-    assert settings.spark == {
+    assert settings.spark.options == {
         "spark.driver.bindAddress": "b",
         "spark.ui.enabled": "false",
         "spark.driver.extraClassPath": "p",
@@ -130,7 +130,7 @@ def test_pass_through_values_become_the_text_their_reader_wants() -> None:
         )
     )
     assert settings.kafka.options == {"bootstrap.servers": "a:1,b:2", "socket.keepalive.enable": "true"}
-    assert settings.spark == {"spark.executor.cores": "2"}
+    assert settings.spark.options == {"spark.executor.cores": "2"}
 
 
 STORES = """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from forebay.kafka.broker import KafkaBroker
 from forebay.tether import tethered
 from tests.support.cluster import Cluster, _Service
 from tests.support.namespaces import Host, Network
+from tests.support.pythons import bare_python
 
 DRIVER, KAFKA = "driver", "kafka"
 _KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT, _MASTER_PORT = 9092, 7080, 7081, 7077
@@ -105,7 +105,8 @@ class SparkHosts(Cluster):
                 self.network[name], "deploy.worker.Worker", f"spark://{master.address}:{_MASTER_PORT}",
                 "--host", name, "--cores", "1", "--memory", "600m", "--work-dir", str(self.folder / "spark" / name),
             )  # fmt: skip
-        self.start(DRIVER)
+        # whatever tasks need of the project is brought to them
+        self.start(DRIVER, environment={"PYSPARK_PYTHON": bare_python(self.folder / "python")})
         for name in self.workers:
             self.start_agent(name)
         return self
@@ -123,7 +124,7 @@ class SparkHosts(Cluster):
     def _start_spark(self, host: Host, name: str, *arguments: str) -> None:
         environment = {
             **os.environ, "SPARK_LOCAL_IP": host.address, "SPARK_DAEMON_MEMORY": "200m", "SPARK_DAEMON_JAVA_OPTS": _DAEMON,
-            "SPARK_LOCAL_DIRS": str(self.folder / "spark" / host.name), "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(self.folder / "spark" / host.name),
         }  # fmt: skip
         command = (_SPARK_CLASS, f"org.apache.spark.{name}", "--webui-port", "0", *arguments)
         started = tethered(host.command(*command))

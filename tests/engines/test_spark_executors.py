@@ -1,0 +1,118 @@
+"""What executors lack of this project is brought to them, and what does not fit is refused by name, in one sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+import driver
+from driver.spark_executors import PYARROW_MAJOR_MIN, Found, _look, misfit, refused
+from tests.support.pythons import bare_python
+
+_ROOT = Path(driver.__file__).parents[1]
+
+
+def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
+    good = Found("w1", "0.1.0", "18.0.0", "")
+    assert refused(good, "0.1.0") is None
+    assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
+    for found, words in (
+        (good._replace(forebay="0.0.9"), ("w1", "forebay 0.0.9", "0.1.0", 'ship = "auto"')),
+        (good._replace(pyarrow="17.0.1"), ("w1", "pyarrow 17.0.1", f"at least {PYARROW_MAJOR_MIN}")),
+        (good._replace(trouble="No module named 'msgspec'"), ("w1", "msgspec", "install forebay 0.1.0")),
+    ):
+        sentence = refused(found, "0.1.0")
+        assert sentence is not None and "\n" not in sentence
+        assert all(word in sentence for word in words), sentence
+
+
+def test_the_least_pyarrow_is_the_projects_own() -> None:
+    assert f'"pyarrow>={PYARROW_MAJOR_MIN}",' in (_ROOT / "pyproject.toml").read_text()
+
+
+def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path) -> None:
+    """And says what can't be imported, of a Python that has all but the project."""
+    look = tmp_path / "look"
+    look.write_bytes(cloudpickle.dumps(_look()))
+    script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
+    command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    host, _, pyarrow, trouble = done.stdout.strip().split("|")
+    assert (host, pyarrow, trouble) == (os.uname().nodename, version("pyarrow"), "No module named 'driver'")
+
+
+def test_an_error_that_is_of_the_batch_is_no_misfit() -> None:
+    assert misfit("Job aborted due to stage failure: Task 0 lost, ValueError: no") is None
+
+
+#: the driver's side: a cluster of one worker in processes of its own, whose executors run the Python that is named
+_PROGRAM = """
+import os, sys
+from pyspark.sql import SparkSession
+from driver.spark_blocks import executor_hosts
+from driver.spark_executors import check, ship
+from forebay.errors import UsageError
+
+session = (
+    SparkSession.builder.master("local-cluster[1,1,512]").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "").getOrCreate()
+)
+context = session.sparkContext
+context.setLogLevel("OFF")
+
+def attempt():
+    try:
+        check(context, sorted(executor_hosts(context)) or ["any"])
+        print("RESULT fits")
+    except UsageError as error:
+        print("RESULT", error)
+
+attempt()
+path = list(sys.path)
+ship(context)
+ship(context)  # of another engine
+assert sys.path == path
+attempt()
+
+def number(_):
+    import driver.spark_tasks
+    yield driver.spark_tasks.__file__
+
+print("RESULT", context.parallelize([1], 1).mapPartitions(number).collect()[0])
+for name in ("python3.x", sys.argv[1]):
+    context.pythonExec = name
+    attempt()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_python_without_this_project_is_brought_it_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """On executors in processes of their own, by a Python that has all other packages."""
+    bare = bare_python(tmp_path / "bare")
+    version_info = 'collections.namedtuple("V", "major minor micro releaselevel serial")(3, 99, 0, "final", 0)'
+    newer = bare_python(tmp_path / "newer", f"import sys, collections; sys.version_info = {version_info}")
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    environment = {**os.environ, "PYSPARK_PYTHON": bare, "PYTHONPATH": str(_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "program.py", newer],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    results = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "can't import forebay (No module named 'driver')" in results[0]
+    assert results[1] == "fits"
+    assert f"forebay-{version('forebay')}-" in results[2] and ".zip/driver/" in results[2]
+    assert "can't run python3.x" in results[3]
+    assert f"run Python 3.99, and this driver 3.{sys.version_info.minor}" in results[4]
