@@ -61,6 +61,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "journal_reserve": "0B",
     },
     "agent": {"heartbeat_interval": "200ms"},
+    "security": {},
     "spark": {
         "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m",

@@ -12,12 +12,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import pyspark
 
+from forebay.access import Access
 from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker
+from forebay.security import Role
+from forebay.settings import load
 from forebay.tether import tethered
 from tests.support.cluster import Cluster, _Service
 from tests.support.namespaces import Host, Network
@@ -87,17 +90,22 @@ class SparkHosts(Cluster):
                 "spark.driver.bindAddress": driver, "spark.cores.max": str(len(workers)), **_SPARK,
             },
         }  # fmt: skip
+        own["security"] = {"token_file": str(folder / "tokens")}
         merged = {name: {**own.get(name, {}), **settings.get(name, {})} for name in {*own, *settings}}
         super().__init__(
             folder, options, topics, receivers=0, engine="spark", job="jobs:by_dataframe", start=False, **merged
         )
         self.driver_url = f"http://{driver}:{_DRIVER_PORT}"
-        self._client = Client(self.driver_url, timeout_seconds=3.0)
         self._services = {DRIVER: _Service(DRIVER, ("driver",))}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> SparkHosts:
         super().__enter__()
+        tokens = self.folder / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text("".join(f"{role} the-token-of-each-{role}\n" for role in get_args(Role)))
+        access = Access.of(load(self._config), "operator")
+        self._client = Client(self.driver_url, timeout_seconds=3.0, access=access)
         master = self.network[DRIVER]
         self._start_spark(master, "deploy.master.Master", "--host", master.address, "--port", str(_MASTER_PORT))
         for name in self.workers:
