@@ -38,8 +38,7 @@ class TaskPartitions:
     ) -> None:
         rows = []
         for number, references in enumerate(tasks):
-            preferred = tuple(host for host in preferred_hosts(references) if host in hosts)
-            rows.append((TaskBlocks(number, tuple(references)).encode(), preferred))
+            rows.append((TaskBlocks(number, tuple(references)).encode(), preferred_hosts(references, hosts)))
         self._session = session
         self._scala: Any = _scala_rdd(session.sparkContext, rows)
 

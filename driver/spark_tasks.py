@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -40,12 +40,13 @@ def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
             yield TaskBlocks.decode(data.as_py())
 
 
-def preferred_hosts(references: Sequence[BlockReference]) -> tuple[str, ...]:
-    """Where a task had best run: the hosts that keep a copy of the most bytes of its blocks, sorted; () if none does."""
+def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
+    """Where a task had best run: those of ``hosts`` that keep copies of the most bytes of its blocks, sorted; () if none does."""
     held: dict[str, int] = {}
     for reference in references:
         for host in reference.hosts:
-            held[host] = held.get(host, 0) + reference.handle.length
+            if host in hosts:
+                held[host] = held.get(host, 0) + reference.handle.length
     most = max(held.values(), default=0)
     return tuple(sorted(host for host, size in held.items() if size == most))
 

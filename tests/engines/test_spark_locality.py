@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driver.spark_blocks import TaskPartitions, executor_hosts
+from driver.spark_blocks import TaskPartitions
 from driver.spark_tasks import TaskBlocks, preferred_hosts, tasks_in
 from forebay.values import Handle
 from wal.reading import BlockReference
@@ -14,14 +14,18 @@ from wal.reading import BlockReference
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-def reference(name: str, host: str, size: int = 10, local: bool = True) -> BlockReference:
-    return BlockReference(name, "s", (), 0, Handle("s/r1/1.seg", 64, size, 7), host, local)
+def reference(name: str, host: str, size: int = 10, local: bool = True, others: tuple[str, ...] = ()) -> BlockReference:
+    return BlockReference(name, "s", (), 5, Handle("s/r1/1.seg", 64, size, 7), host, local, other_hosts=others)
 
 
 def test_a_task_prefers_the_hosts_that_keep_the_most_of_it() -> None:
-    assert preferred_hosts([reference("a", "h1"), reference("b", "h2", 30), reference("c", "h1", 10)]) == ("h2",)
-    assert preferred_hosts([reference("a", "h2"), reference("b", "h1")]) == ("h1", "h2")
-    assert preferred_hosts([reference("a", "h1", local=False)]) == ()
+    hosts = {"h1", "h2", "h3"}
+    assert preferred_hosts([reference("a", "h1"), reference("b", "h2", 30), reference("c", "h1")], hosts) == ("h2",)
+    assert preferred_hosts([reference("a", "h2"), reference("b", "h1")], hosts) == ("h1", "h2")
+    assert preferred_hosts([reference("a", "h1", local=False)], hosts) == ()
+    twice = [reference("a", "h1", others=("h3",)), reference("b", "gone", others=("h3",))]
+    assert preferred_hosts(twice, hosts) == ("h3",)
+    assert preferred_hosts(twice[1:], {"h1"}) == ()
 
 
 def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
@@ -42,10 +46,6 @@ def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
     frame = partitions.frame().mapInArrow(lambda batches: batches, "value binary")
     assert frame.rdd.getNumPartitions() == 4
     assert list(tasks_in(frame.toArrow().to_batches())) == found
-
-
-def test_the_hosts_of_executors_are_those_that_spark_names(spark: Any) -> None:
-    assert executor_hosts(spark.sparkContext) == {"127.0.0.1"}
 
 
 def _items(sequence: Any) -> list[str]:
