@@ -11,6 +11,7 @@ from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation,
 from deploy.supervision import described
 from forebay.messages import ErrorNote, StatusAnswer, TrackedBatch, TrackedListener, TrackedReplay
 from forebay.settings import Settings
+from wal.reading import TIERS
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -87,7 +88,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
                 (
                     "ranges read by tier",
-                    ", ".join(f"{tier} {count}" for tier, count in answer.tiers.items()) or "none yet",
+                    tiers_in_words(answer.tiers),
                 ),
                 *(
                     (f"requests to the {name}'s store", words)
@@ -189,6 +190,15 @@ def _detail(batch: TrackedBatch) -> str:
 def _listener(heard: TrackedListener) -> str:
     words = f"{heard.delivered} events delivered, {heard.waiting} waiting, {heard.dropped} dropped"
     return words + (f"; failed {heard.failures} times, last: {heard.last_error}" if heard.failures else "")
+
+
+def tiers_in_words(counts: Mapping[str, int]) -> str:
+    """Ranges by tier and failures, and the share that tasks read on their own host."""
+    ranges = sum(counts.get(tier, 0) for tier in TIERS)
+    if not ranges:
+        return ", ".join(f"{tier} {count}" for tier, count in counts.items()) or "none yet"
+    share = 100 * counts.get("local", 0) // ranges
+    return ", ".join(f"{tier} {count}" for tier, count in counts.items()) + f" ({share} % local)"
 
 
 def _learned(rate: float) -> str:

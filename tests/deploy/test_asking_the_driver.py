@@ -11,7 +11,7 @@ import pytest
 from deploy import offsets
 from deploy.invocation import person
 from deploy.main import main
-from deploy.status import request_rates
+from deploy.status import request_rates, tiers_in_words
 from forebay import messages as m
 from forebay.errors import RefusedError
 
@@ -50,6 +50,14 @@ def test_status_shows_what_remote_stores_cost() -> None:
     counts = {"wal_put": 480, "wal_get": 20, "wal_bytes_out": 2_000_000_000, "wal_bytes_in": 7, "wal_seconds": 120}
     assert request_rates(counts, "wal_", "wal_seconds") == "250 requests/min (get 10, put 240), 250 per GB written"
     assert request_rates({"blocks_accepted": 3}, "wal_", "wal_seconds") == ""
+
+
+def test_status_shows_the_share_of_local_reads() -> None:
+    """Of ranges that were read: a tier that failed is no read."""
+    counts = {"local": 92, "wal": 7, "agent": 1, "agent: unreachable": 7}
+    assert tiers_in_words(counts) == "local 92, wal 7, agent 1, agent: unreachable 7 (92 % local)"
+    assert tiers_in_words({}) == "none yet"
+    assert tiers_in_words({"wal: damaged": 1}) == "wal: damaged 1"
 
 
 def test_status_as_json_is_the_drivers_answer(
