@@ -1,0 +1,167 @@
+"""https between the parts: certificates that don't prove what they should are refused, on either side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from litestar import get
+
+from executor_agent.main import Agent
+from forebay.access import Access, Guard
+from forebay.errors import SettingsError, UnreachableError
+from forebay.http import Client, Server, application, needs
+from tests.support.certificates import Authority
+from tests.support.guarded import settings
+from tests.support.rows import block, filler
+from tests.support.stored import Stored
+from wal.reading import BlockReference, ReadPlan, read_block
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@contextmanager
+def serving(folder: Path, **security: str) -> Iterator[str]:
+    @get("/v1/fine", opt=needs())
+    async def fine() -> str:
+        return "fine"
+
+    guard = Guard(settings(folder, **security))
+    with Server(application("t", "1", [fine], guard), "https://127.0.0.1:0", guard=guard) as server:
+        assert server.url.startswith("https://")
+        yield server.url
+
+
+def ask(url: str, **files: str) -> bytes:
+    client = Client(url, 20.0, Access(**files))
+    try:
+        return client.request("GET", "/v1/fine")
+    finally:
+        client.close()
+
+
+def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "somebody-else")
+    with serving(tmp_path, **authority.issue("host")) as url:
+        assert ask(url, ca_file=str(authority.ca_file)) == b"fine"
+        with pytest.raises(UnreachableError, match="certificate verify failed"):
+            ask(url, ca_file=str(other.ca_file))
+        with pytest.raises(UnreachableError, match="certificate verify failed"):
+            ask(url)  # the authorities of the system don't know ours
+        with pytest.raises(UnreachableError):
+            ask(url.replace("https:", "http:"))
+    with (
+        serving(tmp_path, **authority.issue("expired", valid_days=-1)) as url,
+        pytest.raises(UnreachableError, match="certificate has expired"),
+    ):
+        ask(url, ca_file=str(authority.ca_file))
+    with (
+        serving(tmp_path, **authority.issue("elsewhere", address="127.0.0.2")) as url,
+        pytest.raises(UnreachableError, match="not valid for '127"),
+    ):
+        ask(url, ca_file=str(authority.ca_file))
+
+
+def test_a_server_with_an_authority_wants_a_clients_certificate(authority: Authority, tmp_path: Path) -> None:
+    ca_file = str(authority.ca_file)
+    other = Authority(tmp_path, "somebody-else")
+    with serving(tmp_path, ca_file=ca_file, **authority.issue("host")) as url:
+        assert ask(url, ca_file=ca_file, **authority.issue("client")) == b"fine"
+        for refused in ({}, other.issue("stranger"), authority.issue("expired", valid_days=-1)):
+            with pytest.raises(UnreachableError):
+                ask(url, ca_file=ca_file, **refused)
+
+
+def test_a_task_reads_a_block_from_an_agent_by_https_with_its_token_and_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
+    stored = Stored(tmp_path)
+    reference = stored.add(*block({("a", 0): filler(8000, size=800)}))
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("agent token-of-an-agent\nreader token-of-a-reader\n")
+    files = {"ca_file": str(authority.ca_file), **authority.issue("host")}
+    security = settings(tmp_path, token_file=str(tokens), **files).security
+    guarded = msgspec.structs.replace(
+        stored.settings(),
+        security=security,
+        agent=msgspec.structs.replace(stored.settings().agent, url="https://127.0.0.1:0"),
+    )
+    with Agent(guarded) as agent:
+        read = read_from(agent.url, reference, Access.of_tasks(guarded))
+        assert read == ("agent", 1)
+        assert read_from(agent.url, reference, Access(**files)) == "agent: HTTP 401"
+        assert "certificate" in read_from(agent.url, reference, Access(token="token-of-a-reader"))
+
+
+def read_from(url: str, reference: BlockReference, access: Access) -> object:
+    plan = ReadPlan(wal_url="memory://none", agent_urls={reference.host: url}, tiers=("agent",), access=access)
+    try:
+        read = read_block(reference, plan)
+    except Exception as error:
+        words = str(error)
+        return "agent: HTTP 401" if "HTTP 401" in words else words
+    return read.tier, read.ranges
+
+
+def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:
+    files, others = authority.issue("host"), authority.issue("another")
+    spoilt = tmp_path / "spoilt.pem"
+    spoilt.write_text("no certificate")
+    for wrong, words in (
+        ({**files, "key_file": others["key_file"]}, "can't be used: key values mismatch"),
+        ({**files, "cert_file": str(spoilt)}, "can't be used"),
+        ({**files, "cert_file": str(tmp_path / "gone.pem")}, "can't be read: No such file"),
+        ({**files, "ca_file": str(spoilt)}, "no certificate of an authority"),
+        ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* can't be read"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            Guard(settings(tmp_path, **wrong)).tls()
+        with pytest.raises(SettingsError, match=words):
+            Access.of(settings(tmp_path, **wrong), "operator")
+
+
+def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
+    authority: Authority, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(SettingsError, match="https needs security"),
+        Server(application("t", "1", []), "https://127.0.0.1:0", guard=Guard(settings(tmp_path))),
+    ):
+        pass
+    with (
+        pytest.raises(SettingsError, match="write it with https://"),
+        Server(
+            application("t", "1", []), "http://127.0.0.1:0", guard=Guard(settings(tmp_path, **authority.issue("host")))
+        ),
+    ):
+        pass
+
+
+def test_a_key_that_is_locked_is_refused_and_not_asked_for(authority: Authority, tmp_path: Path) -> None:
+    """A service has no terminal."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    files = authority.issue("host")
+    key = load_pem_private_key(Path(files["key_file"]).read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"word")
+    Path(files["key_file"]).write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
+    with pytest.raises(SettingsError, match="can't be used"):
+        Guard(settings(tmp_path, **files)).tls()
+    assert os.path.exists(files["cert_file"])
