@@ -21,6 +21,7 @@ from typing import IO
 from deploy.supervision import VERDICTS, Verdict, described, how_it_ended
 from forebay.clock import Clock, SystemClock
 from forebay.restarts import RestartPolicy
+from forebay.secret_file import make_private_folder
 from forebay.tether import tethered
 
 
@@ -71,8 +72,8 @@ class LogLines:
         """What a child writes to: its file, or a pipe that :meth:`follow` reads."""
         if self.folder is None:
             return subprocess.PIPE
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return (self.folder / f"{name}.log").open("ab")
+        make_private_folder(self.folder)
+        return open(os.open(self.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def follow(self, name: str, pipe: IO[bytes]) -> None:
         """Passes the lines of ``pipe`` on until it is closed."""

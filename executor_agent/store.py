@@ -14,6 +14,7 @@ from pathlib import Path
 from executor_agent.given_copy import GivenCopy
 from forebay.clock import Clock
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.secret_file import make_private_folder
 from forebay.values import check_name
 from wal.blocks import (
     BLOCK_SUFFIX,
@@ -78,7 +79,7 @@ class BlockStore:
         Returns what was dropped, one line each. Raises UsageError if the directory can't be made or written.
         """
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.directory)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
             return self._drop_torn()

@@ -1,4 +1,4 @@
-"""Files that hold secrets: read whole, and refused where everybody could read them too."""
+"""Files that hold secrets: read whole, and refused where everybody could read them too. Folders for this user alone."""
 
 from __future__ import annotations
 
@@ -59,3 +59,19 @@ def read_secret(key: str, path: Path) -> str:
         return data.decode("ascii")
     except UnicodeDecodeError:
         raise SettingsError(f"{key}: {path} is no text of ASCII letters, digits and signs") from None
+
+
+def make_private_folder(folder: str | Path) -> None:
+    """Makes ``folder`` and what is missing above it, for this user alone (0700); one that is there stays as it is.
+
+    Raises FileExistsError where a file stands in the way, OSError.
+    """
+    path = Path(folder)
+    if path.is_dir():
+        return
+    make_private_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise

@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.errors import CorruptionError, OutOfSpaceError, StoreError
+from forebay.secret_file import make_private_folder
 from forebay.values import BlockMeta, check_name
 from wal.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind, aligned, decode_frame, encode_frame
 
@@ -128,7 +129,7 @@ class LocalRoom:
         try:
             system = os.statvfs(self._directory)
         except FileNotFoundError:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._directory)
             system = os.statvfs(self._directory)
         free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
         if not has_room(size_bytes, self._used_bytes, self._quota_bytes, free, total):
@@ -180,7 +181,7 @@ def write_local_frame(
         room.take(sum(memoryview(part).nbytes for part in frame))
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         try:
             _write_file(temporary, frame, durable)
             temporary.rename(path)

@@ -27,6 +27,7 @@ from deploy.main import main as command_line
 from driver import history, journal
 from driver.audit import AuditReport, audit
 from driver.state import State
+from forebay.access import Access
 from forebay.errors import ForebayError
 from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
@@ -130,7 +131,8 @@ class Cluster:
         self._services = {name: _Service(name, (name,)) for name in ("driver", "agent")}
         for number in range(1, receivers + 1):
             self.add_receiver(f"r{number}")
-        self._client = Client(self.driver_url, timeout_seconds=3.0)
+        self._access = Access(token_file=settings.get("security", {}).get("token_file"))
+        self._client = Client(self.driver_url, 3.0, self._access)
         self._last_status = "no answer yet"
 
     # ---- processes ---------------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ class Cluster:
         if url:
             self.driver_url = url
             self._client.close()
-            self._client = Client(url, timeout_seconds=3.0)
+            self._client = Client(url, 3.0, self._access)
 
     def another_url(self) -> str:
         """Where one more service may listen."""

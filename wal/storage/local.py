@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from forebay.errors import StoreError
+from forebay.secret_file import make_private_folder
 from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store_error
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class LocalStorage:
             place = os.path.dirname(place)
             made.append(place)
         try:
-            os.makedirs(folder, exist_ok=True)
+            make_private_folder(folder)
         except FileExistsError:  # a file stands where a folder should: not the same as a taken name
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
         for new in reversed(made):
