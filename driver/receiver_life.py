@@ -19,12 +19,6 @@ from forebay import messages as m
 from forebay.restarts import RestartPolicy
 from forebay.values import managed_id, managed_ordinal
 
-#: after so many failures in a row on one host, another one is taken if there is one with room, for so long
-FAILURES_MAX = 3
-AVOID_SECONDS = 600.0
-#: one that has never been heard has so many times the receiver time-out, and at least so long: it starts Python, opens its
-#: store and waits for the driver first, on a host that may be busy
-START_PATIENCE, START_PATIENCE_SECONDS_MIN = 3.0, 60.0
 #: a round that comes late (the driver waited for space) counts as no more than so many intervals of silence
 LATE_ROUNDS_MAX = 2.0
 
@@ -110,7 +104,10 @@ class _Receiver:
 
 class ManagedReceivers:
     """``count``: receivers to keep; 0 where they are static, and what agents still run is drained. ``known``: number → host, of
-    those that ran by the journal: they are left alone until their host has had the time to say how they are."""
+    those that ran by the journal: they are left alone until their host has had the time to say how they are. One that has never
+    been heard has ``start_timeout_seconds`` where that is more than ``timeout_seconds``: it starts Python, opens its store and
+    waits for the driver first, on a host that may be busy. After ``host_failures_max`` failures in a row on one host, another one
+    is taken if there is one with room, for ``avoid_seconds``."""
 
     def __init__(
         self,
@@ -125,7 +122,9 @@ class ManagedReceivers:
         timeout_seconds: float = 30.0,
         round_seconds: float = 1.0,
         policy: RestartPolicy | None = None,
-        avoid_seconds: float = AVOID_SECONDS,
+        start_timeout_seconds: float = 90.0,
+        host_failures_max: int = 3,
+        avoid_seconds: float = 600.0,
     ) -> None:
         self._stream = stream
         self._driver_epoch = driver_epoch
@@ -134,7 +133,8 @@ class ManagedReceivers:
         self._hosts_wait_seconds = hosts_wait_seconds
         self._moves_max = moves_max
         self._timeout_seconds = timeout_seconds
-        self._start_patience_seconds = max(START_PATIENCE * timeout_seconds, START_PATIENCE_SECONDS_MIN)
+        self._start_patience_seconds = max(timeout_seconds, start_timeout_seconds)
+        self._host_failures_max = host_failures_max
         self._round_seconds = round_seconds
         self._policy = policy or RestartPolicy()
         self._avoid_seconds = avoid_seconds
@@ -258,7 +258,7 @@ class ManagedReceivers:
         # the delay grows with all that failed in a row, on whatever hosts
         receiver.due_at = now + self._policy.delay_seconds(sum(receiver.failures.values()))
         receiver.restarts += 1
-        if failures >= FAILURES_MAX:
+        if failures >= self._host_failures_max:
             receiver.avoided[receiver.host] = now + self._avoid_seconds
 
     # ---- what is to be done ------------------------------------------------------------------------------------------

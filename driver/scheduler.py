@@ -34,16 +34,14 @@ log = logging.getLogger(__name__)
 #: hears of a completed batch: the work, when it was due, began (attempts that failed lie before that) and ended (ms), records
 Completed = Callable[[BatchWork, int, int, int, int], None]
 
-#: how often a batch that no tier could read is tried again while a person has not decided
-UNREADABLE_RETRY_SECONDS = 30.0
-
 
 class Scheduler:
     """``run`` is called in the thread that may run jobs (Spark wants the main one least surprised); it returns after
     :meth:`stop`, or raises what ended the jobs. With more than one of ``concurrent_jobs`` the others have threads of their
     own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too. ``settle`` is
     called when a job has returned, before that is journalled; what it raises fails the attempt. ``told`` hears of
-    attempts; it must not block."""
+    attempts; it must not block. While no person has decided, a batch that no tier could read is tried again every
+    ``unreadable_retry_seconds``."""
 
     def __init__(
         self,
@@ -64,8 +62,10 @@ class Scheduler:
         settle: Callable[[BatchWork], None] = lambda _: None,
         told: Callable[[Sequence[Happened]], None] = lambda _: None,
         copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
+        unreadable_retry_seconds: float = 30.0,
     ) -> None:
         self._copies = copies
+        self._unreadable_retry = unreadable_retry_seconds
         self._completed = completed
         self._settle = settle
         self._told = told
@@ -277,7 +277,7 @@ class Scheduler:
         """Until a person has accepted a loss, or it is time to try again in case the bytes came back."""
         with self._changed:
             decided = lambda: self._losses_accepted != seen or self._stopping.is_set()  # noqa: E731
-            self._changed.wait_for(decided, UNREADABLE_RETRY_SECONDS)
+            self._changed.wait_for(decided, self._unreadable_retry)
 
     def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
         failpoints.hit("driver.before-complete")

@@ -297,6 +297,7 @@ class Driver:
             settle,
             self._listeners.tell_all,
             self._given_copies,
+            settings.driver.unreadable_retry,
         )
         self.watch("decide")
         loop.came_round = lambda: self.came_round("decide")
@@ -893,6 +894,9 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
         moves_max=settings.receiver.moves_max,
         timeout_seconds=settings.driver.receiver_timeout,
         round_seconds=settings.driver.placing_interval,
+        start_timeout_seconds=settings.receiver.start_timeout,
+        host_failures_max=settings.receiver.host_failures_max,
+        avoid_seconds=settings.receiver.avoid_host,
     )
 
 

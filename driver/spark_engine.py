@@ -48,8 +48,6 @@ DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
-#: how long a retry waits for the tasks of the attempt before it, which were told to stop
-OLD_TASKS_SECONDS_MAX = 120.0
 _LOOK_SECONDS = 0.05
 
 
@@ -216,7 +214,7 @@ class SparkEngine:
         elif self._session.sparkContext._jsc is not None:
             for group in self._groups.values():
                 try:
-                    _await_end(self._session.sparkContext, group, threading.Event())
+                    self._await_end(self._session.sparkContext, group, threading.Event())
                 except JobError as error:
                     log.error("%s", error)
         self._groups.clear()
@@ -226,25 +224,28 @@ class SparkEngine:
         group = self._groups.get(run)
         if group is None:
             return
-        _await_end(context, group, self._stopping)
+        self._await_end(context, group, self._stopping)
         with self._lock:
             self._groups.pop(run, None)
+
+    def _await_end(self, context: SparkContext, group: str, stopping: threading.Event) -> None:
+        limit = self._settings.driver.old_tasks_timeout
+        waited = 0.0
+        while (running := _running_tasks(context, group)) and not stopping.is_set():
+            if waited >= limit:
+                raise JobError(
+                    f"{running} tasks of an earlier attempt still run {limit:g} s after they were cancelled "
+                    "(driver.old_tasks_timeout)"
+                )
+            _cancel(context, group)
+            stopping.wait(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS
 
 
 def _cancel(context: SparkContext, group: str) -> None:
     """Also what a thread that the job left behind begins later."""
     java: Any = context._jsc.sc()
     java.cancelJobGroupAndFutureJobs(group)
-
-
-def _await_end(context: SparkContext, group: str, stopping: threading.Event) -> None:
-    waited = 0.0
-    while (running := _running_tasks(context, group)) and not stopping.is_set():
-        if waited >= OLD_TASKS_SECONDS_MAX:
-            raise JobError(f"{running} tasks of an earlier attempt still run {waited:.0f} s after they were cancelled")
-        _cancel(context, group)
-        stopping.wait(_LOOK_SECONDS)
-        waited += _LOOK_SECONDS
 
 
 def _running_tasks(context: SparkContext, group: str) -> int:

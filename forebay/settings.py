@@ -79,6 +79,10 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
     preferred_hosts: tuple[str, ...] = ()  # hosts, or labels key=value of theirs, the best first; managed only
     hosts_wait: Duration = Duration(30.0)  # how long a driver waits at start for a host of its own for each receiver
     moves_max: int = 1  # receivers that are on the move at a time, for the sake of preference and evenness
+    #: how long a managed receiver that was started may take until it is heard; at least driver.receiver_timeout
+    start_timeout: Duration = Duration(90.0)
+    host_failures_max: int = 3  # after so many in a row a managed receiver is started on another host that has room
+    avoid_host: Duration = Duration(600.0)  # for so long; also a host where it hung
     block_interval: Duration = Duration(0.2)
     block_size: Size = Size(16_000_000)
     #: "kafka", or "module:Class", a source of your own (docs/SOURCES.md), made with source_options
@@ -113,6 +117,9 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     engine: Literal["spark", "local"] = "spark"  # local: the job runs in the driver process, without Spark
     job_max_failures: int = 4
     job_retry_delay: Duration = Duration(1.0)
+    #: how long a retry waits for the end of the failed attempt's tasks, which were cancelled; the attempt then fails
+    old_tasks_timeout: Duration = Duration(120.0)
+    unreadable_retry: Duration = Duration(30.0)  # between two attempts at a batch that no tier could read
     max_queued_batches: int = 4
     concurrent_jobs: int = 1  # batches in work at once; they begin in order, and may end in any
     window_batches: int = 0  # so many past batches stay readable for batch.window()
@@ -276,6 +283,7 @@ _MINIMA: dict[str, float] = {
     "wal.segment_size": 1,
     "receiver.count": 1,
     "receiver.moves_max": 0,
+    "receiver.host_failures_max": 1,
     "receiver.block_size": 1,
     "receiver.poll_records": 1,
     "driver.job_max_failures": 1,
@@ -317,6 +325,7 @@ _POSITIVE = (
     "driver.lease_duration",
     "driver.stop_timeout",
     "driver.receiver_timeout",
+    "driver.unreadable_retry",
     "driver.placing_interval",
     "agent.heartbeat_interval",
     "agent.idle_timeout",

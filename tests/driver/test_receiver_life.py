@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driver.receiver_life import (
-    AVOID_SECONDS,
-    FAILURES_MAX,
-    START_PATIENCE_SECONDS_MIN,
     TRANSITIONS,
     Happened,
     ManagedReceivers,
@@ -224,17 +221,17 @@ def test_one_that_ends_while_it_is_wanted_is_started_again_with_0_too(exit_code:
 
 
 def test_another_host_is_taken_when_its_own_keeps_failing() -> None:
-    played = Played(1, "a", "b").step(2)
+    played = Played(1, "a", "b", host_failures_max=4, avoid_seconds=300.0).step(2)
     failures = 0
     while played.hosts().get(0) != "b":
         if 0 in played.hosts():
             played.end(0, 1)
             failures += 1
         played.step()
-    assert failures == FAILURES_MAX
+    assert failures == 4
     assert "kept failing on a" in played.of(0).detail
     assert played.step(100).hosts() == {0: "b"}, "it does not go back at once"
-    played.step(int(AVOID_SECONDS))
+    played.step(200)
     assert "kept failing" not in played.of(0).detail, "the host is given another chance after a while"
 
 
@@ -331,7 +328,7 @@ def test_one_that_cannot_be_killed_is_replaced_and_killed_should_it_ever_wake() 
 
 
 def test_one_that_was_just_started_gets_longer_to_speak_for_the_first_time() -> None:
-    played = Played(1, "a", "b")
+    played = Played(1, "a", "b", start_timeout_seconds=60.0)
     obey = played.obey
 
     def silent(agent: PlayedAgent, command: m.Command) -> None:
@@ -339,7 +336,7 @@ def test_one_that_was_just_started_gets_longer_to_speak_for_the_first_time() -> 
         agent.children["s-r0"].hangs = True
 
     played.obey = silent  # type: ignore[method-assign]
-    played.step(int(START_PATIENCE_SECONDS_MIN))
+    played.step(60)
     assert played.hosts() == {0: "a"}
     played.obey = obey  # type: ignore[method-assign]
     played.step(8)

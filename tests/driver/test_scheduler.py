@@ -12,7 +12,7 @@ from driver.replay import RewindTo
 from driver.scheduler import Scheduler
 from driver.tracker import BeginReplay, Complete
 from forebay.clock import SystemClock
-from forebay.errors import FencedError
+from forebay.errors import FencedError, UnreadableBlockError
 from forebay.values import numbered
 from tests.support.tracked import TOPIC, Tracked
 
@@ -148,6 +148,43 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
     assert runs == [(0, second), (0, second), (1, first)]
     assert not t.state.unfinished()
     assert t.state.replay is None
+
+
+def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failure_of_the_job() -> None:
+    """INV-5: in case the bytes come back; intake goes on meanwhile."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    t.batch()
+    seen: list[str] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            seen.append(next((state for state, *_ in scheduler.running.values()), ""))
+            if len(seen) < 3:
+                raise UnreadableBlockError("block b")
+            scheduler.stop()
+            return {}
+
+    scheduler = Scheduler(
+        cast(Any, Loop()),
+        cast(Any, Engine()),
+        (NamedJob("job", cast(Any, None)),),
+        SystemClock(),
+        1.0,
+        lambda: 1,
+        max_failures=1,
+        retry_delay_seconds=0.0,
+        headers=False,
+        unreadable_retry_seconds=0.01,
+    )
+    scheduler.run()
+    assert len(seen) == 3
+    assert not t.state.unfinished()
+    assert scheduler.recent[-1].attempts == 1
 
 
 def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:

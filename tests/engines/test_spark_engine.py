@@ -22,7 +22,8 @@ from driver.batch import Batch, BatchWork
 from driver.local_engine import read_plan
 from driver.spark_engine import SparkEngine, _running_tasks, dataframe_schema
 from driver.spark_tasks import KafkaRecord
-from forebay.errors import UnreadableBlockError
+from forebay.errors import JobError, UnreadableBlockError
+from forebay.settings import Settings
 from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
 from tests.support.stored import Stored
@@ -221,6 +222,11 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
         engine.run(work, failing)
     (group,) = engine._groups.values()
     assert _running_tasks(engine.session.sparkContext, group) == 2
+    impatient = replace_driver(engine._settings, old_tasks_timeout=0.1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "_settings", impatient)
+        with pytest.raises(JobError, match=r"2 tasks .* driver\.old_tasks_timeout"):
+            engine.run(work, lambda _: None)
     seen: list[int] = []
     letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
     letting_go.start()
@@ -287,6 +293,11 @@ def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(
     assert sorted(ended) == ["cancelled", "late"]
     engine.stop()
     assert _running_tasks(context, group) == 0, "a given session is left without tasks of the jobs that failed in it"
+
+
+def replace_driver(settings: Settings, **changes: Any) -> Settings:
+    driver: Any = msgspec.structs.replace(settings.driver, **changes)
+    return msgspec.structs.replace(settings, driver=driver)
 
 
 def _until(condition: Any) -> None:

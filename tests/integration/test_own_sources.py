@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from pathlib import Path
 
 import pyarrow.compute as pc
+import pytest
 
 from tests.support import witness
 from tests.support.cluster import Cluster
@@ -101,6 +104,41 @@ def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_rece
         cluster.drain()
         cluster.check_audit()
         assert set(owners.values()) <= {"stream-r0", "stream-r1"}
+        witness.assert_same_records(cluster.records_seen(), growing.truth.table())
+
+
+@pytest.mark.spark
+def test_agents_run_receivers_of_an_own_source_where_the_driver_places_them_and_spark_reads_what_they_took(
+    tmp_path: Path,
+) -> None:
+    """INV-2, INV-3: an id says the ordinal, wherever its receiver runs; one is killed, and its files go on under it."""
+    files = tmp_path / "files"
+    own = {"source": f"{_SOURCES}:Tail", "source_options": {"folder": str(files)}, "mode": "managed", "count": 2}
+    with (
+        Growing(files, ["a.log", "b.log"]) as growing,
+        Cluster(
+            tmp_path / "run", {}, [], receivers=0, start=False, engine="spark", receiver={**own, "hosts_wait": "0s"},
+            kafka={"discovery_interval": "200ms"}, driver={"placing_interval": "200ms"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.start("driver")
+        cluster.start("agent")
+
+        def owned() -> dict[str, int]:
+            """Process of each receiver, once each owns a file."""
+            status = cluster.status()
+            found = {r.receiver_id: r.pid for r in status.managed if r.state == "active"} if status is not None else {}
+            return found if set(cluster.owners().values()) == set(found) == {"stream-r0", "stream-r1"} else {}
+
+        first = cluster.wait(owned, "a file for each receiver")
+        cluster.wait(lambda: (status := cluster.status()) and status.records_completed > 0, "a batch")
+        os.kill(first["stream-r1"], signal.SIGKILL)
+        cluster.wait(lambda: (found := owned()) and found["stream-r1"] != first["stream-r1"], "the killed one anew")
+        assert owned()["stream-r0"] == first["stream-r0"]
+        growing.stop()
+        cluster.await_completed(growing.truth.ends())
+        cluster.drain()
+        cluster.check_audit()
         witness.assert_same_records(cluster.records_seen(), growing.truth.table())
 
 
