@@ -172,7 +172,9 @@ def test_a_receiver_whose_polling_hangs_is_ended_by_the_watchdog_and_started_aga
     machine.run("systemctl", "restart", RECEIVER)
     add_lines(machine, "after the watchdog")
     machine.wait(lambda: machine.property(RECEIVER, "NRestarts") != "0", "systemd to end it and start it again")
-    assert "Watchdog timeout" in machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
+    words = machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
+    assert "Watchdog timeout" in words
+    assert "in _step" in words, "where its polling thread was"
     machine.run("touch", f"{DATA}/receiver.after-poll.release")
     machine.wait(lambda: "after the watchdog" in lines(machine), "the line")
     override(machine, RECEIVER)
