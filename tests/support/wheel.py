@@ -19,8 +19,9 @@ def build_wheel(folder: Path, version: str | None = None) -> Path:
     if version is not None:
         tree = folder / f"tree-{version}"
         tree.mkdir(parents=True)
-        for name in ("forebay", "wal", "receiver", "driver", "executor_agent", "deploy"):
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in ROOT.glob("*/__init__.py"):
+            name = package.parent.name
+            shutil.copytree(package.parent, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("README.md", "LICENSE"):
             shutil.copy(ROOT / name, tree / name)
         text = (ROOT / "pyproject.toml").read_text()
