@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark_forebay.batch import BatchReader
     from pyspark_forebay.stream import StreamReader
+    from pyspark_forebay.writer import RowsWriter
 
 
 class DefaultSource(DataSource):
@@ -49,6 +50,19 @@ class DefaultSource(DataSource):
 
         self._check_schema(schema)
         return StreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> RowsWriter:
+        from pyspark_forebay.writer import RowsWriter
+
+        if overwrite:
+            raise UsageError("save mode overwrite is not allowed for Kafka: use append")
+        return RowsWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RowsWriter:  # noqa: N802
+        """``overwrite``: of the output mode complete, which appends as every other."""
+        from pyspark_forebay.writer import RowsWriter
+
+        return RowsWriter(self.options, schema)
 
     def _check_schema(self, schema: Any) -> None:
         if schema != self.schema():

@@ -197,8 +197,14 @@ def _common(given: Mapping[str, str]) -> dict[str, str]:
     """The ``kafka.*`` options without the prefix."""
     for name in ("minPartitions", "maxRecordsPerPartition"):
         _number(given, name, at_least=1)
+    return kafka_options(given, _REFUSED_KAFKA)
+
+
+def kafka_options(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
+    """The ``kafka.*`` options without the prefix; ``given`` by names in lower case. Raises UsageError for the names in
+    ``refused``, which says why."""
     kafka = {name[len("kafka.") :]: value for name, value in given.items() if name.startswith("kafka.")}
-    for name, reason in _REFUSED_KAFKA.items():
+    for name, reason in refused.items():
         if name in kafka:
             raise UsageError(f"option kafka.{name} is not supported: {reason}")
     if not kafka.get("bootstrap.servers"):

@@ -1,0 +1,103 @@
+"""Rows into a real Kafka, by the writer that Spark's tasks call, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from forebay.errors import ForebayError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from pyspark_forebay import DefaultSource
+from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.schema import spark_schema
+from pyspark_forebay.writer import RowsWriter
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
+VALUE = StructType([StructField("value", StringType())])
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "word"),
+    [
+        ({"topic": ""}, VALUE, "option topic"),
+        ({}, StructType().add("key", StringType()), "column value is needed"),
+        ({}, StructType().add("value", LongType()), "column value is bigint: allowed is string or binary"),
+        ({}, StructType([*VALUE, StructField("headers", StringType())]), "column headers is string"),
+        ({}, StructType().add("value", BinaryType()).add("partition", LongType()), "column partition is bigint"),
+        ({"kafka.key.serializer": "x"}, VALUE, "key.serializer is not supported"),
+        ({"kafka.transactional.id": "x"}, VALUE, "transactional.id is not supported"),
+        ({"kafka.bootstrap.servers": ""}, VALUE, "kafka.bootstrap.servers"),
+    ],
+)
+def test_what_sparks_sink_refuses_is_refused(options: dict[str, str], schema: StructType, word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RowsWriter({**BASE, **options}, schema)
+    assert word in str(caught.value)
+
+
+def test_overwriting_a_topic_is_refused_but_a_complete_output_is_appended() -> None:
+    source: Any = DefaultSource(BASE)
+    with pytest.raises(UsageError, match="overwrite is not allowed"):
+        source.writer(VALUE, True)
+    assert isinstance(source.streamWriter(VALUE, True), RowsWriter)
+
+
+def read(broker: KafkaBroker, pattern: str) -> list[tuple[Any, ...]]:
+    reader = BatchReader({
+        "kafka.bootstrap.servers": broker.options["bootstrap.servers"], "subscribePattern": pattern,
+        "includeHeaders": "true",
+    })  # fmt: skip
+    return sorted(
+        (row["topic"], row["partition"], row["key"], row["value"], row["headers"])
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    )
+
+
+@pytest.mark.kafka
+def test_rows_go_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    first, second = (topic_name() for _ in range(2))
+    for name in (first, second):
+        kafka_broker.create_topic(name, 2)
+    schema = spark_schema(True)
+    columns = pa.schema([
+        ("key", pa.string()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("headers", HEADERS),
+    ])  # fmt: skip
+    rows = [
+        {"key": "k", "value": None, "topic": first, "partition": 1, "headers": None},
+        {"key": None, "value": b"v", "topic": second, "partition": 0, "headers": [{"key": "h", "value": None}]},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, columns)
+    options = {"kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "kafka.acks": "1"}
+    RowsWriter(options, schema).write(iter([batch]))
+    expected = [(first, 1, b"k", None, None), (second, 0, None, b"v", [{"key": "h", "value": None}])]
+    assert read(kafka_broker, f"{first}|{second}") == expected
+    RowsWriter({**options, "TOPIC": first}, schema).write(iter([batch.slice(1)]))
+    assert (first, 0, None, b"v", [{"key": "h", "value": None}]) in read(kafka_broker, first)
+
+
+@pytest.mark.kafka
+def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    """A partition that is not there, a value that is too large, no topic: none of them passes in silence."""
+    topic = topic_name()
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.create_topic(topic, 1, {"max.message.bytes": "1000"})
+    schema = StructType().add("value", StringType()).add("partition", IntegerType()).add("topic", StringType())
+    columns = pa.schema([("value", pa.string()), ("partition", pa.int32()), ("topic", pa.string())])
+    options = {
+        "kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "kafka.message.timeout.ms": "5000",
+    }  # fmt: skip
+    for row, word in (
+        ({"value": "v", "partition": 7, "topic": topic}, "artition"),
+        ({"value": "v" * 5_000, "partition": 0, "topic": topic}, "Message size too large"),
+        ({"value": "v", "partition": None, "topic": None}, "null topic"),
+    ):
+        with pytest.raises(ForebayError, match=word):
+            RowsWriter(options, schema).write(iter([pa.RecordBatch.from_pylist([row], columns)]))
