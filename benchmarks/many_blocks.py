@@ -7,7 +7,8 @@ one batch. The receivers are another process (``benchmarks.fleet``); each block 
 - Reports of one block, 400 a second: when the blocks wait, and (peer) before, when few do.
 - The same posts to a bare server of the same kind that decodes, appends and syncs each (peer), while the driver is idle.
 - From the batch's tick to the call of its job, with all blocks: allocation, journal, the work handed over. Beside it the longest
-  heartbeat meanwhile: how long nobody else was answered.
+  heartbeat meanwhile: how long nobody else was answered; and what the driver's process computed, heartbeats included, which tells
+  more than time does where others share the processors.
 - ``GET /v1/status`` with all waiting, and (peer) before: the least of many, since it must not grow with the blocks, and after a
   burst of reports copies and clean-up go on beside it.
 """
@@ -62,6 +63,7 @@ class Run:
     status_few_seconds: float
     status_many_seconds: float
     allocation_seconds: float
+    processor_seconds: float
     pause_ms: float
     after_ms: float
     journal_bytes: int
@@ -82,6 +84,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         "scale", "tick → job called with all blocks", [run.allocation_seconds for run in runs], "s",
         Threshold(1.0, at_least=False), note,
     )  # fmt: skip
+    yield figure("scale", "the same, processor time of the driver", [run.processor_seconds for run in runs], "s")
     yield figure("scale", "the longest heartbeat meanwhile", [run.pause_ms for run in runs], "ms")
     yield figure("scale", "the same, completion and archive", [run.after_ms for run in runs], "ms")
     pairs = [(run.status_many_seconds * 1000, run.status_few_seconds * 1000) for run in runs]
@@ -121,15 +124,19 @@ def _run(setup: Setup, blocks: int) -> Run:
         status_many = _status_seconds(client)
         journal_bytes = _bytes(folder / "journal")
         fleet.ask("beats")
-        held.release.set()
+        _sleep_to_a_tick()
+        held.release.set()  # the batch that it holds up ends long before the next tick
+        _sleep_to_a_tick()
+        used = time.process_time()
         _until(held.called.is_set)
+        processor_seconds = held.processor_seconds - used
         time.sleep(1.5 * BEAT_SECONDS)  # so that each receiver has sent a heartbeat since
         pause = fleet.ask("beats")
         _until(lambda: _status(client).batches_completed == 2)
         _until(lambda: _bytes(folder / "journal" / STREAM / "history") > HISTORY_BYTES_MIN * blocks)
         time.sleep(1.5 * BEAT_SECONDS)  # so that each has sent another
         return Run(
-            found_few, found_bare, filled, many, status_few, status_many, held.seconds, pause.max_ms,
+            found_few, found_bare, filled, many, status_few, status_many, held.seconds, processor_seconds, pause.max_ms,
             fleet.ask("beats").max_ms, journal_bytes,
         )  # fmt: skip
 
@@ -172,6 +179,10 @@ def _status_seconds(client: Client) -> float:
     return min(taken)
 
 
+def _sleep_to_a_tick() -> None:
+    time.sleep(-time.time() % 1.0)  # the batch interval, which begins with each second
+
+
 def _until(reached: Any) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not reached():
@@ -185,7 +196,7 @@ class Held:
 
     def __init__(self) -> None:
         self.entered, self.release, self.called = threading.Event(), threading.Event(), threading.Event()
-        self.seconds = 0.0
+        self.seconds = self.processor_seconds = 0.0
 
     def __call__(self, batch: Batch) -> None:
         if not self.entered.is_set():
@@ -193,6 +204,7 @@ class Held:
             self.release.wait()
         elif not self.called.is_set():
             self.seconds = time.time() - batch.time.timestamp()
+            self.processor_seconds = time.process_time()
             self.called.set()
 
 
