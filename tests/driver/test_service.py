@@ -36,7 +36,7 @@ from forebay.errors import (
 from forebay.http import Client
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.kafka.broker import MockBroker
-from forebay.settings import Settings, from_values
+from forebay.settings import NO_WAL, Settings, from_values
 from forebay.values import TopicPartition
 from tests.support.played import PlayedReceiver
 from wal import layout
@@ -280,6 +280,37 @@ def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_event
     context = IngestContext(None, s).foreach_batch(Collecting(1))
     with pytest.raises(LostJournal, match="99"):
         context.await_termination(30)
+
+
+def test_no_copy_counts_as_stray_before_kafkas_commits_were_laid_beside_the_journal(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: to the empty journal that stands in for a lost one every copy would be stray, and without a WAL is all there is."""
+    s = settings()
+    s = msgspec.structs.replace(s, wal=msgspec.structs.replace(s.wal, url=NO_WAL))
+    asked, answer = threading.Event(), threading.Event()
+
+    def committed(self: KafkaAdmin, group: str, partitions: Any) -> dict[TopicPartition, Committed]:
+        asked.set()
+        assert answer.wait(30)
+        return {}
+
+    monkeypatch.setattr(KafkaAdmin, "committed", committed)
+    beat = m.AgentHeartbeatRequest(
+        host="h", url="http://h:1", instance_id="i", acknowledged=0, blocks=1, used_bytes=1, free_bytes=1,
+        old_blocks=("r1-10000000009-1",),
+    )  # fmt: skip
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        assert asked.wait(30)
+        client = Client(intake.url)
+        registered = m.RegisterRequest(stream="s", receiver_id="r1", host="h", instance_id="i", release="test")
+        client.post("/v1/receivers/register", registered, m.RegisterAnswer)
+        assert not client.post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer).commands
+        answer.set()
+        ready(intake, s)
+        (command,) = client.post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer).commands
+        assert command.blocks == ("s/r1-10000000009-1",)
 
 
 def test_nobody_claims_before_kafkas_commits_were_laid_beside_the_journal(

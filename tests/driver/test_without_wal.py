@@ -8,7 +8,7 @@ import pytest
 from driver.block_index import BlockIndex
 from driver.replay import RewindTo, plan, refuse
 from driver.second_hosts import Host, second_host
-from driver.service import refuse_other_keeping
+from driver.service import hosts_needed, refuse_other_keeping
 from driver.state import State
 from driver.tracker import BeginReplay, CleanLocalCopies, CopyRules, KeepWindow
 from forebay import messages as m
@@ -165,6 +165,50 @@ def test_nothing_can_be_replayed() -> None:
     assert "no longer holds" in refuse(found)
     with pytest.raises(RefusedError):
         t.say(BeginReplay(RewindTo(1, 0), (), 0, "somebody"))
+
+
+def test_nothing_is_given_up_for_lack_of_room() -> None:
+    """INV-8: what no WAL holds stays, however short of room its host is, and however old it is; on a host that the journal
+    names, a copy is none that is left over."""
+    t = Copied()
+    block = t.take(5)
+    for host in block.hosts:
+        request = m.AgentHeartbeatRequest(
+            host=host, url=f"http://{host}:1", instance_id=host, acknowledged=0, blocks=1, used_bytes=1, free_bytes=0,
+            short_bytes=10_000, old_blocks=(block.id,),
+        )  # fmt: skip
+        assert not t.say(request).commands
+    t.complete(t.batch())
+    for host in block.hosts:
+        request = msgspec.structs.replace(t.tracker.agent_news[host].heartbeat, short_bytes=0)
+        assert not t.say(request).commands, "its batch is completed, and not in the history yet"
+
+
+def test_a_copy_that_the_journal_does_not_name_goes_when_its_batch_is_past() -> None:
+    """It was sent to a host that did not answer, and lies there all the same."""
+    t = Copied()
+    block = t.take(5)
+    request = m.AgentHeartbeatRequest(
+        host="h3", url="http://h3:1", instance_id="h3", acknowledged=0, blocks=1, used_bytes=1, free_bytes=0,
+        old_blocks=(block.id,),
+    )  # fmt: skip
+    assert not t.say(request).commands
+    t.complete(t.batch())
+    (command,) = t.say(request).commands
+    assert command.blocks == (f"{STREAM}/{block.id}",)
+    t.beat_agent("h3", acknowledged=command.version)
+    t.check()
+    assert t.state.blocks[block.id].hosts == ("h1", "h2")
+
+
+def test_a_driver_waits_for_the_hosts_that_keep_what_is_unfinished() -> None:
+    t = Copied()
+    t.take(5)
+    batch = t.batch()
+    assert hosts_needed(t.state) == {"h1", "h2"}
+    t.complete(batch)
+    t.archive(batch)
+    assert hosts_needed(t.state) == set()
 
 
 # ---- the second host -------------------------------------------------------------------------------------------------

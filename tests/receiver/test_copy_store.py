@@ -108,6 +108,16 @@ def test_without_a_second_host_a_block_waits_and_says_so(tmp_path: Path) -> None
     assert event.block.hosts == ("h1", "h2")
 
 
+def test_a_receiver_that_ends_without_a_second_host_has_not_stored_the_block(tmp_path: Path) -> None:
+    """INV-1: not even on its way out."""
+    told, others = Told(), Others()
+    with opened(tmp_path, told, others) as store:
+        store.put(draft(1))
+        assert isinstance(told.next(), inp.OutOfSpace)
+    while not told.empty():
+        assert isinstance(told.next(), inp.OutOfSpace)
+
+
 def test_a_host_that_takes_no_copies_is_told_to_the_driver_and_the_next_one_it_names_is_taken(tmp_path: Path) -> None:
     """The block lies where its report says, not where it was tried first."""
     told, others = Told(), Others()

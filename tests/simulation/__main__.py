@@ -12,6 +12,7 @@ from random import SystemRandom
 from tests.simulation import scenarios, traces
 from tests.simulation.invariants import InvariantViolation
 from tests.simulation.mistakes import MISTAKES
+from tests.simulation.world import Options
 
 #: a failing run is made shorter for so long
 SHRINK_SECONDS = 60.0
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, help="how many seeds; without it, until stopped")
     parser.add_argument("--steps", type=int, default=1_500, help="steps with faults in each run (default: 1500)")
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
+    parser.add_argument("--without-wal", action="store_true", help="hosts' copies in place of the WAL")
     parser.add_argument("--replay", type=Path, help="run a trace again")
     parser.add_argument("--record", action="store_true", help="write traces/*.json anew from the scripts")
     chosen = parser.parse_args(arguments)
@@ -33,19 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
         return _replay(chosen.replay)
     runs = chosen.runs if chosen.runs is not None else 1 if chosen.seed is not None else None
     first = chosen.seed if chosen.seed is not None else SystemRandom().getrandbits(40)
-    return _explore(first, runs, chosen.steps, chosen.out)
+    return _explore(first, runs, chosen.steps, chosen.out, chosen.without_wal)
 
 
-def _explore(first: int, runs: int | None, steps: int, out: Path) -> int:
+def _explore(first: int, runs: int | None, steps: int, out: Path, without_wal: bool) -> int:
+    drawn = Options.without_wal if without_wal else Options.drawn
     began = shown = time.monotonic()
     taken = 0
     for number in itertools.count():
         if number == runs:
             print(f"{number} runs, {taken} steps: all invariants held", flush=True)
             return 0
-        outcome = traces.explore(first + number, steps)
+        outcome = traces.explore(first + number, steps, drawn=drawn)
         if isinstance(outcome, traces.Failure):
-            return _tell(outcome, steps, out)
+            return _tell(outcome, steps, out, " --without-wal" if without_wal else "")
         taken += len(outcome.taken)
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
@@ -54,9 +57,9 @@ def _explore(first: int, runs: int | None, steps: int, out: Path) -> int:
     raise AssertionError("counting ends never")
 
 
-def _tell(failure: traces.Failure, steps: int, out: Path) -> int:
+def _tell(failure: traces.Failure, steps: int, out: Path, options: str) -> int:
     print(f"seed {failure.seed} broke {failure.violation}", flush=True)
-    print(f"again: python -m tests.simulation --seed {failure.seed} --steps {steps}", flush=True)
+    print(f"again: python -m tests.simulation --seed {failure.seed} --steps {steps}{options}", flush=True)
     print(f"leaving out steps for up to {SHRINK_SECONDS:.0f} s …", flush=True)
     trace = traces.shrink(failure, SHRINK_SECONDS)
     path = out / f"seed-{failure.seed}.json"

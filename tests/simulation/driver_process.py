@@ -30,8 +30,10 @@ from driver.tracker import (
     Archived,
     Ask,
     CleanedUp,
+    CleanLocalCopies,
     Complete,
     Copied,
+    CopyRules,
     Decision,
     DeleteSegment,
     FoundPartitions,
@@ -46,12 +48,14 @@ from forebay.errors import (
     RangeNotHeldError,
     RefusedError,
     TurnedAwayError,
+    UnreadableBlockError,
     UsageError,
 )
 from forebay.kafka.admin import Committed
 from forebay.kafka.ranges import Wanted
 from forebay.records import decode_block
 from forebay.values import Block, OffsetRange
+from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
@@ -64,6 +68,8 @@ from wal.writer import SegmentLimits
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+#: so long after its heartbeat a host counts as there
+AGENT_SECONDS = 60.0
 #: what a task yields: the name of its next step, or a request to the deciding thread, whose answer it is sent
 Task = Generator[str | Request, Any, None]
 
@@ -265,7 +271,7 @@ class DriverProcess:
             lambda: world.now,
             world.new_uid,
             1_000_000,
-            world.wal,
+            None if world.options.copies else world.wal,
         )
         yield "claim"
         next(opening)
@@ -288,6 +294,8 @@ class DriverProcess:
             world.options.retention_ms,
             world.options.retention_bytes,
         )
+        if world.options.copies:
+            self.tracker.copy_rules = CopyRules(world.options.copies, AGENT_SECONDS, 1)
         world.invariants.opened(self)
 
     def _lead(self) -> None:
@@ -320,7 +328,7 @@ class DriverProcess:
         )
         self.leading = True
         self._adopter = world.kinds.adopter(
-            world.wal,
+            None if world.options.copies else world.wal,
             world.stream,
             "host-driver",
             self.name,
@@ -518,8 +526,14 @@ class DriverProcess:
                 return (yield from self._read_from_kafka(block))
 
     def _read(self, block: Block) -> list[str]:
-        """The rows of one block, by handle, from the WAL: ``topic/partition/life/value``."""
-        stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
+        """The rows of one block, by handle, from the WAL, or from the hosts that keep it: ``topic/partition/life/value``."""
+        if block.in_wal:
+            stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
+        else:
+            copies = dict(copies_of(self.world, block))
+            if not copies:
+                raise UnreadableBlockError(f"no host has block {block.id}")
+            stored = next(iter(copies.values()))
         if stored.meta != block.meta:
             raise AssertionError(f"another block lies where {block.id} should")
         return self._rows(block, decode_block(stored.payload, stored.meta, verify_digests=True))
@@ -559,6 +573,9 @@ class DriverProcess:
                 except OutOfSpaceError:
                     continue
                 yield Archived(tuple(b.batch_id for b in batches))
+            yield CleanLocalCopies()
+            if world.options.copies:
+                continue
             yield from self._copy()
             limits = self._limits
             due, named = yield Ask(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
@@ -588,6 +605,8 @@ class DriverProcess:
 
     def _copy(self) -> Task:
         """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
+        if self.world.options.copies:
+            return
         due = yield Ask(lambda state: copy_due(state, self._limits, self.world.wall_ms))
         if due not in (Due.NOW, Due.SOON):
             return

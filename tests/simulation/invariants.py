@@ -22,10 +22,11 @@ from forebay import messages as m
 from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
 from forebay.records import decode_block
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, lineage_of
+from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage
 from wal import layout
-from wal.blocks import block_of_frame, decode_meta
+from wal.blocks import StoredBlock, block_of_frame, decode_meta
 from wal.frame import Frame, FrameKind
 from wal.scan import read_frame, scan_segment
 from wal.storage import Paths
@@ -359,13 +360,17 @@ class Invariants:
     def _check_blocks(self) -> None:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""
         state = self.durable
-        now = (self._signature, self._world.wal.steps)
+        held = sum(len(host.files) for host in self._world.hosts.values())
+        now = (self._signature, self._world.wal.steps, held)
         if state is None or now == self._durable_checked:
             return
         sizes: dict[str, int] = {}
         for block in state.blocks.values():
             path = block.handle.path
             if path in state.cleaning_segments:
+                continue
+            if not block.in_wal:
+                self._check_copies(state, block)
                 continue
             if path not in sizes:
                 sizes[path] = self._wal.size(path)
@@ -380,6 +385,36 @@ class Invariants:
                 self._verified[block.id] = block
         self._durable_checked = now
 
+    def _check_copies(self, state: State, block: Block) -> None:
+        """INV-1: without a WAL every host that the journal names holds the block, but for one that was lost or is told to
+        delete it; and they are as many as are wanted, until it is cleaned up."""
+        if len(block.hosts) < self._world.options.copies and block.id not in state.released:
+            raise InvariantViolation("INV-1", f"block {block.id} was accepted on {len(block.hosts)} hosts")
+        going = {c.host for c in state.cleanups.values() if block.id in c.blocks}
+        there = {name: stored for name, stored in copies_of(self._world, block) if stored.meta == block.meta}
+        for name in block.hosts:
+            if name in going or block.id in self._world.hosts[name].lost:
+                continue
+            if name not in there:
+                raise InvariantViolation("INV-1", f"block {block.id} is in the journal, {name} does not hold it")
+        if there and block.id not in self._verified:
+            self._compare_all(state, block, next(iter(there.values())))
+            self._verified[block.id] = block
+
+    def copy_deleted(self, host: str, block_id: str) -> None:
+        """INV-8: a copy goes only after the journal durably says that nothing needs it."""
+        self._refresh()
+        intents = self.durable.cleanups.values() if self.durable is not None else ()
+        if block_id not in self._world.hosts[host].files:
+            return
+        self._world.reached["copy deleted"] += 1
+        if not any(c.host == host and block_id in c.blocks for c in intents):
+            raise InvariantViolation("INV-8", f"{host} deletes {block_id}, the journal does not durably intend it")
+        if self.durable is not None and (block := self.durable.blocks.get(block_id)) is not None:
+            if host in block.hosts and block_id not in self.durable.released:
+                raise InvariantViolation("INV-8", f"{host} deletes {block_id}, which a batch may need")
+            self._cleaned.add(block_id)
+
     def hosts_crashed(self) -> None:
         self._verified.clear()
         self._durable_checked = None
@@ -392,6 +427,16 @@ class Invariants:
             raise InvariantViolation("INV-1", f"block {block.id} can't be read from the WAL: {error}") from error
         if stored.meta != block.meta:
             raise InvariantViolation("INV-1", f"the WAL holds another block where {block.id} should be")
+        self._compare_rows(state, block, decoded)
+
+    def _compare_all(self, state: State, block: Block, stored: StoredBlock) -> None:
+        try:
+            decoded = decode_block(stored.payload, stored.meta, verify_digests=True)
+        except ForebayError as error:
+            raise InvariantViolation("INV-1", f"block {block.id} can't be read from a host: {error}") from error
+        self._compare_rows(state, block, decoded)
+
+    def _compare_rows(self, state: State, block: Block, decoded: Any) -> None:
         for held, batches in decoded:
             rows: dict[int, bytes] = {}
             for batch in batches:

@@ -33,6 +33,7 @@ from receiver.machine import ReceiverMachine
 from receiver.partition import Partition, Phase
 from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
+from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.world import Kinds
 from wal.frame import FrameKind
 from wal.layout import BlockPlace
@@ -227,6 +228,16 @@ class HopefulWriter(LogWriter):
             super()._put(whole)
 
 
+class EarlyReceiver(ReceiverProcess):
+    """Reports a block as soon as its own host has it, and copies it to the second one afterwards."""
+
+    def copy_own(self) -> None:
+        super().copy_own()
+        copying = self._copying
+        if copying is not None and copying.waits_for_second and self._second:
+            self.tell_stored(replace(copying, second=self._second))
+
+
 class OffsetTrustingTier(KafkaTier):
     """Takes what lies at the offsets for what was taken in there."""
 
@@ -372,6 +383,7 @@ MISTAKES = (
     _mistake("search-before-a-late-put", "INV-2", adopter=UnbarredAdopter),
     _mistake("adoption-that-the-reserve-ends", "progress", driver=EndingDriver),
     _mistake("put-without-an-answer-taken-for-done", "INV-1", writer=HopefulWriter),
+    _mistake("reported-before-the-second-copy", "INV-1", receiver=EarlyReceiver),
     _mistake("read-from-a-topic-created-again", "INV-3", kafka_tier=OffsetTrustingTier),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),

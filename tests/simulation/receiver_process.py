@@ -8,25 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from forebay import messages
 from forebay.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
 from forebay.values import Block, TopicPartition, lineage_of
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft
 from receiver.block_store import has_room
+from receiver.copy_store import SECOND_HOST, copy_handle
 from receiver.driver_line import ROUTES
 from receiver.encoded_block import BlockWriting, EncodedBlock, encode
 from receiver.source import CommitPoint
 from tests.simulation.scheduler import Step
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
-from wal.blocks import encode_meta
+from wal.blocks import encode_meta, local_frame
 from wal.frame import FrameKind
 from wal.layout import block_segment
 from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
@@ -36,6 +38,18 @@ if TYPE_CHECKING:
 
 #: attempts to write that fail before the store fails for good: the simulation's ``store_timeout``
 STORE_ATTEMPTS = 3
+
+
+@dataclass
+class Copying:
+    """A block on its way to hosts. ``own``: this host has it; ``second``: the host that has it too, "" as long as none."""
+
+    sequence: int
+    block: EncodedBlock
+    frame: bytes
+    waits_for_second: bool
+    own: bool = False
+    second: str = ""
 
 
 class ReceiverProcess:
@@ -49,11 +63,15 @@ class ReceiverProcess:
         self.killed = False
         self.exit_code: int | None = None
         self.exit_reason = ""
+        self.host = f"host-{receiver_id}"
         self.machine = world.kinds.machine(
-            world.stream, receiver_id, f"host-{receiver_id}", self.name, "simulated", world.receiver_settings
+            world.stream, receiver_id, self.host, self.name, "simulated", world.receiver_settings
         )
         self.source = SimulatedSource(world.kafka)
-        self._writing = BlockWriting(world.stream, receiver_id, f"host-{receiver_id}", False, "none")
+        self._writing = BlockWriting(world.stream, receiver_id, self.host, False, "none")
+        self._copying: Copying | None = None  # without a WAL: the block that is being copied
+        self._second = ""
+        self._refusing = ""
         self._writer: LogWriter | None = None
         self._drafts: deque[BlockDraft] = deque()
         self._checked: set[int] = set()  # drafts whose topics' ids were read
@@ -102,7 +120,9 @@ class ReceiverProcess:
             for tp in self.source.reading:
                 if self.source.can_fetch(tp):
                     yield Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
-        if self._drafts and self._writer is not None and not self._sync_failures:
+        if self.world.options.copies:
+            yield from self._copy_steps()
+        elif self._drafts and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append", self.append, 30)
         if self._appended:
             yield Step(f"{name} sync", self.sync, 20)
@@ -117,6 +137,10 @@ class ReceiverProcess:
         yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
+        if self._copying is not None and self._copying.waits_for_second and self._second:
+            weight = 3 * self.world.options.quiet
+            yield Step(f"{name} copy-second-refused", partial(self.copy_second_in_vain, False), weight)
+            yield Step(f"{name} copy-second-unanswered", partial(self.copy_second_in_vain, True), weight)
         if self._drafts and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
             yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
@@ -142,6 +166,8 @@ class ReceiverProcess:
             self._drafts.append(action.draft)
         elif isinstance(action, act.TopicsChecked):
             self._checked.update(action.sequences)
+        elif isinstance(action, act.CopyTo):
+            self._second = action.second.host
         elif isinstance(action, act.DriverAction):
             self._send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):
@@ -155,7 +181,11 @@ class ReceiverProcess:
 
     def _send(self, action: act.DriverAction) -> None:
         kind = type(action).__name__.lower()
-        self.world.network.send(self.name, kind, action.message, partial(self._told, action))
+        message = action.message
+        if isinstance(message, messages.HeartbeatRequest):
+            refusing = (self._refusing,) if self._refusing else ()
+            message = msgspec.structs.replace(message, second_host=self._second, refusing_hosts=refusing)
+        self.world.network.send(self.name, kind, message, partial(self._told, action))
 
     def _told(self, action: act.DriverAction, answer: Any) -> None:
         """As ``DriverLine`` does: an answer, a refusal, or nothing in time."""
@@ -230,6 +260,65 @@ class ReceiverProcess:
         self._appended.append((block, pending))
         self.world.invariants.block_written(block.meta)
 
+    # ---- the store without a WAL: ``receiver.copy_store``, each copy a step -------------------------------------------
+
+    def _copy_steps(self) -> Iterator[Step]:
+        copying = self._copying
+        if copying is None and self._drafts:
+            yield Step(f"{self.name} encode", self.begin_copying, 30)
+        if copying is not None and not copying.own:
+            yield Step(f"{self.name} copy-own", self.copy_own, 20)
+        if copying is not None and copying.waits_for_second:
+            # without a host it says so, and looks again
+            yield Step(f"{self.name} copy-second", self.copy_second, 20 if self._second else 1)
+
+    def begin_copying(self) -> None:
+        draft = self._drafts.popleft()
+        block = encode(draft, self._writing, self.world.wall_ms)
+        frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
+        self._copying = Copying(draft.sequence, block, frame, waits_for_second=self.world.options.copies > 1)
+        self.world.invariants.block_written(block.meta)
+
+    def copy_own(self) -> None:
+        copying = self._copying
+        assert copying is not None
+        self.world.hosts[self.host].keep(copying.block.meta.id, copying.frame)
+        copying.own = True
+        self._copied()
+
+    def copy_second(self) -> None:
+        copying = self._copying
+        assert copying is not None
+        if not self._second:
+            self.tell(inp.OutOfSpace("no host", SECOND_HOST))
+            return
+        self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
+        copying.second, copying.waits_for_second = self._second, False
+        self._copied()
+
+    def copy_second_in_vain(self, lands: bool) -> None:
+        copying = self._copying
+        assert copying is not None
+        if lands:
+            self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
+        self._refusing = self._second
+        self.world.reached["second copy refused"] += 1
+        self.tell(inp.OutOfSpace(f"host {self._second} takes none", SECOND_HOST))
+
+    def _copied(self) -> None:
+        """Tells of the block when all its copies are kept."""
+        copying = self._copying
+        assert copying is not None
+        if not copying.own or copying.waits_for_second:
+            return
+        self._copying, self._refusing = None, ""
+        self.tell_stored(copying)
+
+    def tell_stored(self, copying: Copying) -> None:
+        frame = copying.frame
+        others = (copying.second,) if copying.second else ()
+        self.tell(inp.BlockStored(copying.sequence, Block(copying.block.meta, copy_handle([frame]), True, others)))
+
     def _has_room(self, needed_bytes: int) -> bool:
         """``BlockStore``'s wait for room above the reserve, each look a step."""
         reserve_bytes = self.world.options.wal_reserve_bytes
@@ -261,6 +350,8 @@ class ReceiverProcess:
 
     def _open_epoch(self, epoch: int) -> None:
         world = self.world
+        if world.options.copies:
+            return
         self._writer = world.kinds.writer(
             world.wal,
             lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),

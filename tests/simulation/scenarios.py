@@ -81,7 +81,7 @@ class Script:
 
     def _created(self) -> bool:
         state = self.world.invariants.durable
-        return state is not None and state.created and bool(state.copies)
+        return state is not None and state.created and bool(state.copies or self.options.copies)
 
     def reading(self) -> int:
         return sum(len(process.source.reading) for process in self.world.receivers.values())
@@ -456,6 +456,23 @@ def adoption_that_the_reserve_ends() -> Script:
     return script
 
 
+def reported_before_the_second_copy() -> Script:
+    """Without a WAL, and with two copies of each block: the receiver's host has one, the second host has not. The host is lost
+    when the block could have been reported."""
+    script = Script(copies=2, faults=("receiver", "host"))
+    script.begin("r1")
+    process = script.world.receivers["r1"]
+    script.do("host-spare beat", "deliver host-spare/agent#1 d1")
+    script.run(*RECEIVER, *LOOP, until=lambda: process._second)
+    script.do("produce t/0 4")
+    script.run(*RECEIVER, *LOOP, until=lambda: script.world.can("r1.1 copy-own"), without=("r1.1 copy-",))
+    script.perhaps("r1.1 ask-broker")
+    script.do("r1.1 copy-own")
+    script.perhaps("r1.1 ask-broker", "r1.1 tick", "deliver r1.1/report#1 d1", "d1 decide", "d1 append", "d1 sync")
+    script.do("host-r1 lose")
+    return script
+
+
 def read_from_a_topic_created_again() -> Script:
     """A batch's block can't be read in the WAL. Its topic was created again meanwhile, and holds as many records at the same
     offsets."""
@@ -556,6 +573,7 @@ def rebuild_that_trusts_the_highest_token_alone() -> Script:
 
 
 SCENARIOS: dict[str, Callable[[], Script]] = {
+    "reported-before-the-second-copy": reported_before_the_second_copy,
     "read-from-a-topic-created-again": read_from_a_topic_created_again,
     "clean-up-under-a-replay": clean_up_under_a_replay,
     "completed-with-the-highest": completed_with_the_highest,

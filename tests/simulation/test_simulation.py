@@ -10,7 +10,7 @@ import pytest
 from tests.simulation import __main__ as command
 from tests.simulation import traces
 from tests.simulation.mistakes import MISTAKES
-from tests.simulation.world import World
+from tests.simulation.world import Options, World
 
 #: runs of one test, so that a failure names few of them
 RUNS = 25
@@ -27,6 +27,22 @@ def test_all_invariants_hold_after_every_step_of_random_runs(first: int) -> None
         assert isinstance(outcome, World), (
             f"python -m tests.simulation --seed {seed} --steps {STEPS}: {outcome.violation}"
         )
+
+
+@pytest.mark.parametrize("first", [0, RUNS])
+def test_all_invariants_hold_without_a_wal(first: int) -> None:
+    """One copy or two of each block, a host lost, second hosts that refuse or do not answer; then everything is completed."""
+    reached: Counter[str] = Counter()
+    for seed in range(first, first + RUNS):
+        outcome = traces.explore(seed, STEPS, drawn=Options.without_wal)
+        assert isinstance(outcome, World), (
+            f"python -m tests.simulation --without-wal --seed {seed} --steps {STEPS}: {outcome.violation}"
+        )
+        reached.update(set(outcome.reached))
+        reached["host lost"] += any(host.lost for host in outcome.hosts.values())
+    assert {
+        kind: reached[kind] for kind in ("copy deleted", "second copy refused", "host lost") if reached[kind] < 2
+    } == {}
 
 
 def test_a_seed_gives_the_same_run_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -56,9 +56,11 @@ def replay(trace: Trace, kinds: Kinds | None = None) -> World:
     return world
 
 
-def explore(seed: int, steps: int, kinds: Kinds | None = None) -> Failure | World:
+def explore(
+    seed: int, steps: int, kinds: Kinds | None = None, drawn: Callable[[int], Options] = Options.drawn
+) -> Failure | World:
     """A run of its own: options and choices drawn by ``seed``, ``steps`` of them with faults, then without."""
-    options = Options.drawn(seed)
+    options = drawn(seed)
     world = World(options, kinds)
     random = Random(seed)
     taken = 0

@@ -26,6 +26,7 @@ from forebay.units import Duration, Size
 from forebay.values import TopicPartition
 from receiver.machine import ReceiverMachine
 from tests.simulation.driver_process import DriverProcess, Waiting
+from tests.simulation.hosts import Host, hosts_of, loss_steps
 from tests.simulation.invariants import Invariants, InvariantViolation
 from tests.simulation.kafka import Kafka
 from tests.simulation.kafka_tier import KafkaTier
@@ -78,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resets: bool = (
         False  # a person begins new lives; not drawn: what dead writers left of the old one is given up by intent
     )
+    copies: int = 0  # of each block, on so many hosts; 0: there is a WAL
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
     @classmethod
@@ -105,6 +107,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             concurrent_jobs=random.choice((1, 1, 2, 3)),
             window_batches=random.choice((0, 0, 1, 2)),
             empty_batches=random.random() < 0.2,
+        )
+
+    @classmethod
+    def without_wal(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with one copy or two in place of the WAL; a lost journal could not be rebuilt."""
+        drawn = cls.drawn(seed)
+        faults = tuple(fault for fault in drawn.faults if fault != "journal")
+        return msgspec.structs.replace(
+            drawn, copies=1 + seed % 2, wal_objects=False, wal_reserve_bytes=0, faults=faults
         )
 
 
@@ -144,6 +155,7 @@ class World:
             reclaim_delay=Duration(0.3),
             local_copies=False,
         )
+        self.hosts = hosts_of(self)
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
         self.drivers: list[DriverProcess] = []  # those that live
@@ -238,6 +250,10 @@ class World:
     def _steps(self) -> Iterator[Step]:
         faults = self.options.faults
         yield Step("time", self._pass_time, 4, range(1, 30))
+        for host in self.hosts.values():
+            yield from host.steps()
+        if "host" in faults:
+            yield from map(_fault, loss_steps(self))
         for process in self._processes():
             if process.paused:
                 yield Step(f"{process.name} wake", process.wake, 2)
@@ -334,8 +350,10 @@ class World:
                     step = Step(f"give-up {label}", partial(self.network.give_up, exchange), 20 if lost else 4)
                     yield step if lost else _fault(step)
 
-    def _sender(self, exchange: Exchange) -> ReceiverProcess | None:
+    def _sender(self, exchange: Exchange) -> ReceiverProcess | Host | None:
         name = exchange.label.partition("/")[0]
+        if name in self.hosts:
+            return self.hosts[name]
         return next((process for process in self._processes() if process.name == name), None)
 
     def _group_steps(self) -> Iterator[Step]:
@@ -412,6 +430,8 @@ class World:
 
     def _calm_steps(self) -> Iterator[Step]:
         """No faults any more: what was paused wakes, what is dead starts, messages arrive at the newest driver."""
+        for host in self.hosts.values():
+            yield from host.steps()
         for process in self._processes():
             if process.paused:
                 yield Step(f"{process.name} wake", process.wake)
