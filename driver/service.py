@@ -296,7 +296,7 @@ class Driver:
             _backpressure(settings, loop, state, self._clock.wall_ms()),
             settle,
             self._listeners.tell_all,
-            self._given_copies,
+            self.given_copies,
             settings.driver.unreadable_retry,
         )
         self.watch("decide")
@@ -650,7 +650,7 @@ class Driver:
         each of its blocks; nor one that is about to go."""
         return {news.heartbeat.host: news.heartbeat.url for news in self._agents()}
 
-    def _given_copies(self) -> dict[str, tuple[str, ...]]:
+    def given_copies(self) -> dict[str, tuple[str, ...]]:
         """Block id → those of these agents' hosts that say that they were given a copy of it."""
         found: dict[str, tuple[str, ...]] = {}
         for news in self._agents():

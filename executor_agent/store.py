@@ -30,6 +30,8 @@ from wal.storage import open_storage
 
 #: a temporary file younger than this may be one that a receiver is writing; it is renamed or removed within seconds
 TEMPORARY_AGE_MS_MIN = 60_000
+#: and older than this nobody writes it, though the agent has run all the while
+TEMPORARY_AGE_MS_MAX = 10 * TEMPORARY_AGE_MS_MIN
 #: how often the directory is counted anew
 COUNT_SECONDS = 5.0
 
@@ -72,6 +74,7 @@ class BlockStore:
         self._usage: Usage | None = None
         self._counted_at = 0.0
         self._promised_bytes = 0  # of copies that are being written
+        self._named = 0  # of the old blocks: so many were named since the first
 
     def open(self) -> list[str]:
         """Makes the directory if it is missing and drops what a crash left: torn blocks, old temporary files.
@@ -178,10 +181,17 @@ class BlockStore:
         blocks = used = 0
         old: list[str] = []
         copies: list[tuple[int, str, int]] = []
-        old_before_ns = (self._clock.wall_ms() - OLD_BLOCK_MS) * 1_000_000
+        now_ms = self._clock.wall_ms()
+        old_before_ns = (now_ms - OLD_BLOCK_MS) * 1_000_000
         for file in local_files(self.directory):
             with contextlib.suppress(FileNotFoundError):
                 status = file.stat(follow_symlinks=False)
+                if (
+                    file.name.endswith(TEMPORARY_SUFFIX)
+                    and status.st_mtime_ns < (now_ms - TEMPORARY_AGE_MS_MAX) * 1_000_000
+                ):
+                    os.unlink(file.path)  # its writer was killed
+                    continue
                 used += status.st_size
                 name, suffix = os.path.splitext(file.name)
                 if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX):
@@ -190,14 +200,21 @@ class BlockStore:
                 blocks += 1
                 if suffix == COPY_SUFFIX:
                     copies.append((status.st_mtime_ns, name, status.st_size))
-                if status.st_mtime_ns < old_before_ns and len(old) < OLD_BLOCKS_MAX:
+                if status.st_mtime_ns < old_before_ns:
                     old.append(name)
+        first = self._named if self._named < len(old) else 0
+        self._named = first + OLD_BLOCKS_MAX  # by turns: those that stay must not hide those that nobody needs
         system = os.statvfs(self.directory)
         spare = int((system.f_bavail - system.f_blocks * FREE_SHARE_MIN) * system.f_frsize)
         free = min(self._quota_bytes - used, spare)
         copies.sort()
         return Usage(
-            blocks, used, max(0, free - self._promised_bytes), tuple(old), max(0, -free), tuple(c[1] for c in copies)
+            blocks,
+            used,
+            max(0, free - self._promised_bytes),
+            tuple(old[first : first + OLD_BLOCKS_MAX]),
+            max(0, -free),
+            tuple(copy[1] for copy in copies),
         )
 
     # ---- copies that the agent is given ------------------------------------------------------------------------------

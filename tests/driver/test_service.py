@@ -429,6 +429,31 @@ def test_an_agent_not_heard_of_lately_is_not_asked_for_blocks(settings: Configur
         driver.close()
 
 
+def test_an_agent_that_is_about_to_end_is_asked_for_nothing_until_it_is_back(settings: Configure) -> None:
+    """Neither for its own blocks nor for copies that it was given."""
+    s = settings()
+    driver = Driver(
+        s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), (NamedJob("job", Collecting(1)),), ManualClock(), "test"
+    )
+    try:
+        driver.start()
+        client = Client(driver.url)
+        for state, urls, copies in (
+            ("active", {"h1": "http://h1:1"}, {"b": ("h1",)}),
+            ("draining", {}, {}),
+            ("active", {"h1": "http://h1:1"}, {"b": ("h1",)}),
+        ):
+            beat = m.AgentHeartbeatRequest(
+                host="h1", url="http://h1:1", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0,
+                state=state, copies=("b",),
+            )  # fmt: skip
+            client.post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer)
+            assert (driver.agent_urls(), driver.given_copies()) == (urls, copies)
+        client.close()
+    finally:
+        driver.close()
+
+
 def test_segments_that_nothing_needs_any_more_are_deleted(settings: Configure, tmp_path: Path) -> None:
     """INV-8, with a rewind horizon of nothing."""
     s = settings()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from executor_agent.store import OLD_BLOCK_MS, TEMPORARY_AGE_MS_MIN, BlockStore
+from executor_agent import store as store_module
+from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_MAX, TEMPORARY_AGE_MS_MIN, BlockStore
 from forebay.clock import ManualClock
 from forebay.errors import OutOfSpaceError, UsageError
 from tests.support.rows import block, filler
@@ -172,3 +173,31 @@ def test_blocks_that_have_lain_there_for_a_while_are_named_so_that_strays_can_be
     assert store.usage().old_blocks == (f"s/{old.stem}",)
     clock.advance(60)
     assert set(store.usage().old_blocks) == {f"s/{old.stem}", f"s/{young.stem}"}
+
+
+def test_old_blocks_are_named_by_turns_so_that_no_stray_is_hidden_by_what_stays(
+    store: BlockStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: a heartbeat names a bounded number of them."""
+    monkeypatch.setattr(store_module, "OLD_BLOCKS_MAX", 2)
+    for number in range(1, 6):
+        os.utime(write(store, number), (0, 0))
+    turns = []
+    for _ in range(4):
+        turns.append(store.usage().old_blocks)
+        clock.advance(COUNT_SECONDS)
+    assert [len(turn) for turn in turns] == [2, 2, 1, 2]
+    assert len({name for turn in turns for name in turn}) == 5
+    assert turns[3] == turns[0]
+
+
+def test_what_a_killed_writer_left_is_dropped_while_the_agent_runs(store: BlockStore, clock: ManualClock) -> None:
+    """INV-6: it would count against the quota for good."""
+    left = write(store).with_name(".r1-1-9.block.tmp")
+    left.write_bytes(bytes(1000))
+    os.utime(left, (START_MS / 1000, START_MS / 1000))
+    whole = store.path("s", "r1-10000000001-1").stat().st_size
+    assert store.usage().used_bytes == whole + 1000
+    clock.advance(TEMPORARY_AGE_MS_MAX / 1000 + 1)
+    assert store.usage().used_bytes == whole
+    assert not left.exists()
