@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from executor_agent.main import Agent
 from forebay import sendfile
@@ -120,6 +123,57 @@ def test_one_connection_gets_one_block_after_another(agent: Agent, data: bytes) 
         reader.read_head()
         assert reader.rest() == data
     reader.close()
+
+
+def test_a_file_does_not_overtake_the_head_that_the_connection_has_not_taken_yet(tmp_path: Path) -> None:
+    """Played: where a real connection is full at that very moment is chance."""
+    ours, readers = socket.socketpair()
+    ours.setblocking(False)
+    readers.setblocking(False)
+    sent = asyncio.Event()
+
+    class Full:
+        """A transport that still holds the head back, and says so when it is told to hold nothing."""
+
+        def set_write_buffer_limits(self, high: int | None = None) -> None:
+            if high == 0:
+                protocol.flow.pause_writing()
+
+        def is_closing(self) -> bool:
+            return False
+
+        def get_extra_info(self, _: str) -> socket.socket:
+            return ours
+
+    class Cycle:
+        disconnected = False
+        expected_content_length = 4
+
+        async def send(self, _: object) -> None:
+            sent.set()
+
+    protocol = sendfile.Protocol.__new__(sendfile.Protocol)
+    senders = sendfile.Senders(30.0)
+    protocol.transport = cast("Any", Full())
+    protocol.flow = FlowControl(protocol.transport)
+    protocol._senders = senders
+    (tmp_path / "file").write_bytes(b"body")
+
+    async def play() -> bytes:
+        with (tmp_path / "file").open("rb") as file:
+            sending = asyncio.create_task(protocol._send_file(Cycle(), file.fileno(), 0, 4))
+            while not protocol.flow.write_paused:
+                assert not sending.done(), "it went off before the head"
+                await asyncio.sleep(0)
+            assert not select.select([readers], [], [], 0)[0]
+            protocol.flow.resume_writing()
+            await sending
+        assert sent.is_set()
+        return readers.recv(10)
+
+    with ours, readers:
+        assert asyncio.run(play()) == b"body"
+    senders.close()
 
 
 def test_without_the_kernels_help_the_same_bytes_come(
