@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.decoding import DeadLetterPlan, Decoder
 from forebay.errors import UsageError
+from forebay.kafka.spans import Span
 from forebay.values import OffsetRange, lineage_of
 from wal.reading import BlockReference, TierCounts
 
@@ -41,7 +42,8 @@ class BatchWork:
     once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run. ``outputs``:
     those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
     that it can reach, in order; ``covers``: of a window, its batches before this one. ``output``: the one that is being made;
-    ``attempt``: of this driver at the batch, from 1; ``decodes``: what it gave to ``decode``.
+    ``attempt``: of this driver at the batch, from 1; ``decodes``: what it gave to ``decode``. ``spans``: of a direct stream,
+    which has no blocks, what each task reads.
     """
 
     batch_id: int
@@ -64,6 +66,7 @@ class BatchWork:
     output: str = ""
     attempt: int = 1
     decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
+    spans: tuple[Span, ...] = ()
 
     @property
     def key(self) -> str:

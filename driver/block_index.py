@@ -56,7 +56,8 @@ class BlockIndex:
         index.waiting_records = sum(state.blocks[block_id].meta.records for block_id in state.waiting)
         for batch in state.batches.values():
             if batch.completed_ms is None:
-                index.records[batch.batch_id] = sum(state.blocks[b].meta.records for b in batch.block_ids)
+                records = sum(state.blocks[b].meta.records for b in batch.block_ids)
+                index.records[batch.batch_id] = records + sum(span.size for span in batch.spans)
         for block in state.blocks.values():
             index.add(block)
         for block_id, completed_ms in state.released.items():

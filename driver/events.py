@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from forebay.kafka.spans import Span
 from forebay.values import Block, Gap, Handle
 
 
@@ -251,6 +252,33 @@ class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
     vector: dict[str, tuple[int, int]]
 
 
+class SpansBegun(_Event, frozen=True, tag="spans-begun"):
+    """Partitions of a direct stream begin at ``offsets`` (key ``topic/partition``). ``topic_ids``: topic → its id, "" where the
+    broker can't tell. ``cause``: why there, in words."""
+
+    offsets: dict[str, int]
+    topic_ids: dict[str, str]
+    time_ms: int
+    cause: str
+
+
+class SpansEnded(_Event, frozen=True, tag="spans-ended"):
+    """Partitions (``topic/partition``) of a direct stream are gone from Kafka, and the stream goes on without them."""
+
+    partitions: tuple[str, ...]
+    time_ms: int
+    cause: str
+
+
+class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
+    """A batch of a direct stream: for each task the span that it reads. Each begins where the partition's last one ended."""
+
+    batch_id: int
+    number: int
+    time_ms: int
+    spans: tuple[Span, ...]
+
+
 Event: TypeAlias = (
     StreamCreated
     | PartitionsAdded
@@ -279,4 +307,7 @@ Event: TypeAlias = (
     | BatchesArchived
     | SnapshotCopied
     | CursorMoved
+    | SpansBegun
+    | SpansEnded
+    | SpansAllocated
 )

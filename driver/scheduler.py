@@ -23,10 +23,11 @@ from driver.listeners import BatchFailed, BatchStarted, Happened
 from driver.loop import DriverLoop
 from driver.state import Batch, State
 from driver.taken import Taken
-from driver.tracker import Allocate, Ask, Complete, CompleteOutput
+from driver.tracker import Allocate, AllocateSpans, Ask, Complete, CompleteOutput
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, JobError, UnreadableBlockError
+from forebay.kafka.planning import sizes
 from forebay.messages import TrackedBatch
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Scheduler:
     own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too. ``settle`` is
     called when a job has returned, before that is journalled; what it raises fails the attempt. ``told`` hears of
     attempts; it must not block. While no person has decided, a batch that no tier could read is tried again every
-    ``unreadable_retry_seconds``."""
+    ``unreadable_retry_seconds``. ``allocation``: what makes a batch of a direct stream, given its time; None: blocks do."""
 
     def __init__(
         self,
@@ -63,10 +64,12 @@ class Scheduler:
         told: Callable[[Sequence[Happened]], None] = lambda _: None,
         copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
         unreadable_retry_seconds: float = 30.0,
+        allocation: Callable[[int], AllocateSpans | None] | None = None,
     ) -> None:
         self._copies = copies
         self._unreadable_retry = unreadable_retry_seconds
         self._completed = completed
+        self._allocation = allocation
         self._settle = settle
         self._told = told
         self._loop = loop
@@ -178,7 +181,8 @@ class Scheduler:
 
     def allocate(self, time_ms: int, empty: bool = False) -> None:
         """Makes a batch of what waits, if there is room for one; ``empty``: also of nothing."""
-        if self._loop.ask(Allocate(time_ms, self._tasks(), empty)) is not None:
+        request = Allocate(time_ms, self._tasks(), empty) if self._allocation is None else self._allocation(time_ms)
+        if request is not None and self._loop.ask(request) is not None:
             failpoints.hit("driver.after-allocate")
             self._wake()
 
@@ -287,7 +291,7 @@ class Scheduler:
         self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         references = list(chain.from_iterable(work.tasks))
-        records = sum(reference.records for reference in references)
+        records = sum(reference.records for reference in references) + sizes(work.spans)
         self.recent.append(
             TrackedBatch(
                 batch_id=work.batch_id,

@@ -26,7 +26,25 @@ def executor_hosts(context: SparkContext) -> frozenset[str]:
 
 def partitions_on(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> RDD[bytes]:
     """Each of ``rows`` is one partition, for which Spark prefers its hosts; what is mapped over it keeps that."""
-    return _in_python(_scala_rdd(context, rows), context)
+    return _in_python(_scala_rdd(context, [(data, _hosts(hosts)) for data, hosts in rows]), context)
+
+
+class PlacedRows:
+    """Each of ``rows`` is one partition, for which Spark prefers its places: hosts, or ``executor_<host>_<id>``."""
+
+    def __init__(self, context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> None:
+        self._context = context
+        self._scala: Any = _scala_rdd(context, rows)
+
+    def rdd(self) -> RDD[bytes]:
+        return _in_python(self._scala, self._context)
+
+    def frame(self, session: SparkSession) -> DataFrame:
+        """With one binary column."""
+        jvm: Any = self._context._jvm
+        java: Any = session._jsparkSession
+        encoder = jvm.org.apache.spark.sql.Encoders.BINARY()
+        return DataFrame(java.createDataset(self._scala, encoder).toDF(), session)
 
 
 class TaskPartitions:
@@ -38,19 +56,20 @@ class TaskPartitions:
     ) -> None:
         rows = []
         for number, references in enumerate(tasks):
-            rows.append((TaskBlocks(number, tuple(references)).encode(), preferred_hosts(references, hosts)))
+            places = _hosts(preferred_hosts(references, hosts))
+            rows.append((TaskBlocks(number, tuple(references)).encode(), places))
         self._session = session
-        self._scala: Any = _scala_rdd(session.sparkContext, rows)
+        self._rows = PlacedRows(session.sparkContext, rows)
 
     def rdd(self) -> RDD[bytes]:
-        return _in_python(self._scala, self._session.sparkContext)
+        return self._rows.rdd()
 
     def frame(self) -> DataFrame:
-        """With one binary column."""
-        jvm: Any = self._session.sparkContext._jvm
-        java: Any = self._session._jsparkSession
-        encoder = jvm.org.apache.spark.sql.Encoders.BINARY()
-        return DataFrame(java.createDataset(self._scala, encoder).toDF(), self._session)
+        return self._rows.frame(self._session)
+
+
+def _hosts(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not name.startswith(_NO_HOSTS))
 
 
 def _scala_rdd(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> Any:
@@ -67,7 +86,7 @@ def _scala_rdd(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...
     pairs = []
     for data, hosts in rows:
         if hosts not in seen:
-            seen[hosts] = sequence([host for host in hosts if not host.startswith(_NO_HOSTS)])
+            seen[hosts] = sequence(hosts)
         pairs.append(jvm.scala.Tuple2(data, seen[hosts]))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     java: Any = context._jsc.sc()

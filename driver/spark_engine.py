@@ -73,20 +73,20 @@ def dataframe_schema(headers: bool) -> StructType:
 _ENGINES = itertools.count(1)
 
 
-class SparkEngine:
-    """Makes a Spark session as ``[spark]`` in ``settings`` says, or takes ``session``, which it then never stops.
-
-    ``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go.
-    """
+class SparkJobs:
+    """Runs jobs in ``session``, which it then never stops, or in one that it makes by ``options``. What a job is given is for a
+    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere."""
 
     def __init__(
         self,
-        settings: Settings,
-        agent_urls: Callable[[], Mapping[str, str]],
         session: SparkSession | None = None,
+        options: Mapping[str, str] | None = None,
+        concurrent_jobs: int = 1,
+        ship_code: bool = True,
     ) -> None:
-        self._settings = settings
-        self._agent_urls = agent_urls
+        self._ship_code = ship_code
+        self._options = options or {}
+        self._concurrent_jobs = concurrent_jobs
         self._given = session
         self._session = session
         self._lock = threading.Lock()
@@ -95,6 +95,9 @@ class SparkEngine:
         self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
         self._checked: set[str] = set()  # hosts whose executors were looked at
+
+    def _batch(self, work: BatchWork, counts: Any) -> Batch:
+        raise NotImplementedError
 
     @property
     def parallelism(self) -> int:
@@ -118,14 +121,14 @@ class SparkEngine:
         if self._session is None:
             self._session = self._make_session()
         pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
-        if self._settings.driver.concurrent_jobs > 1 and not pinned:
+        if self._concurrent_jobs > 1 and not pinned:
             raise UsageError(
                 "driver.concurrent_jobs > 1 needs PySpark's pinned threads, by which it tells the tasks of one batch from "
                 "another's: leave PYSPARK_PIN_THREAD out of the environment, or set it to true"
             )
         context = self._session.sparkContext
         self._checked = set()
-        if self._far and self._settings.spark.ship == "auto":
+        if self._far and self._ship_code:
             ship(context)
         self._check_executors(context)
 
@@ -147,7 +150,7 @@ class SparkEngine:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        for key, value in {**DEFAULTS, **self._settings.spark.options}.items():
+        for key, value in {**DEFAULTS, **self._options}.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
@@ -165,9 +168,8 @@ class SparkEngine:
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
-        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         counts = context.accumulator(TierCounts(), _Counts())
-        batch = Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
+        batch = self._batch(work, counts)
         with self._lock:
             self._attempts += 1
             group = f"forebay-batch-{work.batch_id}-{self._number}-{self._attempts}"
@@ -240,6 +242,28 @@ class SparkEngine:
             _cancel(context, group)
             stopping.wait(_LOOK_SECONDS)
             waited += _LOOK_SECONDS
+
+
+class SparkEngine(SparkJobs):
+    """Makes a Spark session as ``[spark]`` in ``settings`` says, or takes ``session``, which it then never stops.
+
+    ``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        agent_urls: Callable[[], Mapping[str, str]],
+        session: SparkSession | None = None,
+    ) -> None:
+        spark = settings.spark
+        super().__init__(session, spark.options, settings.driver.concurrent_jobs, spark.ship == "auto")
+        self._settings = settings
+        self._agent_urls = agent_urls
+
+    def _batch(self, work: BatchWork, counts: Any) -> Batch:
+        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
+        return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
 
 
 def _cancel(context: SparkContext, group: str) -> None:

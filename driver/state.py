@@ -15,6 +15,7 @@ from driver import events as ev
 from driver.block_index import BlockIndex
 from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
+from forebay.kafka.spans import Span
 from forebay.values import RESERVED_PREFIX, Block, Gap, TopicPartition, lineage_of, numbered
 from wal.layout import parse_block
 
@@ -161,6 +162,7 @@ class Batch(msgspec.Struct):
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     outputs: tuple[str, ...] = ()  # of several, those that returned while others had yet to
+    spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
 
     @property
     def block_ids(self) -> list[str]:
@@ -280,6 +282,8 @@ class State(msgspec.Struct, dict=True):
     unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers
     rebuilds: list[Rebuild] = []
     learned: LearnedRate | None = None
+    next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
+    topic_ids: dict[str, str] = {}  # of a direct stream
 
     def __post_init__(self) -> None:
         try:
@@ -585,6 +589,38 @@ def _batch_allocated(state: State, event: ev.BatchAllocated) -> None:
     )
 
 
+def _spans_begun(state: State, event: ev.SpansBegun) -> None:
+    known = event.offsets.keys() & state.next_offsets.keys()
+    if known:
+        raise BrokenInvariant(f"partition {min(known)} of a direct stream begins twice (INV-2)")
+    state.created = True
+    state.next_offsets.update(event.offsets)
+    state.topic_ids.update(event.topic_ids)
+
+
+def _spans_ended(state: State, event: ev.SpansEnded) -> None:
+    for partition in event.partitions:
+        del state.next_offsets[partition]
+    left = {partition.rpartition("/")[0] for partition in state.next_offsets}
+    state.topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic in left}
+
+
+def _spans_allocated(state: State, event: ev.SpansAllocated) -> None:
+    if event.batch_id != state.next_batch_id():
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
+    for span in event.spans:
+        if state.next_offsets.get(str(span.tp)) != span.from_offset:
+            raise BrokenInvariant(
+                f"batch {event.batch_id}: {span} does not begin where the one before it ended (INV-2)"
+            )
+        state.next_offsets[str(span.tp)] = span.until_offset
+    state.batch_count += 1
+    state.index.records[event.batch_id] = sum(span.size for span in event.spans)
+    state.batches[event.batch_id] = Batch(
+        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=(), spans=event.spans
+    )
+
+
 def _output_completed(state: State, event: ev.OutputCompleted) -> None:
     if event.replay:
         again = state.replaying[event.batch_id]
@@ -621,6 +657,10 @@ def _advance_completed_prefix(state: State) -> None:
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
+        if following.spans:  # nothing but the offsets outlives it: there are no bytes to keep, and none to clean up
+            del state.batches[following.batch_id]
+            state.archived_number = following.number
+            continue
         _spare_copies(state, state.completed_number - state.window_batches)
         reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
             (r.topic, r.partition, r.life): r.until_offset
@@ -863,4 +903,7 @@ _APPLY = {
     ev.BatchesArchived: _batches_archived,
     ev.SnapshotCopied: _snapshot_copied,
     ev.CursorMoved: _cursor_moved,
+    ev.SpansBegun: _spans_begun,
+    ev.SpansEnded: _spans_ended,
+    ev.SpansAllocated: _spans_allocated,
 }

@@ -14,6 +14,7 @@ from operator import attrgetter
 from driver.batch import BatchWork
 from driver.events import ReplayedBatch
 from driver.state import Batch, State
+from forebay.kafka.spans import Span
 from forebay.values import Block
 from wal.reading import BlockReference, life_key
 
@@ -30,6 +31,7 @@ class _Looked:
     tasks: tuple[tuple[Block, ...], ...]
     lost: tuple[str, ...]
     outputs: tuple[str, ...]
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Taken:
                 tuple(tuple(map(blocks.__getitem__, task)) for task in batch.tasks),
                 tuple(batch.lost),
                 tuple(batch.outputs),
+                batch.spans if isinstance(batch, Batch) else (),
             )
             for batch in batches
         )
@@ -93,6 +96,7 @@ class Taken:
                 concurrent_jobs=concurrent_jobs,
                 outputs=frozenset(batch.outputs),
                 window_batches=window_batches,
+                spans=batch.spans,
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from driver.second_hosts import Host, loads, second_host
 from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply, is_fenced
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
+from forebay.kafka.spans import Span
 from forebay.values import Block, Gap, OffsetRange, TopicPartition, check_name, is_reserved, lineage_of
 from wal.layout import BlockPlace, parse_block
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
@@ -58,6 +59,33 @@ class Allocate:
     time_ms: int
     tasks: int
     empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSpans:
+    """Partitions of a direct stream begin, as in ``events.SpansBegun``."""
+
+    offsets: Mapping[str, int]
+    topic_ids: Mapping[str, str]
+    time_ms: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSpans:
+    """Partitions of a direct stream are gone."""
+
+    partitions: tuple[str, ...]
+    time_ms: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateSpans:
+    """A direct stream's next batch. The answer: its id; None while ``max_queued_batches`` lie beyond the completed prefix."""
+
+    spans: tuple[Span, ...]
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +268,9 @@ Request = (
     | AdoptionHindered
     | FoundPartitions
     | Allocate
+    | BeginSpans
+    | EndSpans
+    | AllocateSpans
     | Complete
     | CompleteOutput
     | KeepWindow
@@ -366,6 +397,9 @@ class Tracker:
             AdoptionHindered: self._adoption_hindered,
             FoundPartitions: self._found_partitions,
             Allocate: self._allocate,
+            BeginSpans: self._begin_spans,
+            EndSpans: self._end_spans,
+            AllocateSpans: self._allocate_spans,
             Complete: self._complete,
             CompleteOutput: self._complete_output,
             KeepWindow: self._keep_window,
@@ -1025,6 +1059,21 @@ class Tracker:
             first = first or allocated.batch_id
             decided += self._applied(allocated)
         return Decision(first, decided)
+
+    def _begin_spans(self, request: BeginSpans, now: float, now_ms: int) -> Decision:
+        begun = ev.SpansBegun(dict(request.offsets), dict(request.topic_ids), request.time_ms, request.cause)
+        return Decision(None, self._applied(begun))
+
+    def _end_spans(self, request: EndSpans, now: float, now_ms: int) -> Decision:
+        return Decision(None, self._applied(ev.SpansEnded(request.partitions, request.time_ms, request.cause)))
+
+    def _allocate_spans(self, request: AllocateSpans, now: float, now_ms: int) -> Decision:
+        state = self.state
+        if state.batch_count - state.completed_number >= self._max_queued_batches:
+            return Decision()
+        batch_id = state.next_batch_id()
+        allocated = ev.SpansAllocated(batch_id, state.batch_count + 1, request.time_ms, request.spans)
+        return Decision(batch_id, self._applied(allocated))
 
     def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
         if request.replay:

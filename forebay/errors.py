@@ -21,6 +21,7 @@
     │   ├── ShortReadError         … its log ends before the range does
     │   ├── OvershotError          … the next record after one inside lies at the range's end or beyond it
     │   └── HoleError              … offsets inside hold no record: compacted, or of a transaction
+    ├── RecordError                a record of a batch RDD or direct stream could not be deserialised: names its offset
     ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
     ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
@@ -143,6 +144,10 @@ class OvershotError(RangeNotHeldError):
 
 
 class HoleError(RangeNotHeldError):
+    pass
+
+
+class RecordError(ForebayError):
     pass
 
 

@@ -119,6 +119,17 @@ class KafkaAdmin:
         """The brokers' own addresses, as ``host:port,host:port``."""
         return ",".join(f"{broker.host}:{broker.port}" for broker in self._metadata().brokers.values())
 
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The hosts of the partitions' leaders, as brokers name themselves; without those that have none now."""
+        metadata = self._metadata()
+        found: dict[TopicPartition, str] = {}
+        for tp in partitions:
+            shown = metadata.topics.get(tp.topic)
+            partition = shown.partitions.get(tp.partition) if shown is not None else None
+            if partition is not None and partition.leader in metadata.brokers:
+                found[tp] = metadata.brokers[partition.leader].host
+        return found
+
     def topics(self) -> dict[str, int]:
         """Every topic but Kafka's internal ones → number of partitions."""
         return {

@@ -76,10 +76,10 @@ def find_offsets(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of where to begin, the stronger first: ``checkpoint``: next offsets of an earlier run; ``given`` by the
-    user; ``committed`` by ``group``."""
+    """What is known of where to begin, the stronger first: ``checkpoint``: next offsets of an earlier run (None: there was
+    none); ``given`` by the user; ``committed`` by ``group``."""
 
-    checkpoint: Mapping[TopicPartition, int]
+    checkpoint: Mapping[TopicPartition, int] | None
     given: Mapping[TopicPartition, Starting]
     committed: Mapping[TopicPartition, int]
     group: str = ""
@@ -90,14 +90,14 @@ def begin(
 ) -> dict[TopicPartition, Position]:
     """Where each partition begins: by the checkpoint, else as given, else as committed, else by ``reset``.
 
-    A partition that the checkpoint does not know, though it knows others, is new and begins at its beginning. ``reset``:
+    A partition that the checkpoint does not know is new and begins at its beginning. ``reset``:
     "earliest", "latest", or "error", which refuses a partition of which nothing is known. Raises as :func:`find_offsets`.
     """
     asked: dict[TopicPartition, tuple[Starting, str]] = {}
     for tp in sorted(partitions):
-        if tp in known.checkpoint:
+        if known.checkpoint is not None and tp in known.checkpoint:
             asked[tp] = known.checkpoint[tp], "of the checkpoint"
-        elif known.checkpoint:
+        elif known.checkpoint is not None:
             asked[tp] = "earliest", "its beginning, since it is new"
         elif tp in known.given:
             asked[tp] = known.given[tp], "given"

@@ -38,7 +38,7 @@ def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
         [reference("e", "gone")],
     ]
     partitions = TaskPartitions(spark, tasks, {"h1", "h2", "h3", "executor_1"})
-    scala = partitions._scala
+    scala = partitions._rows._scala
     hosts = [[*_items(scala.preferredLocations(partition))] for partition in scala.partitions()]
     assert hosts == [["h1"], [], ["h2"], []]
     found = [TaskBlocks.decode(data) for data in partitions.rdd().collect()]

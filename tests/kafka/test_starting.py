@@ -60,7 +60,7 @@ def test_the_checkpoint_goes_before_what_is_given_that_before_what_is_committed_
     admin: KafkaAdmin, tps: list[TopicPartition]
 ) -> None:
     one, two, three, four = tps
-    known = Known({}, {one: 4, two: -1}, {one: 9, three: 6}, "g")
+    known = Known(None, {one: 4, two: -1}, {one: 9, three: 6}, "g")
     assert begin(admin, tps, known, "earliest") == {
         one: Position(4, "given"),
         two: Position(5, "given"),
@@ -69,7 +69,7 @@ def test_the_checkpoint_goes_before_what_is_given_that_before_what_is_committed_
     }
     with pytest.raises(UsageError, match=f"nothing says where {four} begins"):
         begin(admin, tps, known, "error")
-    assert begin(admin, [one], Known({}, {}, {}), "latest") == {one: Position(10, "latest, by the reset policy")}
+    assert begin(admin, [one], Known(None, {}, {}), "latest") == {one: Position(10, "latest, by the reset policy")}
 
 
 def test_a_partition_that_the_checkpoint_does_not_know_is_new_and_begins_at_its_beginning(
@@ -96,4 +96,4 @@ def test_what_a_group_committed_is_asked_without_joining_it(
     while admin.publish("not-joined", {tps[0]: Commit(8)}):
         waited.wait(0.1)  # the broker makes the topic of groups when one is asked for first
     found = {tp: committed.offset for tp, committed in admin.committed("not-joined", tps).items()}
-    assert begin(admin, tps[:1], Known({}, {}, found, "not-joined"), "error")[tps[0]].offset == 8
+    assert begin(admin, tps[:1], Known(None, {}, found, "not-joined"), "error")[tps[0]].offset == 8

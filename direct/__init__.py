@@ -1,0 +1,34 @@
+"""Kafka without receivers and without a WAL: RDDs over exact offsets, and streams of them (docs/DIRECT.md)."""
+
+from direct.batch import DirectBatch
+from direct.locations import PreferBrokers, PreferConsistent, PreferFixed
+from direct.rdd import KafkaRDD, create_rdd
+from direct.strategies import Assign, Subscribe, SubscribePattern
+from direct.stream import DirectStream, StreamSettings, create_direct_stream
+from driver.spark_tasks import KafkaRecord
+from forebay.kafka.planning import PartitionRates
+from forebay.kafka.range_reader import Reading
+from forebay.kafka.spans import Span as OffsetRange
+from forebay.kafka.starting import Timestamp
+from forebay.values import TopicPartition
+
+__all__ = [
+    "Assign",
+    "DirectBatch",
+    "DirectStream",
+    "KafkaRDD",
+    "KafkaRecord",
+    "OffsetRange",
+    "PartitionRates",
+    "PreferBrokers",
+    "PreferConsistent",
+    "PreferFixed",
+    "Reading",
+    "StreamSettings",
+    "Subscribe",
+    "SubscribePattern",
+    "Timestamp",
+    "TopicPartition",
+    "create_direct_stream",
+    "create_rdd",
+]

@@ -1,0 +1,44 @@
+"""What makes values of the bytes in records."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from forebay.errors import UsageError
+from forebay.named import find
+
+#: a name of :data:`BY_NAME`, ``module:function``, or a function of bytes; None leaves them as they are
+Deserializer: TypeAlias = str | Callable[[bytes], Any] | None
+
+
+def _number(layout: str) -> Callable[[bytes], Any]:
+    unpack = struct.Struct(layout).unpack
+    return lambda data: unpack(data)[0]
+
+
+#: numbers are big-endian, as Java's own serialisers write them
+BY_NAME: dict[str, Callable[[bytes], Any] | None] = {
+    "bytes": None,
+    "string": lambda data: data.decode(),
+    "json": json.loads,
+    "short": _number(">h"),
+    "integer": _number(">i"),
+    "long": _number(">q"),
+    "float": _number(">f"),
+    "double": _number(">d"),
+}
+
+
+def deserializer(what: str, given: Deserializer) -> Callable[[bytes], Any] | None:
+    """The function; None for bytes as they are. ``what``: the parameter's name. Raises UsageError for an unknown name."""
+    if given is None or callable(given):
+        return given
+    if isinstance(given, str) and given in BY_NAME:
+        return BY_NAME[given]
+    if isinstance(given, str) and ":" in given:
+        found: Callable[[bytes], Any] = find(what, given, "function")
+        return found
+    raise UsageError(f"{what}: {given!r}: allowed are {', '.join(BY_NAME)}, `module:function`, or a function")

@@ -1,0 +1,176 @@
+"""RDDs over exact offsets of Kafka."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark import RDD, SparkContext
+from pyspark.core.rdd import PipelinedRDD
+
+from direct.deserializers import Deserializer, deserializer
+from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
+from direct.tasks import TaskReading, encode, read_batches, read_records
+from driver.spark_blocks import PlacedRows
+from driver.spark_tasks import KafkaRecord
+from forebay.errors import UsageError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.java_options import translate
+from forebay.kafka.options import check_options
+from forebay.kafka.planning import sizes, split_ranges
+from forebay.kafka.range_reader import Reading
+from forebay.kafka.safe_options import SafeOptions, safe_options
+from forebay.kafka.spans import Span
+
+log = logging.getLogger(__name__)
+
+
+def create_rdd(
+    sc: Any,
+    kafka_params: Mapping[str, object],
+    offset_ranges: Sequence[Span],
+    location_strategy: LocationStrategy = PreferConsistent(),  # noqa: B008 - a value
+    *,
+    key_deserializer: Deserializer = None,
+    value_deserializer: Deserializer = None,
+    headers: bool = False,
+    allow_holes: bool = False,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+    timeout_seconds: float = 20.0,
+    range_seconds_max: float | None = None,
+    keep_consumers: bool = True,
+    consumers_max: int = 4,
+    consumer_idle_seconds: float = 300.0,
+) -> KafkaRDD:
+    """The records of ``offset_ranges`` (``direct.OffsetRange``) as an RDD of :class:`KafkaRecord`, read when it is used.
+
+    ``sc``: a SparkContext or SparkSession. ``kafka_params``: as for Kafka's Java client or librdkafka (docs/KAFKA_OPTIONS.md).
+    Only committed records count, unless ``isolation.level`` is ``read_uncommitted``. There is one Spark partition for each
+    range that is not empty, or more by ``min_partitions`` and ``max_records_per_partition``: large ranges are cut.
+
+    ``key_deserializer``, ``value_deserializer``: a name of ``direct.deserializers.BY_NAME``, ``module:function`` or a function
+    of bytes; null stays None. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional topics.
+    ``timeout_seconds``: how long a broker may give nothing. ``range_seconds_max``: how long one range may take. Each Python
+    worker keeps up to ``consumers_max`` idle consumers, each with 8 MB at most, for ``consumer_idle_seconds``, unless
+    ``keep_consumers`` is False.
+
+    Raises UsageError and SettingsError; for strategies that ask brokers, UnreachableError. In a task a range that Kafka can't
+    give is an error of its own (``forebay.errors``) with both ends.
+    """
+    context: SparkContext = getattr(sc, "sparkContext", sc)
+    safe = checked_options(kafka_params)
+    for sentence in safe.told:
+        log.info("%s", sentence)
+    for what, given in (("key_deserializer", key_deserializer), ("value_deserializer", value_deserializer)):
+        deserializer(what, given)
+    access = KafkaAccess(safe.options, safe.task_group, timeout_seconds)
+    reading = Reading(
+        headers=headers,
+        allow_holes=allow_holes,
+        range_seconds_max=range_seconds_max,
+        keep=keep_consumers,
+        kept_max=consumers_max,
+        idle_seconds_max=consumer_idle_seconds,
+    )
+    how = TaskReading(access, reading, key_deserializer, value_deserializer)
+    parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
+    return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
+
+
+def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
+    """Raises SettingsError for a parameter that can't be."""
+    translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
+    safe = safe_options(translated.options)
+    check_options(safe.options)
+    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.told, *safe.told))
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise UsageError(f"kafka.{name!r}: a {type(value).__name__}: allowed are texts, numbers, and True and False")
+
+
+def locate(
+    context: SparkContext, access: KafkaAccess, parts: Sequence[Span], strategy: LocationStrategy
+) -> list[tuple[str, ...]]:
+    leaders = {}
+    if isinstance(strategy, PreferBrokers):
+        with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds) as admin:
+            leaders = admin.leaders({part.tp for part in parts})
+    return places(strategy, parts, executors(context), leaders)
+
+
+def executors(context: SparkContext) -> list[Executor]:
+    """All but the driver; none where the driver itself runs the tasks."""
+    java: Any = context._jsc.sc()
+    found = java.statusStore().executorList(True)
+    listed = [found.apply(place) for place in range(found.size())]
+    return [(one.hostPort().rpartition(":")[0], one.id()) for one in listed if one.id() != "driver"]
+
+
+class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
+    """An RDD of :class:`KafkaRecord`, made by :func:`create_rdd`.
+
+    ``offset_ranges``: as they were asked for. What the number of records alone decides is answered from the offsets, without
+    reading: ``count``, ``isEmpty`` and which partitions ``take`` reads. That is right only where each offset holds a record, so
+    with ``allow_holes`` Kafka is read.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        how: TaskReading,
+        offset_ranges: tuple[Span, ...],
+        parts: Sequence[Span],
+        locations: Sequence[tuple[str, ...]],
+    ) -> None:
+        self.offset_ranges = offset_ranges
+        self._how = how
+        self._parts = tuple(parts)
+        self._locations = tuple(locations)
+        super().__init__(self._rows(context), partial(read_records, how))
+
+    def _rows(self, context: SparkContext) -> RDD[bytes]:
+        rows = [(encode(part), place) for part, place in zip(self._parts, self._locations, strict=True)]
+        return PlacedRows(context, rows).rdd()
+
+    def arrow(self) -> RDD[Any]:
+        """The same records as an RDD of ``pyarrow.RecordBatch`` with the columns of Spark's Kafka source, many times faster;
+        keys and values are bytes. The same partitions, a record batch for each few thousand records."""
+        return self._rows(self.ctx).mapPartitionsWithIndex(partial(read_batches, self._how))
+
+    def count(self) -> int:
+        if self._known:
+            return sizes(self._parts)
+        return int(super().count())
+
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
+        if self._known or not self._parts:
+            return not self._parts
+        return bool(super().isEmpty())
+
+    def take(self, num: int) -> list[KafkaRecord]:
+        if not self._known:
+            return list(super().take(num))
+        left, parts, locations = num, [], []
+        for part, place in zip(self._parts, self._locations, strict=True):
+            if left <= 0:
+                break
+            until = min(part.until_offset, part.from_offset + left)
+            cut = Span(part.topic, part.partition, part.from_offset, until, part.topic_id)
+            parts.append(cut)
+            locations.append(place)
+            left -= cut.size
+        return list(KafkaRDD(self.ctx, self._how, self.offset_ranges, parts, locations).collect()) if parts else []
+
+    @property
+    def _known(self) -> bool:
+        """Whether offsets tell how many records there are."""
+        return not self._how.reading.allow_holes

@@ -1,0 +1,64 @@
+"""What runs inside Spark tasks: reading ranges from Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+
+from direct.deserializers import Deserializer, deserializer
+from driver.spark_tasks import KafkaRecord, records
+from forebay.errors import RecordError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.spans import Span
+
+_decoder = msgspec.msgpack.Decoder(Span)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReading:
+    """How tasks read. Goes to them pickled, passwords included, and shows none."""
+
+    access: KafkaAccess
+    reading: Reading
+    key: Deserializer = None
+    value: Deserializer = None
+
+
+def encode(range_: Span) -> bytes:
+    return msgspec.msgpack.encode(range_)
+
+
+def read_batches(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """``rows``: encoded ranges. A task that is tried again takes no consumer that somebody used before."""
+    context = TaskContext.get()
+    fresh = context is not None and context.attemptNumber() > 0
+    for row in rows:
+        yield from read_range(how.access, _decoder.decode(row), how.reading, fresh=fresh)
+
+
+def read_records(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterator[KafkaRecord]:
+    """Raises RecordError for a record whose key or value can't be deserialised."""
+    found = records(read_batches(how, split, rows))
+    for name, given in (("key", how.key), ("value", how.value)):
+        function = deserializer(f"{name}_deserializer", given)
+        if function is not None:
+            found = map(partial(_deserialized, name, function), found)
+    return found
+
+
+def _deserialized(name: str, function: Callable[[bytes], Any], record: KafkaRecord) -> KafkaRecord:
+    data = getattr(record, name)
+    if data is None:
+        return record
+    try:
+        return record._replace(**{name: function(data)})
+    except Exception as error:
+        where = f"{record.topic}/{record.partition} offset {record.offset}"
+        raise RecordError(f"{where}: its {name} can't be deserialised: {type(error).__name__}: {error}") from error

@@ -1,0 +1,188 @@
+"""RDDs over exact offsets, with a real Spark and a real Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from direct import KafkaRecord, OffsetRange, PreferBrokers, PreferConsistent, PreferFixed, create_rdd
+from direct.deserializers import BY_NAME, deserializer
+from direct.locations import places
+from forebay.errors import SettingsError, UsageError
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import TopicPartition
+from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+COUNTS = {0: 300, 1: 40, 2: 0}
+
+
+@pytest.fixture(scope="module")
+def topic(kafka_broker: KafkaBroker) -> str:
+    """Three partitions with 300, 40 and no records."""
+    name = "rdd-of-three"
+    kafka_broker.create_topic(name, 3)
+    for partition, count in COUNTS.items():
+        produce(kafka_broker.options, TopicPartition(name, partition), count)
+    return name
+
+
+@pytest.fixture
+def params(kafka_broker: KafkaBroker) -> dict[str, object]:
+    return {**kafka_broker.options, "group.id": "g", "enable.auto.commit": True, "fetch.max.wait.ms": 100}
+
+
+def whole(topic: str) -> list[OffsetRange]:
+    return [OffsetRange(topic, partition, 0, count) for partition, count in COUNTS.items()]
+
+
+def test_each_record_of_the_ranges_comes_once_in_order_and_the_ranges_with_them(
+    spark: Any, topic: str, params: dict[str, object]
+) -> None:
+    ranges = [OffsetRange(topic, 0, 100, 250), OffsetRange(topic, 1, 0, 40), OffsetRange(topic, 2, 0, 0)]
+    rdd = create_rdd(spark, params, ranges, value_deserializer="string")
+    assert list(rdd.offset_ranges) == ranges
+    assert rdd.getNumPartitions() == 2, "one of them is empty"
+    found = rdd.collect()
+    assert [(record.partition, record.offset) for record in found] == [
+        *((0, offset) for offset in range(100, 250)),
+        *((1, offset) for offset in range(40)),
+    ]
+    assert found[0] == KafkaRecord(b"k100", "value 100", topic, 0, 100, 1_700_000_000_100, 0)  # type: ignore[arg-type]
+    assert rdd.map(lambda record: record.offset).sum() == sum(range(100, 250)) + sum(range(40))
+
+
+def test_more_partitions_are_made_by_cutting_large_ranges(spark: Any, topic: str, params: dict[str, object]) -> None:
+    rdd = create_rdd(spark, params, whole(topic), min_partitions=5, headers=True)
+    parts = rdd.glom().collect()
+    assert [len(part) for part in parts] == [75, 75, 75, 75, 40]
+    assert parts[1][0].headers == [("n", b"75")]
+    batches = rdd.arrow().collect()
+    assert sum(batch.num_rows for batch in batches) == 340
+    assert batches[0].schema.names[-1] == "headers"
+
+
+def test_what_the_number_of_records_decides_is_answered_without_asking_kafka(spark: Any, topic: str) -> None:
+    nobody: dict[str, object] = {"bootstrap.servers": "127.0.0.1:1"}
+    rdd = create_rdd(spark, nobody, whole(topic))
+    assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
+    for holes in (False, True):
+        empty = create_rdd(spark, nobody, whole(topic)[2:], allow_holes=holes)
+        assert (empty.isEmpty(), empty.take(3), empty.collect()) == (True, [], [])
+    assert empty.count() == 0
+
+
+def test_take_reads_no_more_than_it_gives(spark: Any, topic: str, params: dict[str, object]) -> None:
+    """The second range is out of Kafka's reach, so reading any of it would fail."""
+    rdd = create_rdd(spark, params, [OffsetRange(topic, 0, 290, 300), OffsetRange(topic, 1, 1000, 2000)])
+    assert [record.offset for record in rdd.take(4)] == [290, 291, 292, 293]
+    assert rdd.first().offset == 290
+    with pytest.raises(Exception, match=r"OutOfRangeError: .*/1\[1000, 1001\).* it holds offsets 0 to 40"):
+        rdd.take(11)
+
+
+def test_where_offsets_may_hold_nothing_records_are_counted_and_not_offsets(
+    spark: Any, kafka_broker: KafkaBroker, params: dict[str, object], topic_name: Callable[[], str]
+) -> None:
+    tp = TopicPartition(topic_name(), 0)
+    kafka_broker.create_topic(tp.topic, 1)
+    producer = Producer({**kafka_broker.options, "transactional.id": tp.topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    for outcome in ("abort", "commit"):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(tp.topic, outcome.encode(), partition=0)
+        producer.flush(PATIENCE_SECONDS)
+        getattr(producer, f"{outcome}_transaction")(PATIENCE_SECONDS)
+    log = [OffsetRange(tp.topic, 0, 0, 8)]
+    rdd = create_rdd(spark, params, log, allow_holes=True)
+    assert (rdd.count(), rdd.isEmpty()) == (3, False)
+    assert [record.offset for record in rdd.take(8)] == [4, 5, 6]
+    assert create_rdd(spark, params, [OffsetRange(tp.topic, 0, 0, 4)], allow_holes=True).isEmpty()
+    with pytest.raises(Exception, match=r"HoleError: .*/0\[0, 8\): from offset 0 on the next record is 4"):
+        create_rdd(spark, params, log).collect()
+
+
+def test_a_record_that_cant_be_deserialised_is_named(spark: Any, topic: str, params: dict[str, object]) -> None:
+    rdd = create_rdd(spark, params, [OffsetRange(topic, 1, 7, 9)], value_deserializer="json")
+    with pytest.raises(Exception, match=rf"{topic}/1 offset 7: its value can't be deserialised: JSONDecodeError"):
+        rdd.collect()
+
+
+def test_no_password_is_in_what_spark_shows(spark: Any, topic: str, params: dict[str, object]) -> None:
+    """Of a failed task, of the RDD and of its lineage."""
+    secret = {**params, "sasl.password": "s3cret", "sasl.username": "u"}
+    rdd = create_rdd(spark, secret, [OffsetRange(topic, 1, 1000, 2000)])
+    with pytest.raises(Exception, match="OutOfRangeError") as failed:
+        rdd.collect()
+    assert "s3cret" not in f"{failed.value} {rdd} {rdd.toDebugString()} {rdd._how}"
+
+
+def test_parameters_that_cant_be_are_refused_before_anything_runs(spark: Any, topic: str) -> None:
+    for params, words in (
+        ({}, "bootstrap.servers"),
+        ({"bootstrap.servers": "b:1", "ssl.protocol": "TLS"}, "'ssl.protocol': refused"),
+        ({"bootstrap.servers": "b:1", "no.such.thing": "1"}, "no.such.thing"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            create_rdd(spark, params, whole(topic))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"'group\.id': a list: allowed are texts"):
+        create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
+    with pytest.raises(UsageError, match="value_deserializer: 'avro': allowed are bytes"):
+        create_rdd(spark, {"bootstrap.servers": "b:1"}, whole(topic), value_deserializer="avro")
+
+
+@pytest.mark.parametrize("strategy", [PreferConsistent(), PreferBrokers(), PreferFixed({})])
+def test_locations_do_not_change_what_is_read(spark: Any, topic: str, params: dict[str, object], strategy: Any) -> None:
+    rdd = create_rdd(spark, params, [OffsetRange(topic, 1, 0, 4)], strategy)
+    assert [record.offset for record in rdd.collect()] == [0, 1, 2, 3]
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+RANGES = [OffsetRange("t", 0, 0, 5), OffsetRange("t", 1, 0, 5), OffsetRange("t", 0, 5, 9)]
+EXECUTORS = [("h2", "1"), ("h1", "2"), ("h1", "0")]
+
+
+def test_a_partition_is_always_preferred_on_the_same_executor() -> None:
+    first = places(PreferConsistent(), RANGES, EXECUTORS, {})
+    assert first == places(PreferConsistent(), RANGES, EXECUTORS[::-1], {})
+    assert first[0] == first[2]
+    assert all(place[0] in {f"executor_{host}_{name}" for host, name in EXECUTORS} for place in first)
+    many = places(PreferConsistent(), [OffsetRange("t", number, 0, 1) for number in range(60)], EXECUTORS, {})
+    assert len(set(many)) == 3
+    assert places(PreferConsistent(), RANGES, [], {}) == [(), (), ()]
+
+
+def test_brokers_and_fixed_hosts_count_only_where_there_is_an_executor() -> None:
+    assert places(PreferBrokers(), RANGES, EXECUTORS, {A: "h1", B: "elsewhere"}) == [("h1",), (), ("h1",)]
+    fixed = places(PreferFixed({A: "h2"}), RANGES, EXECUTORS, {})
+    assert fixed[0] == fixed[2] == ("h2",)
+    assert fixed[1] == places(PreferConsistent(), RANGES, EXECUTORS, {})[1]
+    assert places(PreferFixed({A: "gone"}), RANGES, EXECUTORS, {})[0] == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "value"),
+    [
+        ("bytes", b"x", b"x"),
+        ("string", "é".encode(), "é"),
+        ("json", b'{"a": 1}', {"a": 1}),
+        ("short", b"\x01\x02", 258),
+        ("integer", b"\xff\xff\xff\xff", -1),
+        ("long", b"\x00" * 7 + b"\x07", 7),
+        ("float", b"\x3f\x80\x00\x00", 1.0),
+        ("double", b"\x3f\xf0" + b"\x00" * 6, 1.0),
+    ],
+)
+def test_each_named_deserialiser_reads_what_javas_serialiser_writes(name: str, data: bytes, value: object) -> None:
+    assert name in BY_NAME
+    function = deserializer("value_deserializer", name)
+    assert (function(data) if function else data) == value
+    assert deserializer("k", "json:loads") is BY_NAME["json"]

@@ -1,0 +1,307 @@
+"""Direct streams on the intake's scheduler and journal, with a real Kafka and jobs in this process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from direct.commits import Commits
+from direct.rdd import checked_options
+from direct.strategies import Assign, ConsumerStrategy, Subscribe, SubscribePattern
+from direct.stream import DirectStream, StreamSettings
+from driver.batch import Batch, BatchWork, Job
+from driver.lease import LeaseHeld
+from forebay.errors import FencedError, JobError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.planning import PartitionRates
+from forebay.kafka.spans import Span
+from forebay.values import TopicPartition
+from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS, Commit
+from wal.reading import TierCounts
+
+pytestmark = pytest.mark.kafka
+
+
+class InProcess:
+    """An engine that gives the job what it was given."""
+
+    parallelism = 1
+    application = ("", "")
+
+    def start(self) -> None: ...
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        job(work)  # type: ignore[arg-type]
+        return TierCounts()
+
+    def cancel(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Runs:
+    """Streams over one checkpoint, one after the other, and the batches that their jobs were given."""
+
+    def __init__(self, options: Mapping[str, str], checkpoint: Path) -> None:
+        self.options = options
+        self.checkpoint = checkpoint
+        self.works: list[BatchWork] = []
+        self.came = threading.Condition()
+        self.streams: list[DirectStream] = []
+        self.commits = Commits("")
+
+    def job(self, work: Batch) -> None:
+        with self.came:
+            self.works.append(work)  # type: ignore[arg-type]
+            self.came.notify_all()
+
+    def start(
+        self,
+        strategy: ConsumerStrategy,
+        job: Callable[[Batch], None] | None = None,
+        params: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> DirectStream:
+        safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
+        own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
+        self.commits = Commits(safe.group)
+        stream = DirectStream(
+            safe,
+            strategy,
+            StreamSettings("s", self.checkpoint.as_uri(), **own),
+            InProcess(),
+            self.commits,  # type: ignore[arg-type]
+        )
+        self.streams.append(stream)
+        stream.foreach_batch(job or self.job).start()
+        return stream
+
+    def stop(self, stream: DirectStream) -> None:
+        stream.stop()
+        assert stream.await_termination(PATIENCE_SECONDS)
+
+    def await_records(self, count: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: self.records >= count, PATIENCE_SECONDS), self.works
+
+    @property
+    def records(self) -> int:
+        return sum(span.size for work in self.works for span in work.spans)
+
+    def spans(self, tp: TopicPartition) -> list[tuple[int, int]]:
+        return [(s.from_offset, s.until_offset) for work in self.works for s in work.spans if s.tp == tp]
+
+    def once(self, tp: TopicPartition) -> tuple[int, int]:
+        """Where the partition's spans begin and end, which touch (INV-2)."""
+        found = self.spans(tp)
+        assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]], found
+        return found[0][0], found[-1][1]
+
+
+@pytest.fixture
+def runs(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Runs]:
+    runs = Runs(kafka_broker.options, tmp_path / "checkpoint")
+    yield runs
+    for stream in runs.streams:
+        stream.stop()
+        assert stream._ended.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def tps(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> list[TopicPartition]:
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 2)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 30)
+    produce(kafka_broker.options, TopicPartition(topic, 1), 10)
+    return [TopicPartition(topic, number) for number in range(2)]
+
+
+def test_every_offset_is_in_one_batch_over_a_restart(runs: Runs, tps: list[TopicPartition]) -> None:
+    """INV-2, INV-3: what came while the stream was down too, and neither the policy nor what is given moves it then."""
+    one, two = tps
+    stream = runs.start(Subscribe([one.topic]))
+    runs.await_records(40)
+    produce(runs.options, one, 5)
+    runs.await_records(45)
+    assert stream.offsets == {one: 35, two: 10}
+    runs.stop(stream)
+    produce(runs.options, two, 7)
+    runs.start(Subscribe([one.topic], {two: 0}), params={"auto.offset.reset": "latest"})
+    runs.await_records(52)
+    assert (runs.once(one), runs.once(two)) == ((0, 35), (0, 17))
+    assert all(span.topic_id for work in runs.works for span in work.spans)
+    ids = [work.batch_id for work in runs.works]
+    assert ids == sorted(set(ids))
+
+
+def test_a_batch_whose_job_failed_runs_again_with_the_same_ranges_and_id(runs: Runs, tps: list[TopicPartition]) -> None:
+    """INV-3, in this process and by the next one, whatever Kafka has gained meanwhile."""
+    seen: list[BatchWork] = []
+
+    def failing(work: Batch) -> None:
+        seen.append(work)  # type: ignore[arg-type]
+        produce(runs.options, tps[0], 1)
+        raise ValueError("no")
+
+    stream = runs.start(Subscribe([tps[0].topic]), failing, max_failures=2)
+    with pytest.raises(JobError, match="the job failed 2 times on batch"):
+        stream.await_termination(PATIENCE_SECONDS)
+    runs.start(Subscribe([tps[0].topic]))
+    runs.await_records(42)
+    assert [(work.batch_id, work.spans) for work in (*seen, runs.works[0])] == [(seen[0].batch_id, seen[0].spans)] * 3
+    assert runs.works[0].rerun
+    assert runs.once(tps[0]) == (0, 32)
+
+
+def test_where_partitions_begin_is_by_the_stated_order_and_told(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = tps
+    waited = threading.Event()
+    with KafkaAdmin(runs.options) as admin:
+        while admin.publish(f"g-{one.topic}", {one: Commit(28), two: Commit(9)}):
+            waited.wait(0.1)
+    with caplog.at_level(logging.INFO, "direct.stream"):
+        runs.start(Assign(tps, {one: 25}), params={"group.id": f"g-{one.topic}"})
+    runs.await_records(6)
+    assert (runs.once(one), runs.once(two)) == ((25, 30), (9, 10))
+    assert f"{one} begins at offset 25: given" in caplog.text
+    assert f"{two} begins at offset 9: committed by group g-{one.topic}" in caplog.text
+
+
+def test_topics_that_come_to_match_begin_at_their_beginning(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
+) -> None:
+    """Whatever the policy: they were made while the stream followed the pattern, also if nothing matched before."""
+    later = TopicPartition(f"{tps[0].topic}.later", 0)
+    runs.start(SubscribePattern(rf"{tps[0].topic}\..*"), params={"auto.offset.reset": "latest"})
+    kafka_broker.create_topic(later.topic, 1)
+    produce(runs.options, later, 4)
+    runs.await_records(4)
+    assert runs.once(later) == (0, 4)
+
+
+def test_rates_bound_each_batch_and_lag_is_worked_off(runs: Runs, tps: list[TopicPartition]) -> None:
+    runs.start(Subscribe([tps[0].topic]), rates=PartitionRates(100.0))
+    runs.await_records(40)
+    assert {end - begin for begin, end in runs.spans(tps[0])} == {5}
+    assert runs.once(tps[0]) == (0, 30)
+
+
+def test_backpressure_shares_the_first_rate_by_lag(runs: Runs, tps: list[TopicPartition]) -> None:
+    runs.start(Subscribe([tps[0].topic]), backpressure=True, initial_rate=160.0)
+    runs.await_records(8)
+    assert runs.works[0].spans == (
+        Span(*_at(tps[0], 0, 6), runs.works[0].spans[0].topic_id),
+        Span(*_at(tps[1], 0, 2), runs.works[0].spans[0].topic_id),
+    )
+
+
+def _at(tp: TopicPartition, begin: int, end: int) -> tuple[str, int, int, int]:
+    return tp.topic, tp.partition, begin, end
+
+
+@pytest.mark.parametrize("on_vanished", ["stop", "record"])
+def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, on_vanished: str
+) -> None:
+    other = TopicPartition(f"{tps[0].topic}-other", 0)
+    kafka_broker.create_topic(other.topic, 1)
+    stream = runs.start(Subscribe([tps[0].topic, other.topic]), on_vanished=on_vanished)
+    runs.await_records(40)
+    with KafkaAdmin(runs.options) as admin:
+        admin.delete_topic(tps[0].topic)
+    if on_vanished == "stop":
+        with pytest.raises(UnknownTopicError, match=f"are gone: {tps[0]}, {tps[1]}"):
+            stream.await_termination(PATIENCE_SECONDS)
+        return
+    produce(runs.options, other, 3)
+    runs.await_records(43)
+    waited = threading.Event()
+    while stream.offsets != {other: 3}:
+        waited.wait(0.05)
+
+
+def test_a_topic_that_was_created_again_ends_the_stream(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
+) -> None:
+    """INV-5: its offsets mean other records."""
+    stream = runs.start(Subscribe([tps[0].topic]))
+    runs.await_records(40)
+    runs.stop(stream)
+    waited = threading.Event()
+    with KafkaAdmin(runs.options) as admin:
+        admin.delete_topic(tps[0].topic)
+        while tps[0].topic in admin.topics():
+            waited.wait(0.05)
+        admin.create_topic(tps[0].topic, 2)
+    with pytest.raises(RangeNotHeldError, match="was created again"):
+        runs.start(Subscribe([tps[0].topic]))
+
+
+def test_commits_are_sent_with_the_next_batch_and_at_the_stop_the_highest_of_a_partition(
+    runs: Runs, tps: list[TopicPartition]
+) -> None:
+    group = f"c-{tps[0].topic}"
+    told: list[tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, str]]] = []
+    heard = threading.Event()
+
+    def callback(offsets: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, str]) -> None:
+        told.append((offsets, errors))
+        heard.set()
+
+    stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": group})
+    waited = threading.Event()
+    for _ in range(200):  # a broker that was not asked for a group before has no coordinator at first
+        runs.commits.add([Span(*_at(tps[0], 0, 30)), Span(*_at(tps[0], 0, 20))], callback)
+        assert heard.wait(PATIENCE_SECONDS)
+        heard.clear()
+        assert told[-1][0] == {tps[0]: 30}
+        if not told[-1][1]:
+            break
+        waited.wait(0.05)
+    runs.commits.add([Span(*_at(tps[1], 0, 7))])
+    runs.stop(stream)
+    with KafkaAdmin(runs.options) as admin:
+        found = {tp: at.offset for tp, at in admin.committed(group, tps).items()}
+    assert found == {tps[0]: 30, tps[1]: 7}
+
+
+def test_errors_of_a_commit_reach_the_callback_by_partition(tps: list[TopicPartition]) -> None:
+    told: list[Mapping[TopicPartition, str]] = []
+    commits = Commits("g")
+    commits.add([Span(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
+    with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as nobody:
+        commits.send(nobody)
+    assert "did not answer" in told[0][tps[0]]
+    with pytest.raises(UsageError, match=r"give kafka\.'group\.id'"):
+        Commits("").add([])
+
+
+def test_a_second_stream_on_a_checkpoint_waits_for_its_lease_and_ends_the_first_if_it_leads(
+    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4."""
+    first = runs.start(Subscribe([tps[0].topic]))
+    with pytest.raises(LeaseHeld):
+        runs.start(Subscribe([tps[0].topic]))
+    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    runs.start(Subscribe([tps[0].topic]))
+    with pytest.raises(FencedError, match="another driver leads stream 's'"):
+        first.await_termination(PATIENCE_SECONDS)
+
+
+def test_streams_that_cant_be_are_refused_in_a_sentence(runs: Runs) -> None:
+    for make, words in (
+        (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
+        (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
+        (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "an interval above 0"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            make()
