@@ -20,7 +20,7 @@ from driver.spark_blocks import partitions_on
 from forebay.errors import UsageError
 
 #: what tasks import, and what that imports
-_PACKAGES = ("forebay", "wal", "driver")
+_PACKAGES = ("forebay", "wal", "driver", "direct")
 #: as pyproject.toml has it
 PYARROW_MAJOR_MIN = 18
 

@@ -203,6 +203,9 @@ ELSEWHERE = {
     "OutputCompleted": "tests/integration/test_batches.py",
     "WindowChanged": "tests/integration/test_batches.py",
     "BlockMoved": "tests/recovery/test_killed.py",
+    "SpansBegun": "tests/direct/test_stream_killed.py",
+    "SpansAllocated": "tests/direct/test_stream_killed.py",
+    "SpansEnded": "tests/direct/test_stream_killed.py",
     "CursorMoved": "nothing makes one in this release",
 }
 

@@ -13,7 +13,7 @@ from direct.commits import Commits
 from direct.rdd import checked_options
 from direct.strategies import Assign, ConsumerStrategy, Subscribe, SubscribePattern
 from direct.stream import DirectStream, StreamSettings
-from driver.batch import Batch, BatchWork, Job
+from driver.batch import Batch, BatchWork
 from driver.lease import LeaseHeld
 from forebay.errors import FencedError, JobError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.kafka.admin import KafkaAdmin
@@ -22,27 +22,10 @@ from forebay.kafka.planning import PartitionRates
 from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
 from tests.support.again import produce
+from tests.support.direct_process import InProcess
 from tests.support.kafka import PATIENCE_SECONDS, Commit
-from wal.reading import TierCounts
 
 pytestmark = pytest.mark.kafka
-
-
-class InProcess:
-    """An engine that gives the job what it was given."""
-
-    parallelism = 1
-    application = ("", "")
-
-    def start(self) -> None: ...
-
-    def run(self, work: BatchWork, job: Job) -> TierCounts:
-        job(work)  # type: ignore[arg-type]
-        return TierCounts()
-
-    def cancel(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 class Runs:

@@ -1,0 +1,95 @@
+"""A direct stream whose process is killed around every step that writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import TopicPartition
+from tests.support.again import produce
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.kafka
+
+PLACES = ("before-write", "before-sync", "after-sync")
+KINDS = ("SpansBegun", "SpansAllocated")
+JOURNAL = [f"journal.{place}:{kind}" for kind in KINDS for place in PLACES]
+BATCH = ["driver.after-allocate", "driver.in-job", "driver.before-complete", "driver.after-complete"]
+OPENING = ["journal.opening", "journal.after-snapshot"]
+ENDING = [f"journal.{place}:SpansEnded" for place in PLACES]
+
+
+def test_a_stream_that_is_killed_anywhere_has_every_offset_in_one_batch(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-2, INV-3, INV-7: one process after the other is killed at the next place; a batch that comes again is the same."""
+    kept, dropped = TopicPartition(topic_name(), 0), TopicPartition(topic_name(), 0)
+    for tp in (kept, dropped):
+        kafka_broker.create_topic(tp.topic, 1)
+        produce(kafka_broker.options, tp, 20)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "hits").mkdir()
+    marks = [*OPENING, *JOURNAL, *BATCH]
+    topics = f"{kept.topic},{dropped.topic}"
+    environment = {
+        **os.environ,
+        "FOREBAY_FAILPOINTS": ",".join(f"{mark}=kill" for mark in [*marks, *ENDING]),
+        "FOREBAY_FAILPOINT_DIR": str(tmp_path / "hits"),
+    }
+    arguments = ["-m", "tests.support.direct_process", kafka_broker.address, topics, str(tmp_path)]
+
+    def hits() -> int:
+        return len(list((tmp_path / "hits").glob("*.hit")))
+
+    def spans(tp: TopicPartition) -> list[list[int]]:
+        found = [
+            json.loads(path.read_text()) for path in sorted((tmp_path / "out").glob("*.json"), key=lambda p: p.name)
+        ]
+        return [[begin, end] for batch in found for topic, _, begin, end in batch if topic == tp.topic]
+
+    def reached(tp: TopicPartition, end: int) -> bool:
+        return any(until == end for _, until in spans(tp))
+
+    waited, deadline = threading.Event(), time.monotonic() + 2 * PATIENCE_SECONDS
+    records, deleted = 20, False
+    log = (tmp_path / "log").open("ab")
+    process = None
+    try:
+        while not (deleted and hits() == len(marks) + len(ENDING) and reached(kept, records)):
+            assert time.monotonic() < deadline, (
+                sorted(os.listdir(tmp_path / "hits")),
+                (tmp_path / "log").read_text()[-2000:],
+            )
+            if process is None or process.poll() is not None:
+                assert process is None or process.returncode == -9, (tmp_path / "log").read_text()[-2000:]
+                process = subprocess.Popen([sys.executable, *arguments], env=environment, stdout=log, stderr=log)
+            if hits() == len(marks) and not deleted and reached(kept, records) and reached(dropped, 20):
+                with KafkaAdmin(kafka_broker.options) as admin:
+                    admin.delete_topic(dropped.topic)
+                deleted = True
+                produce(kafka_broker.options, kept, 3)
+                records += 3
+            elif not deleted and reached(kept, records):
+                produce(kafka_broker.options, kept, 3)
+                records += 3
+            waited.wait(0.05)
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+        log.close()
+    assert not list((tmp_path / "out").glob("other-*")), "a batch came again with other ranges"
+    for tp, end in ((kept, records), (dropped, 20)):
+        found = spans(tp)
+        assert [begin for begin, _ in found] == [0, *(until for _, until in found[:-1])]
+        assert found[-1][1] == end

@@ -1,0 +1,54 @@
+"""A direct stream in a process of its own, to be killed: writes the ranges of each batch to a file that is named by its id."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from direct.commits import Commits
+from direct.rdd import checked_options
+from direct.strategies import Subscribe
+from direct.stream import DirectStream, StreamSettings
+from driver.batch import Batch, BatchWork, Job
+from wal.reading import TierCounts
+
+
+class InProcess:
+    """An engine that gives the job what it was given."""
+
+    parallelism = 1
+    application = ("", "")
+
+    def start(self) -> None: ...
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        job(work)  # type: ignore[arg-type]
+        return TierCounts()
+
+    def cancel(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def main(address: str, topics: str, folder: Path) -> None:
+    safe = checked_options({"bootstrap.servers": address, "auto.offset.reset": "earliest"})
+    settings = StreamSettings("s", (folder / "checkpoint").as_uri(), 0.05, on_vanished="record")
+    stream = DirectStream(safe, Subscribe(topics.split(",")), settings, InProcess(), Commits(""))
+
+    def write(work: Batch) -> None:
+        spans = [[span.topic, span.partition, span.from_offset, span.until_offset] for span in work.spans]  # type: ignore[attr-defined]
+        path = folder / "out" / f"{work.batch_id}.json"  # type: ignore[attr-defined]
+        if path.exists() and json.loads(path.read_text()) != spans:
+            (folder / "out" / f"other-{path.name}").write_text(json.dumps(spans))  # INV-3 is broken
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps(spans))
+        os.replace(half, path)
+
+    stream.foreach_batch(write).start()
+    stream.await_termination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
