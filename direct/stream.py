@@ -317,7 +317,10 @@ class DirectStream:
             now = ids.get(topic, before)
             if before and now and now != before:
                 raise RangeNotHeldError(f"topic {topic} had the id {before}, and was created again with {now}")
-        gone = sorted(tp for tp in positions.keys() - there if _is_gone(admin, tp))
+        missing = positions.keys() - there
+        # metadata leave out what is merely without a leader: only a broker that does not know the topic counts
+        found = admin.topic_ids({tp.topic for tp in missing})
+        gone = sorted(tp for tp in missing if not found[tp.topic])
         if gone:
             words = f"partitions that the stream reads are gone: {', '.join(map(str, gone))}"
             if self._settings.on_vanished == "stop":
@@ -349,12 +352,3 @@ def _positions(state: State) -> dict[TopicPartition, int]:
         topic, _, partition = key.rpartition("/")
         found[TopicPartition(topic, int(partition))] = offset
     return found
-
-
-def _is_gone(admin: KafkaAdmin, tp: TopicPartition) -> bool:
-    """Metadata leave out what is merely without a leader: only the broker's own word counts."""
-    try:
-        admin.places({tp: "earliest"})
-    except UnknownTopicError:
-        return True
-    return False

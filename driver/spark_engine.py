@@ -75,7 +75,8 @@ _ENGINES = itertools.count(1)
 
 class SparkJobs:
     """Runs jobs in ``session``, which it then never stops, or in one that it makes by ``options``. What a job is given is for a
-    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere."""
+    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere.
+    ``old_tasks_seconds``: how long a retry waits for the tasks of the attempt before it."""
 
     def __init__(
         self,
@@ -83,7 +84,9 @@ class SparkJobs:
         options: Mapping[str, str] | None = None,
         concurrent_jobs: int = 1,
         ship_code: bool = True,
+        old_tasks_seconds: float = 120.0,
     ) -> None:
+        self._old_tasks_seconds = old_tasks_seconds
         self._ship_code = ship_code
         self._options = options or {}
         self._concurrent_jobs = concurrent_jobs
@@ -231,7 +234,7 @@ class SparkJobs:
             self._groups.pop(run, None)
 
     def _await_end(self, context: SparkContext, group: str, stopping: threading.Event) -> None:
-        limit = self._settings.driver.old_tasks_timeout
+        limit = self._old_tasks_seconds
         waited = 0.0
         while (running := _running_tasks(context, group)) and not stopping.is_set():
             if waited >= limit:
@@ -256,8 +259,13 @@ class SparkEngine(SparkJobs):
         agent_urls: Callable[[], Mapping[str, str]],
         session: SparkSession | None = None,
     ) -> None:
-        spark = settings.spark
-        super().__init__(session, spark.options, settings.driver.concurrent_jobs, spark.ship == "auto")
+        super().__init__(
+            session,
+            settings.spark.options,
+            settings.driver.concurrent_jobs,
+            settings.spark.ship == "auto",
+            settings.driver.old_tasks_timeout,
+        )
         self._settings = settings
         self._agent_urls = agent_urls
 

@@ -46,6 +46,9 @@ _UNREACHABLE = {
     KafkaError.NOT_COORDINATOR,
     KafkaError._WAIT_COORD,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError._NOENT,  # a partition without a leader, or a topic that a new client has not heard of
 }
 #: between two looks whether a new topic has reached the brokers
 _SETTLE_SECONDS = 0.05

@@ -109,6 +109,7 @@ class PartitionReader:
         self._tp = tp
         self._clock = clock
         self._last_error = ""
+        self._ended = False  # the client came to an end that is not the range's
         self._ahead: list[Message] = []  # polled, and beyond what was asked for
         self._admin: KafkaAdmin | None = None
         options = consumer_options(
@@ -140,6 +141,8 @@ class PartitionReader:
             before = self.position
             messages = self._poll(range_.until_offset - self.position)
             records = self._records(messages, range_, reading)
+            if self._ended and not records:
+                self._check_end(range_)
             now = self._clock.monotonic()
             if records:
                 rows += len(records)
@@ -211,11 +214,20 @@ class PartitionReader:
     def _end(self, end: int, range_: Span, reading: Reading) -> None:
         """The client came to the log's end, which may be an old one: only its leader can say that there is no more."""
         if end < range_.until_offset:
+            self._ended = True
+        else:
+            self._skip_to(range_.until_offset, end, range_, reading)
+
+    def _check_end(self, range_: Span) -> None:
+        """Asked again for as long as there is no leader; that the range does not come on has a limit all the same."""
+        try:
             held = self._ask().ends([self._tp])[self._tp]
-            if held < range_.until_offset:
-                raise ShortReadError(f"{range_}: Kafka's log ends at offset {held}{self._of_transactions()}")
+        except UnreachableError as error:
+            self._last_error = str(error)
             return
-        self._skip_to(range_.until_offset, end, range_, reading)
+        if held < range_.until_offset:
+            raise ShortReadError(f"{range_}: Kafka's log ends at offset {held}{self._of_transactions()}")
+        self._ended = False
 
     def _of_transactions(self) -> str:
         committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"

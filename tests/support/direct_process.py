@@ -1,10 +1,15 @@
-"""A direct stream in a process of its own, to be killed: writes the ranges of each batch to a file that is named by its id."""
+"""A direct stream in a process of its own, to be killed: writes the ranges of each batch to a file that is named by its id.
+
+The process that is started forks one after the other, each when the one before was killed, so that all import once.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import traceback
 from pathlib import Path
 
 from direct.commits import Commits
@@ -50,5 +55,19 @@ def main(address: str, topics: str, folder: Path) -> None:
     stream.await_termination()
 
 
+def forks(address: str, topics: str, folder: Path) -> None:
+    while True:
+        child = os.fork()
+        if not child:
+            try:
+                main(address, topics, folder)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            raise SystemExit(1)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    forks(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

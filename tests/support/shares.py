@@ -21,6 +21,7 @@ TOGETHER = {
     "tests/engines/test_spark_locality.py": "spark",
     "tests/engines/test_spark_kafka_tier.py": "spark",
     "tests/direct/test_rdd.py": "spark",
+    "tests/direct/test_stream_with_spark.py": "spark",
     "tests/streaming/test_with_spark.py": "streaming",
     "tests/wal/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
