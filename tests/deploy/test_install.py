@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -61,9 +62,17 @@ def test_it_changes_nothing_unless_told_to(tmp_path: Path, capsys: pytest.Captur
     assert "nothing was changed" in capsys.readouterr().err
 
 
-def test_folders_and_secrets_are_for_the_service_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--yes") == 0
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_folders_and_secrets_are_for_the_service_alone_whatever_the_umask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        assert run(tmp_path, "--yes") == 0
+    finally:
+        os.umask(before)
     found = tree(tmp_path)
+    assert {found[path][0] for path in UNIT_PATHS.values()} == {0o644}
     for folder in ("etc/forebay", "var/lib/forebay"):
         assert found[folder][0] == 0o700
     for file in ("etc/forebay/forebay.toml", "etc/forebay/tokens"):
