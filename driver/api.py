@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+from urllib.parse import urlsplit
 
 from litestar import get, post
 from litestar.params import JSONBody
@@ -67,6 +68,23 @@ class _Answers:
                 waiting.set_result(done.result())
             else:
                 waiting.set_exception(error)
+
+
+def check_agent_url(url: str, https: bool) -> None:
+    """Tasks send their token to ``url``, which an agent says of itself. Raises UsageError for what is no address of a service;
+    ``https``: for one that is not guarded as the driver is."""
+    try:
+        parts = urlsplit(url)
+        plain = (
+            parts.hostname is not None
+            and parts.port != 0
+            and parts._replace(scheme="", netloc="").geturl() in ("", "/")
+        )
+    except ValueError:
+        plain, parts = False, urlsplit("")
+    schemes = ("https",) if https else ("http", "https")
+    if url and not (plain and parts.scheme in schemes and parts.username is None):
+        raise UsageError(f"an agent's url is {' or '.join(schemes)}://host:port, not {url!r}")
 
 
 def tracker_application(
@@ -156,6 +174,7 @@ def tracker_application(
     )
     async def agent_heartbeat(data: JSONBody[m.AgentHeartbeatRequest]) -> m.AgentHeartbeatAnswer:
         caller.get().require("agent", data.host)
+        check_agent_url(data.url, guard.https)
         return await decided(data)  # type: ignore[no-any-return]
 
     @post(

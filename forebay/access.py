@@ -193,6 +193,11 @@ class Guard:
         """Whether there are tokens. Raises SettingsError if they can't be read."""
         return self._file.tokens is not None
 
+    @property
+    def https(self) -> bool:
+        """Whether there is a certificate to serve with."""
+        return self._security is not None and self._security.cert_file is not None
+
     def authorize(self, authorization: str | None, roles: frozenset[Role]) -> Caller:
         """As ``forebay.security.authorize``, by the tokens as they are now. Cheap: the file is looked at, not read."""
         return authorize(self._file.tokens, authorization, roles)

@@ -54,6 +54,13 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     discovery_interval: Duration = Duration(30.0)  # how often the driver looks for new partitions and topics
     options: dict[str, str] = {}  # everything else, to librdkafka unchanged
 
+    def __repr__(self) -> str:
+        """Without the options, which may hold passwords."""
+        return f"<KafkaSettings of {self.pattern or ', '.join(self.topics)}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("of", self.pattern or self.topics)]
+
 
 class WalSettings(Section, frozen=True, kw_only=True):
     #: where it is kept; "none": nowhere, and receiver.copies on hosts' disks are all there is of a block
@@ -191,6 +198,13 @@ class SparkSettings(Section, frozen=True, kw_only=True):
     ship: Literal["auto", "installed"] = "auto"
     options: dict[str, str] = {}  # everything else, to Spark unchanged
 
+    def __repr__(self) -> str:
+        """Without the options, which may hold passwords."""
+        return f"<SparkSettings: {', '.join(self.options)}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("keys", tuple(self.options))]
+
 
 class SecuritySettings(Section, frozen=True, kw_only=True):
     """Who may ask the services (``forebay.security``), and by which certificates they know each other."""
@@ -217,6 +231,13 @@ class Settings(Section, frozen=True, kw_only=True):
     storage: dict[str, dict[str, Any]] = {}
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()
+
+    def __repr__(self) -> str:
+        """Without what passes through to Kafka, Spark and stores, which may hold passwords."""
+        return f"<Settings of stream {self.stream}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("of stream", self.stream)]
 
     @property
     def own_source(self) -> bool:

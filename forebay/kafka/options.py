@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaException
@@ -27,6 +28,22 @@ _CONSUMER_ONLY = (
     "auto.offset.reset", "auto.commit.interval.ms", "enable.auto.", "enable.partition.eof", "check.crcs", "fetch.",
     "queued.m", "max.partition.fetch.bytes", "isolation.level", "coordinator.query.interval.ms", "allow.auto.create.topics",
 )  # fmt: skip
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+#: mechanism → what it needs besides
+_MECHANISMS: dict[str, tuple[str, ...]] = {
+    "GSSAPI": (),
+    "PLAIN": ("sasl.username", "sasl.password"),
+    "SCRAM-SHA-256": ("sasl.username", "sasl.password"),
+    "SCRAM-SHA-512": ("sasl.username", "sasl.password"),
+    "OAUTHBEARER": (),
+}
+_FILES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.crl.location",
+)
 _TRUE = {"true": "true", "t": "true", "1": "true", "false": "false", "f": "false", "0": "false"}
 _RESET = {"none": "error"}
 
@@ -82,7 +99,9 @@ def consumer_options(
 
 
 def client_options(options: Mapping[str, str], client_id: str = "forebay") -> dict[str, str]:
-    """``options`` without what only a consumer takes: for admin clients and producers."""
+    """``options`` without what only a consumer takes: for admin clients and producers. Raises SettingsError as
+    :func:`check_security`."""
+    check_security(options)
     made = {key: value for key, value in options.items() if not key.startswith(_CONSUMER_ONLY)}
     made.setdefault("client.id", client_id)
     return made
@@ -97,7 +116,9 @@ def is_cooperative(options: Mapping[str, str]) -> bool:
 
 
 def check_forced(options: Mapping[str, str]) -> None:
-    """Raises SettingsError if ``options`` sets one of FORCED otherwise, or one that has a key of its own."""
+    """Raises SettingsError if ``options`` sets one of FORCED otherwise, or one that has a key of its own; or as
+    :func:`check_security`."""
+    check_security(options)
     for key, text in options.items():
         if key in _ELSEWHERE:
             raise SettingsError(f"kafka.{key!r}: set {_ELSEWHERE[key]} instead")
@@ -106,6 +127,26 @@ def check_forced(options: Mapping[str, str]) -> None:
             given = text.strip().lower()
             if _TRUE.get(given, _RESET.get(given, given)) != wanted:
                 raise SettingsError(f"kafka.{key!r}: must be {wanted!r}, not {text!r}: {why}")
+
+
+def check_security(options: Mapping[str, str]) -> None:
+    """Raises SettingsError, which names the key and shows no secret, where ``options`` can't reach a guarded broker at all."""
+    protocol = options.get("security.protocol", "plaintext").lower()
+    if protocol not in _PROTOCOLS:
+        raise SettingsError(f"kafka.'security.protocol': {protocol!r}: allowed are {', '.join(_PROTOCOLS)}")
+    if protocol.startswith("sasl_"):
+        key = "sasl.mechanisms" if "sasl.mechanisms" in options else "sasl.mechanism"
+        mechanism = options.get(key, "GSSAPI").upper()
+        if mechanism not in _MECHANISMS:
+            raise SettingsError(f"kafka.{key!r}: {options[key]!r}: allowed are {', '.join(_MECHANISMS)}")
+        for needed in _MECHANISMS[mechanism]:
+            if not options.get(needed):
+                raise SettingsError(f"kafka.{needed!r}: missing: {mechanism} needs it")
+    for key in _FILES:
+        path = options.get(key, "")
+        if path and not (key == "ssl.ca.location" and path == "probe") and not os.access(path, os.R_OK):
+            words = "this user may not read it" if os.path.exists(path) else "there is no such file"
+            raise SettingsError(f"kafka.{key!r}: {path!r}: {words}")
 
 
 def check_options(options: Mapping[str, str]) -> None:

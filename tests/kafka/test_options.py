@@ -67,3 +67,34 @@ def test_an_admin_client_gets_nothing_that_only_a_consumer_takes() -> None:
         {**SERVERS, "sasl.username": "u", "fetch.max.bytes": "1", "isolation.level": "read_committed"}
     )
     assert options == {**SERVERS, "sasl.username": "u", "client.id": "forebay"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"security.protocol": "tls"}, "kafka.'security.protocol': 'tls': allowed are plaintext, ssl, sasl_plaintext"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM"}, "kafka.'sasl.mechanism': 'SCRAM': allowed are"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u"},
+            "kafka.'sasl.password': missing: PLAIN needs it",
+        ),
+        (
+            {"security.protocol": "sasl_plaintext", "sasl.mechanism": "scram-sha-512", "sasl.password": "canary"},
+            "kafka.'sasl.username': missing: SCRAM-SHA-512 needs it",
+        ),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}, "kafka.'ssl.ca.location': '/no/ca.pem'"),
+    ],
+)
+def test_kafkas_own_security_is_checked_before_a_broker_is_asked_and_the_wrong_key_is_named(
+    options: dict[str, str], words: str
+) -> None:
+    for use in (made, client_options, lambda options: check_options({**SERVERS, **options})):
+        with pytest.raises(SettingsError) as refused:
+            use(options)
+        assert words in str(refused.value) and "canary" not in str(refused.value)
+
+
+def test_options_that_can_reach_a_guarded_broker_pass_through() -> None:
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+    assert made(options).items() >= options.items()
+    assert client_options({"security.protocol": "SSL", "ssl.ca.location": "probe"})["ssl.ca.location"] == "probe"

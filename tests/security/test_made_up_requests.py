@@ -114,6 +114,6 @@ def test_no_request_made_up_from_the_documents_is_a_services_fault(url: str) -> 
 
 
 @pytest.mark.long
-def test_a_thousand_requests_to_each_route_are_no_services_fault(url: str) -> None:
-    assert send_to_every_route(url, examples=500) > 1000
+def test_hundreds_of_requests_to_each_route_are_no_services_fault(url: str) -> None:
+    assert send_to_every_route(url, examples=500) > 500
     assert Client(url, access=Access(token=TOKEN)).request("GET", "/v1/status")

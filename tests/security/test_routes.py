@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,13 +12,13 @@ import msgspec
 import pytest
 import urllib3
 
-from driver.api import tracker_application
+from driver.api import check_agent_url, tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.access import Access, Guard
 from forebay.clock import SystemClock
-from forebay.errors import AccessError, SettingsError
+from forebay.errors import AccessError, SettingsError, UsageError
 from forebay.http import Client, Server, application
 from forebay.security import ROLES
 from tests.support.guarded import settings
@@ -229,6 +230,26 @@ def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Gu
                 retries=False,
             )
             assert answer.status == status, answer.data
+
+
+@pytest.mark.parametrize(
+    ("url", "https", "fine"),
+    [
+        ("", True, True),
+        ("http://h1:7081", False, True),
+        ("https://h1:7081/", True, True),
+        ("http://h1:7081", True, False),
+        ("http://h1:7081/elsewhere?a=", False, False),
+        ("http://user@h1:7081", False, False),
+        ("file:///etc/passwd", False, False),
+        ("http://h1:70810", False, False),
+        ("http://[::1", False, False),
+    ],
+)
+def test_tasks_are_sent_to_no_url_that_is_not_an_agents(url: str, https: bool, fine: bool) -> None:
+    """A reader's token goes there."""
+    with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
+        check_agent_url(url, https)
 
 
 # ---- clients, and where a service may listen -------------------------------------------------------------------------

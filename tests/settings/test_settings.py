@@ -382,3 +382,12 @@ def test_a_stream_without_a_wal_is_said_to_be_one_with_what_it_does_not_survive(
     assert "there is no WAL" in alone
     assert "alone" in alone
     assert "two hosts" in two
+
+
+def test_what_can_be_printed_of_settings_shows_no_password() -> None:
+    values = good_values(**{"kafka__sasl.password": "canary", "spark": {"spark.hadoop.fs.s3a.secret.key": "canary"}})
+    settings = from_values(values)
+    assert (
+        settings.kafka.options["sasl.password"] == "canary" == settings.spark.options["spark.hadoop.fs.s3a.secret.key"]
+    )
+    assert "canary" not in repr(settings) + repr(settings.kafka) + repr(settings.spark) + f"{settings}"
