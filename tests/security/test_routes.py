@@ -216,6 +216,20 @@ def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
             assert len(submitted.requests) == (status == 200)
 
 
+@pytest.mark.parametrize(("path", "message"), NAMED, ids=[path for path, _ in NAMED])
+def test_a_message_that_is_whole_is_decided_for_nobody_who_may_not(
+    path: str, message: Any, guard: Guard, submitted: Submitted
+) -> None:
+    """On the short way too, which takes nothing but whole messages."""
+    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        body = msgspec.json.encode(message)
+        assert ask(server.url, "POST", path, None, body).status == 401
+        assert ask(server.url, "POST", path, "Bearer not-a-token-of-ours", body).status == 401
+        assert ask(server.url, "POST", path, f"Bearer {token('operator')}", body).status == 403
+    assert not submitted.requests
+
+
 def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Guard, tmp_path: Path) -> None:
     store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
     store.open()
@@ -250,6 +264,15 @@ def test_tasks_are_sent_to_no_url_that_is_not_an_agents(url: str, https: bool, f
     """A reader's token goes there."""
     with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
         check_agent_url(url, https)
+
+
+def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard, submitted: Submitted) -> None:
+    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    path, heartbeat = NAMED[-1]
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url="file:///etc/passwd"))
+        assert ask(server.url, "POST", path, f"Bearer {token('agent:h1')}", body).status == 400
+    assert not submitted.requests
 
 
 # ---- clients, and where a service may listen -------------------------------------------------------------------------
