@@ -97,7 +97,7 @@ def _judged(
     state: State, storage: Storage, path: str, sealed: bool, limits: Limits, now_ms: int, due: str | None
 ) -> tuple[bool, str]:
     """Whether it goes, and why. Only what might go is scanned, as the clean-up does."""
-    from driver.tracker import CleanSegment, judge
+    from driver.clean_up import CleanSegment, judge
     from wal.layout import parse_block
     from wal.retention import segment_facts
     from wal.scan import scan_segment

@@ -1,6 +1,6 @@
 """Clean-up's shell: looks into WAL segments, deletes what the tracker intended, moves finished batches to the history.
 
-What may go is decided by ``driver.tracker`` (INV-8); here is only the I/O around it, in a thread of its own.
+What may go is decided by ``driver.clean_up`` (INV-8); here is only the I/O around it, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from driver import history
+from driver.clean_up import CleanSegment
 from driver.loop import DriverLoop
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
-from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, CleanSegment, DeleteSegment
+from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, DeleteSegment
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError

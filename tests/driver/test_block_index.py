@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from driver.block_index import BlockIndex
+from driver.clean_up import CleanSegment
 from driver.events import BlockMoved
 from driver.state import REPAIR_WRITER, State, apply
-from driver.tracker import CleanedUp, CleanLocalCopies, CleanSegment
+from driver.tracker import CleanedUp, CleanLocalCopies
 from forebay.values import Handle
 from tests.support.tracked import STREAM, Tracked
 from wal.retention import Due, FrameFacts, Limits, SegmentFacts

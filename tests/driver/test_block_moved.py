@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from driver.clean_up import CleanSegment, judge
 from driver.events import BlockMoved, CleanupIntended
 from driver.state import REPAIR_WRITER, BrokenInvariant, State, apply, is_fenced
-from driver.tracker import CleanSegment, judge
 from forebay.values import Block, Handle, numbered
 from tests.support.tracked import STREAM, Tracked
 from wal.layout import block_segment

@@ -13,12 +13,13 @@ from driver import history
 from driver import state as state_module
 from driver.audit import report
 from driver.block_index import BlockIndex
+from driver.clean_up import CleanSegment
 from driver.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.history import FinishedBatch, HistoryWriter
 from driver.replay import Horizon, RewindTo, needed, plan, refuse
 from driver.service import begin_replay
 from driver.state import BrokenInvariant, Rebuild, State, apply
-from driver.tracker import BeginReplay, CleanedUp, CleanLocalCopies, CleanSegment, Complete
+from driver.tracker import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import numbered

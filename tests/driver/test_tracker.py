@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from driver import events as ev
+from driver.clean_up import CleanSegment, is_stray
 from driver.receiver_life import ManagedReceivers
 from driver.state import State, apply
 from driver.status import status
@@ -15,12 +16,10 @@ from driver.tracker import (
     BeginDrain,
     CleanedUp,
     CleanLocalCopies,
-    CleanSegment,
     Complete,
     Copied,
     FoundPartitions,
     PlaceReceivers,
-    is_stray,
 )
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError

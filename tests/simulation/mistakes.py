@@ -16,12 +16,13 @@ import msgspec
 from driver import journal, rebuild
 from driver.adoption import Adopter, Orphan, eligible
 from driver.block_index import BlockIndex
+from driver.clean_up import CleanSegment
 from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter, finished
 from driver.journal import Journal
 from driver.state import ADOPTER, EndedEpoch, State, Writer
 from driver.state import Partition as PartitionState
-from driver.tracker import CleanSegment, Complete, Decision, Search, Tracker
+from driver.tracker import Complete, Decision, Search, Tracker
 from forebay import messages as m
 from forebay.columns import Start
 from forebay.errors import StoreError, TurnedAwayError
