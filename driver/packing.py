@@ -27,7 +27,8 @@ def pack(blocks: Sequence[Block], tasks: int) -> tuple[tuple[str, ...], ...]:
         raise ValueError("a batch needs at least one task")
     by_host: dict[str, list[Block]] = {}
     for block in blocks:
-        by_host.setdefault(block.meta.host if block.local else "", []).append(block)
+        host = block.meta.host if block.local else next(iter(block.other_hosts), "")
+        by_host.setdefault(host, []).append(block)
     if not _in_order(blocks, by_host.values()):
         by_host = {"": list(blocks)}
     sizes = [[block.handle.length for block in held] for held in by_host.values()]

@@ -33,7 +33,7 @@ from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_blocks import TaskPartitions, executor_hosts
-from driver.spark_executors import check, ship
+from driver.spark_executors import check, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
@@ -268,9 +268,15 @@ class SparkEngine(SparkJobs):
         )
         self._settings = settings
         self._agent_urls = agent_urls
+        self._strangers = ""  # what was last said of names that differ
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
-        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
+        urls = self._agent_urls()
+        words = strangers(self._checked, urls)
+        if words and words != self._strangers:
+            log.warning("%s", words)
+        self._strangers = words
+        plan_of = partial(read_plan, self._settings, agent_urls=urls)
         return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
 
 

@@ -8,7 +8,7 @@ import py_compile
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -125,6 +125,16 @@ def refused(found: Found, release: str) -> str | None:
             'ship = "auto" in [spark] the driver brings forebay itself'
         )
     return None
+
+
+def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
+    """What is wrong if Spark knows its ``hosts`` and the driver the hosts of ``agents`` by names of which none is the same."""
+    if not hosts or not agents or not set(hosts).isdisjoint(agents):
+        return ""
+    return (
+        f"no task can read a block on its own host: Spark's executors are on {', '.join(sorted(hosts))}, agents on "
+        f"{', '.join(sorted(agents))}; set agent.host to the name that Spark's worker has"
+    )
 
 
 def misfit(error: str) -> str | None:

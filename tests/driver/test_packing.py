@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from driver.packing import pack
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id
@@ -108,3 +109,9 @@ def test_a_receiver_that_moved_within_a_batch_costs_no_locality_where_order_allo
     assert pack(moved, 1) == ((ids[0],), (ids[1], ids[2]))
     back = [*moved, block(3, 1, 1, (1,))]
     assert pack(back, 2) == ((ids[0], ids[1]), (ids[2], back[3].id)), "t/1 goes from h2 to h1"
+
+
+def test_a_block_without_a_copy_at_its_receivers_host_is_of_the_other_one_that_has_it() -> None:
+    """As when the first copy was lost, of two."""
+    copied = [replace(block(n, 1, host, (host,), local=False), other_hosts=("h9",)) for n, host in enumerate((1, 2))]
+    assert pack(copied, 1) == (tuple(one.id for one in copied),)
