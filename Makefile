@@ -2,8 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON_IN := .venv/bin/python
-# how many processes run the tests side by side; 0: the one alone; auto: one more than there are cores
-WORKERS ?= 0
+# how many processes run the tests side by side: one more than there are cores, or a number (0: this one alone)
+WORKERS ?= auto
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=

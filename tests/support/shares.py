@@ -1,4 +1,4 @@
-"""How the tests are shared out among processes that run them side by side (``make test WORKERS=auto``).
+"""How the tests are shared out among processes that run them side by side (``make test``; ``WORKERS=0``: in one).
 
 Most of the suite waits for servers and for processes that were killed, so there are more of these processes than cores. Each
 has servers of its own; nothing is shared but the machine.
