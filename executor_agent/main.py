@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -71,7 +73,10 @@ class Agent:
             interval_seconds=settings.agent.heartbeat_interval,
             release=self._release,
             requests=lambda: self._server.requests,
+            failed=lambda: self.failed(),
         )
+        #: called when a part of it failed in a way that nobody foresaw
+        self.failed: Callable[[], None] = lambda: None
         self._open = ExitStack()
         #: called with the name of a loop that comes round: "http" or "heartbeat"
         self.came_round: Callable[[str], None] = lambda loop: None
@@ -159,6 +164,12 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
     Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed.
     """
     told = told_to_stop()
+    broken = threading.Event()
+
+    def end() -> None:
+        broken.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     try:
         # before its environment is the receivers': they have nothing to say to systemd
         notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.standing(), os.getpid())
@@ -166,10 +177,11 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         for loop in ("http", "heartbeat"):
             notifier.watch(loop)
         agent.came_round = notifier.came_round
+        agent.failed = end
         with agent:
             print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)
             os.read(told, 1)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
-    return 0
+    return 1 if broken.is_set() else 0

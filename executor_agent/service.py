@@ -54,8 +54,11 @@ class Heartbeat:
         interval_seconds: float,
         release: str = "",
         requests: Callable[[], int] = lambda: 0,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
+        """``failed``: called once, when the thread ends by a fault of its own."""
         self._requests = requests
+        self._failed = failed
         self._store = store
         self._receivers = receivers
         self._labels = labels
@@ -71,7 +74,7 @@ class Heartbeat:
         self._now = threading.Event()  # set: the next exchange is due at once
         self._draining = False
         self._told: tuple[int, tuple[str, ...]] | None = None  # which driver knows of which copies
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name="heartbeat", daemon=True)
         self.url = ""  # where this agent is reached: known when its server listens
         self.deleted = 0
         self.refused = 0
@@ -99,6 +102,13 @@ class Heartbeat:
         self._now.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception:  # whatever it is: an agent that nobody hears of would keep blocks that nobody reads
+            log.exception("the heartbeat broke")
+            self._failed()
 
     def _run(self) -> None:
         delay = self._interval_seconds

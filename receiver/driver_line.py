@@ -69,7 +69,7 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
 class DriverLine:
     """Sends one request at a time; repeats nothing, since the machine decides what is sent again.
 
-    ``tell`` gets the answer as an input, or DriverFailed, Fenced, or Misused (a registration refused as wrong use).
+    ``tell`` gets the answer as an input, or DriverFailed, Fenced, Misused (a registration refused as wrong use), or Broken.
     """
 
     def __init__(self, name: str, client: DriverClient, tell: Callable[[inp.Input], None]) -> None:
@@ -91,7 +91,12 @@ class DriverLine:
 
     def _run(self) -> None:
         while (action := self._requests.get()) is not None:
-            self._tell(self._exchange(action))
+            try:
+                told = self._exchange(action)
+            except Exception as error:  # no answer would ever be told again
+                _log.exception("the line to the driver broke")
+                told = inp.Broken(f"the line to the driver broke: {error!r}")
+            self._tell(told)
 
     def _exchange(self, action: act.DriverAction) -> inp.Input:
         route = ROUTES[type(action)]

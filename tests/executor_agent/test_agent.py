@@ -345,19 +345,24 @@ def test_an_agent_that_listens_everywhere_is_reached_by_its_hosts_name() -> None
     assert reached_at("http://10.0.0.7:7081", "h1") == "http://10.0.0.7:7081"
 
 
-def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: Stored) -> None:
-    code = (
-        "import sys; from executor_agent.main import run; from forebay.settings import from_values\n"
-        "import msgspec\n"
-        "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
-    )
-    raw = {
+def served(stored: Stored) -> dict[str, Any]:
+    """The configuration of an agent as a process."""
+    return {
         "stream": "s",
         "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
         "wal": {"url": stored.wal_url},
         "driver": {"journal": f"file://{stored.root}/journal", "url": "http://127.0.0.1:9"},
         "agent": {"blocks": str(stored.blocks_directory), "url": "http://127.0.0.1:0", "host": "h1"},
     }
+
+
+def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: Stored) -> None:
+    code = (
+        "import sys; from executor_agent.main import run; from forebay.settings import from_values\n"
+        "import msgspec\n"
+        "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
+    )
+    raw = served(stored)
     with subprocess.Popen(
         [sys.executable, "-c", code, msgspec.json.encode(raw).decode()],
         stderr=subprocess.PIPE,
@@ -369,6 +374,19 @@ def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: S
         assert any(line.startswith(ready) for line in process.stderr)  # the driver's absence may be told of before
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_a_heartbeat_that_breaks_ends_the_process_with_1(stored: Stored) -> None:
+    """INV-5: an agent that serves on, and that no driver hears of, would keep its blocks and receivers from everybody."""
+    code = (
+        "import sys; from unittest import mock; from executor_agent.main import run; import msgspec\n"
+        "from executor_agent.service import Heartbeat; from forebay.settings import from_values\n"
+        "with mock.patch.object(Heartbeat, 'beat', side_effect=TypeError('a fault')):\n"
+        "    sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, msgspec.json.encode(served(stored)).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "the heartbeat broke" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
