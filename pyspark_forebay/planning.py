@@ -30,6 +30,12 @@ def continued(start: Offsets, now_ids: Mapping[str, str]) -> dict[TopicPartition
     return {tp: offset for tp, offset in start.at.items() if tp.topic not in again}
 
 
+def lower_ends(known: Offsets, latest: Offsets) -> set[TopicPartition]:
+    """Partitions that end below what is known of them, though their topic is the same."""
+    continuing = continued(known, latest.topic_ids)
+    return {tp for tp, offset in latest.at.items() if offset < continuing.get(tp, 0)}
+
+
 def unmatched(wanted: set[TopicPartition], given: set[TopicPartition], name: str) -> None:
     """Raises UsageError unless ``given`` (by the option ``name``) are just those that there are."""
     if wanted != given:

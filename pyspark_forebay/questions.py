@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -11,9 +12,9 @@ import tenacity
 from forebay.errors import UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.values import TopicPartition
-from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions
+from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, in_words
 from pyspark_forebay.options import Limit, SourceOptions
-from pyspark_forebay.planning import unmatched
+from pyspark_forebay.planning import lower_ends, unmatched
 
 _log = logging.getLogger("forebay.source")
 
@@ -28,6 +29,7 @@ class Questions:
         """Raises SettingsError for an option that the client refuses. No I/O yet."""
         self._options = options
         self._admin = KafkaAdmin(options.kafka, client_id="forebay-source")
+        self._pause = threading.Event()
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(options.offset_retries + 1),
             wait=tenacity.wait_fixed(options.offset_retry_seconds),
@@ -39,13 +41,25 @@ class Questions:
     def close(self) -> None:
         self._admin.close()
 
-    def latest(self, topic_ids: bool = True) -> Offsets:
-        """Where each partition that the query reads ends now, and the ids of their topics."""
-        return self._again(lambda: self._latest(topic_ids))
+    def latest(self, known: Offsets | None = None) -> Offsets:
+        """Where each partition that the query reads ends now, and the ids of their topics.
 
-    def _latest(self, topic_ids: bool) -> Offsets:
+        An end below what is ``known`` of the same topic may be that of a leader that has just become one: it is asked for again,
+        and given only when all attempts have said so.
+        """
+        found = self._again(self._latest)
+        for _ in range(self._options.offset_retries):
+            lower = lower_ends(known, found) if known is not None else set()
+            if not lower:
+                break
+            _log.warning("ends of %s are below what was read: asking again", in_words(lower))
+            self._pause.wait(self._options.offset_retry_seconds)
+            found = self._again(self._latest)
+        return found
+
+    def _latest(self) -> Offsets:
         partitions = self._partitions()
-        ids = self._admin.topic_ids({tp.topic for tp in partitions}) if topic_ids else {}
+        ids = self._admin.topic_ids({tp.topic for tp in partitions})
         return Offsets(self._admin.ends(partitions), {topic: own for topic, own in ids.items() if own})
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import RangeNotHeldError
+from forebay.errors import RangeNotHeldError, UsageError
 from forebay.kafka.planning import is_enough, share_by_lag, split_ranges
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
@@ -64,10 +64,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """``start`` itself if this trigger shall read nothing. Raises UnreachableError, UsageError."""
-        end = self._target or self._ask().latest()
+        known = Offsets.of(start) if start else None
+        end = self._target or self._ask().latest(known)
         self._seen = end
-        if start:
-            begun, own_start = Offsets.of(start), None
+        if known is not None:
+            begun, own_start = known, None
         else:
             own_start = self._ask().resolve(self._options.starting, end.at, starting=True)
             begun = Offsets(own_start, end.topic_ids)
@@ -105,8 +106,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- what is read ------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises RangeNotHeldError for what was lost, with ``failOnDataLoss``; UnreachableError."""
+        """Raises RangeNotHeldError for what was lost, with ``failOnDataLoss``; UnreachableError; UsageError."""
         until = Offsets.of(end)
+        if not start and until.start is None:
+            raise UsageError(
+                "the checkpoint's first batch was planned by another source, and only that knows its start: let it end there"
+            )
         begun = Offsets.of(start) if start else Offsets(until.start or {}, until.topic_ids)
         now_ids = self._ask().topic_ids(until.topic_ids) if until.topic_ids else {}
         new = set(until.at) - set(continued(begun, until.topic_ids))

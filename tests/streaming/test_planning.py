@@ -9,7 +9,7 @@ import pytest
 from forebay.errors import UsageError
 from forebay.values import TopicPartition
 from pyspark_forebay.offsets import Offsets
-from pyspark_forebay.planning import Plan, behind, plan, unmatched
+from pyspark_forebay.planning import Plan, behind, lower_ends, plan, unmatched
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = {"t": "old"}, {"t": "new"}
@@ -49,6 +49,11 @@ def test_a_batch_reads_what_lies_between_and_says_what_it_can_not(case: Case) ->
         assert len(made.losses) == 1 and case.loss in made.losses[0]
     else:
         assert made.losses == []
+
+
+def test_an_end_below_what_was_read_is_doubted_unless_the_topic_is_another_one() -> None:
+    assert lower_ends(Offsets({T0: 9, T1: 3}, OLD), Offsets({T0: 8, T1: 3}, OLD)) == {T0}
+    assert lower_ends(Offsets({T0: 9}, OLD), Offsets({T0: 8, T1: 1}, NEW)) == set()
 
 
 def test_given_offsets_must_name_just_the_partitions_that_there_are() -> None:

@@ -260,6 +260,29 @@ def test_available_now_at_latest_reads_nothing_twice_and_nothing_before_its_star
     assert reader.partitions({}, end) == [] and reader.latestOffset(end, ALL) == end
 
 
+def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
+    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a change of leaders. One that stays is data loss."""
+    asked: list[int] = []
+    real = KafkaAdmin.ends
+
+    def ends(self: KafkaAdmin, partitions: Any) -> dict[TopicPartition, int]:
+        asked.append(1)
+        return {tp: offset - (asked == [1]) for tp, offset in real(self, partitions).items()}
+
+    reader = streaming(kafka_broker, topic)
+    start = {topic: {"0": 10, "1": 5}}  # as Spark's own source writes it
+    monkeypatch.setattr(KafkaAdmin, "ends", ends)
+    end = reader.latestOffset(start, ALL)
+    assert end[topic] == start[topic] and len(asked) == 2
+    cut = reader.latestOffset({topic: {"0": 10, "1": 7}}, ALL)
+    with pytest.raises(RangeNotHeldError, match="offset was changed from 7 to 5"):
+        reader.partitions({topic: {"0": 10, "1": 7}}, cut)
+    with pytest.raises(UsageError, match="planned by another source"):
+        reader.partitions({}, start)
+
+
 # ---- data loss -------------------------------------------------------------------------------------------------------
 
 
