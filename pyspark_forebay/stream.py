@@ -39,6 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._questions: Questions | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._began: Positions = {}  # where this run began, by a time whose record may have come after the target
         self._seen: Offsets | None = None  # the newest ends, for the query's progress
         self._triggered: float | None = None  # when a trigger read last
         for sentence in self._options.told:
@@ -81,8 +82,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start or Offsets(begin, end.topic_ids, own_start).json()
             if self._options.max_offsets_per_trigger is not None:
                 until = share_by_lag(begin, end.at, self._options.max_offsets_per_trigger)
-        if self._target is not None and own_start is not None:  # "latest" may by now be later than the target
-            until = {tp: max(offset, own_start.get(tp, offset)) for tp, offset in until.items()}
+        if self._target is not None:
+            if own_start is not None and self._options.starting.offsets is None:
+                self._began = own_start
+            until = {tp: max(offset, self._began.get(tp, 0)) for tp, offset in until.items()}
         made = Offsets(until, end.topic_ids, own_start)
         if own_start is None and made.at == begun.at and made.topic_ids == begun.topic_ids:
             return start  # to the letter, so that Spark sees that there is nothing new

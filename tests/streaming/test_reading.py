@@ -250,14 +250,17 @@ def test_available_now_stops_at_what_was_there_when_it_began(kafka_broker: Kafka
     assert (read, batches) == (15, 2)
 
 
-def test_available_now_at_latest_reads_nothing_twice_and_nothing_before_its_start(
+def test_available_now_reads_nothing_where_it_starts_at_or_after_what_was_there(
     kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    reader = streaming(kafka_broker, topic)
-    reader.prepareForTriggerAvailableNow()
-    produce(kafka_broker.options, TopicPartition(topic, 0), 5)
-    end = reader.latestOffset({}, reader.getDefaultReadLimit())
-    assert reader.partitions({}, end) == [] and reader.latestOffset(end, ALL) == end
+    by_time = {"startingTimestamp": "1740000000000", "startingOffsetsByTimestampStrategy": "latest"}
+    for given, young in (({}, 1_730_000_000_000), (by_time, 1_750_000_000_000)):
+        reader = streaming(kafka_broker, topic, **given)
+        reader.prepareForTriggerAvailableNow()
+        produce(kafka_broker.options, TopicPartition(topic, 0), 1)
+        produce(kafka_broker.options, TopicPartition(topic, 0), 1, timestamp=young)
+        end = reader.latestOffset({}, reader.getDefaultReadLimit())
+        assert reader.partitions({}, end) == [] and reader.latestOffset(end, ALL) == end
 
 
 def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
