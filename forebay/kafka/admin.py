@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -49,6 +49,12 @@ _UNREACHABLE = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError._NOENT,  # a partition without a leader, or a topic that a new client has not heard of
+}
+#: a group's coordinator is made, moves or loads: it says so a moment later
+_COORDINATOR = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
 }
 #: between two looks whether a new topic has reached the brokers
 _SETTLE_SECONDS = 0.05
@@ -197,14 +203,12 @@ class KafkaAdmin:
         wanted = [WirePartition(tp.topic, tp.partition) for tp in partitions]
         if not wanted:
             return {}
-        try:
-            answer = self._looker(group).committed(wanted, timeout=self._timeout)
-        except KafkaException as error:
-            raise self._explained(error, f"offsets of group {group}") from None
+        what = f"offsets of group {group}"
+        answer = self._of_coordinator(lambda: self._looker(group).committed(wanted, timeout=self._timeout), what)
         found: dict[TopicPartition, Committed] = {}
         for partition in answer:
             if partition.error is not None:
-                raise self._explained(KafkaException(partition.error), f"offsets of group {group}")
+                raise self._explained(KafkaException(partition.error), what)
             if partition.offset >= 0:
                 epoch = partition.leader_epoch
                 tp = TopicPartition(partition.topic, partition.partition)
@@ -319,11 +323,15 @@ class KafkaAdmin:
         if not positions:
             return {}
         request = [ConsumerGroupTopicPartitions(group, commit_list(positions))]
-        futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._timeout)
-        answer = self._result(futures[group], f"publishing offsets of group {group}")
+
+        def publish() -> list[Any]:
+            futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._timeout)
+            answered: list[Any] = futures[group].result().topic_partitions
+            return answered
+
         return {
             TopicPartition(partition.topic, partition.partition): partition.error.str()
-            for partition in answer.topic_partitions
+            for partition in self._of_coordinator(publish, f"publishing offsets of group {group}")
             if partition.error is not None
         }
 
@@ -399,6 +407,31 @@ class KafkaAdmin:
             return future.result()  # bounded by the request's own time-out
         except KafkaException as error:
             raise self._explained(error, what) from None
+
+    def _of_coordinator(self, ask: Callable[[], list[Any]], what: str) -> list[Any]:
+        """What ``ask`` answers, asked again within the time-out while the group's coordinator is not there yet."""
+
+        def asked() -> list[Any] | KafkaException:
+            try:
+                return ask()
+            except KafkaException as error:
+                return error
+
+        def is_moving(answer: list[Any] | KafkaException) -> bool:
+            if isinstance(answer, KafkaException):
+                return answer.args[0].code() in _COORDINATOR
+            return any(partition.error is not None and partition.error.code() in _COORDINATOR for partition in answer)
+
+        again = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._timeout),
+            wait=tenacity.wait_fixed(_SETTLE_SECONDS),
+            retry=tenacity.retry_if_result(is_moving),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else [],
+        )
+        answer: list[Any] | KafkaException = again(asked)
+        if isinstance(answer, KafkaException):
+            raise self._explained(answer, what) from None
+        return answer
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause: KafkaError = error.args[0]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from forebay.clock import ManualClock
+from forebay.clock import ManualClock, SystemClock
 from forebay.errors import (
     HoleError,
     OutOfRangeError,
@@ -111,6 +111,18 @@ def test_what_was_fetched_beyond_a_range_serves_the_next_one(
     produce(access.options, tp, 10)  # it has told the end at 9000 meanwhile
     assert offsets(access, span(tp, 9_000, 9_010)) == list(range(9_000, 9_010))
     assert made == [0]
+
+
+def test_an_end_that_was_told_before_more_was_written_is_not_believed(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 5)
+    reader = PartitionReader(access, tp, 0, SystemClock())
+    assert sum(batch.num_rows for batch in reader.read(span(tp, 0, 5), PLAIN)) == 5
+    while not reader._ahead:
+        reader._ahead = reader._consumer.consume(1, PATIENCE_SECONDS)
+    assert reader._ahead[0].error() is not None
+    produce(access.options, tp, 3)
+    assert sum(batch.num_rows for batch in reader.read(span(tp, 5, 8), PLAIN)) == 3
+    reader.close()
 
 
 def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_same_parameters(
