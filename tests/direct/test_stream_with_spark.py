@@ -33,7 +33,7 @@ def test_a_job_is_given_the_same_rows_in_each_form_and_a_restart_goes_on(
         seen.append((batch.id, batch.rerun, list(batch.ranges), offsets))
         if len(seen) == 1:
             raise ValueError("once")
-        assert [record.value for record in batch.rdd.take(1)] == [f"value {offsets[0]}"]
+        assert [record.value for record in batch.rdd.take(1)] == [f"value {offsets[0] % 20}"]
         assert sum(rows.num_rows for rows in batch.arrow.collect()) == batch.records == len(offsets)
         assert [row for rows in batch.read() for row in rows.column("offset").to_pylist()] == offsets
         with pytest.raises(UsageError, match="has no decode"):
