@@ -41,9 +41,17 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_application(
-    store: BlockStore, status: Callable[[], AgentStatus], release: str, idle_seconds: float, guard: Guard = OPEN
+    store: BlockStore,
+    status: Callable[[], AgentStatus],
+    release: str,
+    idle_seconds: float,
+    guard: Guard = OPEN,
+    stream: str | None = None,
+    host: str | None = None,
 ) -> Litestar:
-    """``idle_seconds``: how long a copy that comes may make no progress."""
+    """``idle_seconds``: how long a copy that comes may make no progress. ``stream``: whose copies alone it takes, since nobody
+    has those of another deleted. ``host``: its own; a copy that is meant for another is refused. None: any."""
+    own_stream, own_host = stream, host
 
     @get(
         "/v1/blocks/{stream:str}/{block_id:str}",
@@ -73,15 +81,24 @@ def agent_application(
     @put(
         "/v1/blocks/{stream:str}/{block_id:str}",
         status_code=200,
-        summary="A copy of a block, as the agents of other hosts serve it, is kept here; durable=true: it is synced first",
+        summary="A copy of a block, as agents serve it, is kept here; durable=true: synced first; host: for which it is",
         tags=["tasks", "receivers"],
         opt=needs("receiver", "agent", "reader"),
         request_max_body_size=None,  # its length is said, and room for it is found, before any of it is read
     )
-    async def keep(request: Request[Any, Any, Any], durable: FromQuery[bool] = False) -> m.Done:
+    async def keep(
+        request: Request[Any, Any, Any], durable: FromQuery[bool] = False, host: FromQuery[str] = ""
+    ) -> m.Done:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
-        if not caller.get().has({"agent", "reader"}):
+        # without a WAL a copy may be the last one: whoever reads must not put another in its place
+        if not (store.gives_up_copies and caller.get().has({"agent", "reader"})):
             caller.get().require("receiver", block_id.rsplit("-", 2)[0])
+        if own_stream not in (None, stream):
+            raise UsageError(f"this agent takes copies of stream {own_stream} alone, not of {stream!r}")
+        if host and own_host not in (None, host):
+            raise RefusedError(
+                f"a copy for host {host!r} came to host {own_host!r}: is agent.url set as others reach it?"
+            )
         size = request.headers.get("content-length", "")
         if not size.isdecimal() or not 0 < int(size) <= MAX_FRAME:
             raise UsageError(f"content-length {size!r}: a copy's length is said before it, up to {MAX_FRAME} bytes")

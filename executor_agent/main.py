@@ -83,7 +83,15 @@ class Agent:
         self.heartbeat.came_round = lambda: self.came_round("heartbeat")
         self._stopping = False
         self._server = Server(
-            agent_application(self.store, self.status, self._release, settings.agent.idle_timeout, self._guard),
+            agent_application(
+                self.store,
+                self.status,
+                self._release,
+                settings.agent.idle_timeout,
+                self._guard,
+                settings.stream,
+                self._host,
+            ),
             settings.agent.url,
             grace_seconds=settings.agent.drain_timeout,
             idle_seconds=settings.agent.idle_timeout,

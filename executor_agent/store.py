@@ -69,7 +69,7 @@ class BlockStore:
         self.directory = Path(directory).absolute()
         self._quota_bytes = quota_bytes
         self._clock = clock
-        self._gives_up_copies = gives_up_copies
+        self.gives_up_copies = gives_up_copies
         self._lock = threading.RLock()
         self._usage: Usage | None = None
         self._counted_at = 0.0
@@ -258,7 +258,7 @@ class BlockStore:
     def _oldest(self, usage: Usage, missing_bytes: int) -> tuple[list[str], int]:
         """Copies that may be given up for ``missing_bytes``, and how many bytes are missing then (0 or less: none)."""
         going: list[str] = []
-        for name in usage.copies if self._gives_up_copies else ():
+        for name in usage.copies if self.gives_up_copies else ():
             if missing_bytes <= 0:
                 break
             with contextlib.suppress(FileNotFoundError):

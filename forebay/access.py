@@ -159,7 +159,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 def connections(url: str, access: Access, timeout: urllib3.Timeout | None = None) -> urllib3.PoolManager:
     """Kept connections to services like that at ``url``. Raises SettingsError for certificates that can't be read."""
-    context = access.tls() if url.startswith("https:") else None
+    context = access.tls() if urlsplit(url).scheme == "https" else None
     return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout, ssl_context=context)
 
 

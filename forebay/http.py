@@ -209,6 +209,12 @@ class _Bounded(Protocol):
         self._arrived()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        waits = self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete)
+        if waits and self._overdue is None and not self.transport.is_closing():
+            self._expect(self._limits.request_seconds)  # empty lines, which end the wait for a request and begin none
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._overdue is None:

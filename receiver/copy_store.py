@@ -13,17 +13,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
-from forebay.access import Access
+import urllib3
+
+from forebay.access import Access, connections
 from forebay.clock import Clock
 from forebay.errors import ForebayError, OutOfSpaceError, StoreError
-from forebay.http import Client
 from forebay.messages import SecondHost
 from forebay.values import Block, BlockMeta, Handle
 from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStore, Writing
 from receiver.encoded_block import BlockWriting, EncodedBlock
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
+from wal.block_copies import give_frame
 from wal.blocks import LocalRoom, local_frame, write_local_frame
 from wal.frame import HEADER_LENGTH, parse_header
 
@@ -51,18 +53,27 @@ class AgentCopies:
     def __init__(self, timeout_seconds: float, access: Access) -> None:
         self._timeout_seconds = timeout_seconds
         self._access = access
-        self._clients: dict[str, Client] = {}
+        self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
 
     def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
-        client = self._clients.get(second.url)
-        if client is None:
-            client = self._clients[second.url] = Client(second.url, self._timeout_seconds, self._access)
-        path = f"/v1/blocks/{quote(meta.stream)}/{quote(meta.id)}?durable=true"
-        client.request("PUT", path, frame, {"content-type": "application/octet-stream"})
+        scheme = urlsplit(second.url).scheme
+        pool = self._pools.get(scheme)
+        if pool is None:
+            pool = self._pools[scheme] = connections(second.url, self._access)
+        give_frame(
+            pool,
+            second.url,
+            meta,
+            [frame],
+            timeout_seconds=self._timeout_seconds,
+            durable=True,
+            host=second.host,
+            headers=self._access.headers(),
+        )
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        for pool in self._pools.values():
+            pool.clear()
 
 
 def copy_handle(frame: list[bytes]) -> Handle:
@@ -153,6 +164,7 @@ class CopyStore(DraftStore):
                     self._tell(StoreFailed(f"the block directory failed for {self._timeout_seconds:g} s: {error}"))
                     return False
                 self._tell(StoreAway(str(error), "the block directory"))
+            self._room.count_anew()  # nothing was written for what was taken, and others free what they held
             self._closing.wait(delay)
             delay = min(2 * delay, RETRY_SECONDS_MAX)
         return False

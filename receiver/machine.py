@@ -133,7 +133,7 @@ class ReceiverMachine:
         self._lacking = ""  # what there is no more of, in words
         self._store_away = ""
         self._store = ""  # which one is away, in words
-        self._second = ""  # url of the agent to which second copies go
+        self._second: messages.SecondHost | None = None  # where second copies go
         self._store_answered_at = 0.0
         self._broker_error = ""
         self._paused = False
@@ -1181,8 +1181,8 @@ class ReceiverMachine:
             # what an older driver learned is over: this one says with the same answer what holds
             self._throttle.learn(None, now)
         second = event.second_host
-        if second is not None and event.driver_epoch >= self._driver_epoch and second.url != self._second:
-            self._second = second.url
+        if second is not None and event.driver_epoch >= self._driver_epoch and second != self._second:
+            self._second = second
             self._note(f"second copies go to host {second.host}")
             self._do(act.CopyTo(second))
         self._see_driver(event.driver_epoch)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
@@ -14,6 +14,9 @@ from forebay.messages import Refusal
 from forebay.values import BlockMeta
 from wal.blocks import local_frame
 
+#: sent at once: the connection has its time-out for each
+_CHUNK_BYTES = 1 << 20
+
 
 def give_copy(
     pool: urllib3.PoolManager,
@@ -22,22 +25,38 @@ def give_copy(
     payload: Any,
     *,
     timeout_seconds: float,
-    durable: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """The agent at ``agent_url`` has a whole, checked copy on return; with ``durable`` one that outlives a power cut. Can be
-    repeated. ``payload``: one bytes-like object or a sequence of them, sealed where ``meta`` names a key; not copied.
+    """The agent at ``agent_url`` has a whole, checked copy on return. Can be repeated. ``payload``: one bytes-like object or a
+    sequence of them, sealed where ``meta`` names a key; not copied. Raises as :func:`give_frame`.
+    """
+    give_frame(pool, agent_url, meta, local_frame(meta, payload), timeout_seconds=timeout_seconds, headers=headers)
+
+
+def give_frame(
+    pool: urllib3.PoolManager,
+    agent_url: str,
+    meta: BlockMeta,
+    frame: Sequence[Any],
+    *,
+    timeout_seconds: float,
+    durable: bool = False,
+    host: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """As :func:`give_copy`, of the bytes that ``wal.blocks.local_frame`` gave. With ``durable`` the copy outlives a power cut.
+    ``host``: whose agent it must be, or it refuses; "": any.
 
     Raises OutOfSpaceError (the agent has no room), UnreachableError, RefusedError.
     """
-    frame = local_frame(meta, payload)
     size = sum(memoryview(part).nbytes for part in frame)
     target = f"{agent_url.rstrip('/')}/v1/blocks/{quote(meta.stream)}/{quote(meta.id)}"
+    asked = ({"durable": "true"} if durable else {}) | ({"host": host} if host else {})
     try:
         response = pool.request(
             "PUT",
-            f"{target}?durable=true" if durable else target,
-            body=iter(frame),
+            f"{target}?{urlencode(asked)}" if asked else target,
+            body=_chunks(frame),
             headers={**(headers or {}), "content-type": "application/octet-stream", "content-length": str(size)},
             timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds),
             retries=False,
@@ -56,3 +75,10 @@ def give_copy(
     if response.status >= 500:
         raise UnreachableError(f"{target}: {refusal.message}")
     raise RefusedError(f"{target}: {refusal.message}", refusal.code)
+
+
+def _chunks(frame: Sequence[Any]) -> Iterator[Any]:
+    for part in frame:
+        whole = memoryview(part).cast("B")
+        for start in range(0, len(whole), _CHUNK_BYTES):
+            yield whole[start : start + _CHUNK_BYTES]

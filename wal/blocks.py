@@ -120,6 +120,10 @@ class LocalRoom:
         self._used_bytes = 0
         self._copies_to_count = 0
 
+    def count_anew(self) -> None:
+        """The next :meth:`take` counts: for who waits until there is room."""
+        self._copies_to_count = 0
+
     def take(self, size_bytes: int) -> None:
         """Reserves ``size_bytes``. Raises OutOfSpaceError if there is no room for them."""
         if self._copies_to_count == 0:

@@ -383,7 +383,7 @@ class _Download:
         self._received = 0
 
     def fetch(self) -> Any:
-        """A ``pa.Buffer``. Raises FileNotFoundError, AccessError, CorruptionError, urllib3's HTTPError."""
+        """A ``pa.Buffer``. Raises FileNotFoundError, UnreachableError, CorruptionError, urllib3's HTTPError."""
         Retrying(retry=retry_if_exception(_may_go_on), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(
             self._request, _pool(self._url, self._access)
         )
@@ -406,6 +406,8 @@ class _Download:
                 raise AccessError(
                     f"{self._url}: HTTP {response.status}: the agent knows no such token, or not as a reader's"
                 )
+            if response.status >= 500:
+                raise UnreachableError(f"{self._url}: HTTP {response.status}")  # too many ask it, or its disk fails
             length = self._whole_length(response)
             if self._body is None:
                 self._body = pa.allocate_buffer(length)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,11 +20,11 @@ from executor_agent.main import Agent
 from executor_agent.store import BlockStore
 from forebay import failpoints
 from forebay.clock import ManualClock
-from forebay.errors import OutOfSpaceError, UnreachableError
+from forebay.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.messages import Refusal
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.block_copies import give_copy
+from wal.block_copies import give_copy, give_frame
 from wal.blocks import given_path, local_frame, local_path, read_local
 
 # a server's thread leaves its loop's sockets to the collector
@@ -71,7 +72,7 @@ def test_a_copy_is_kept_and_served_as_it_was_given(
 ) -> None:
     meta, payload = block({("a", 0): filler(8000, size=800)})
     for _ in range(2):  # can be repeated
-        give_copy(pool, agent.url, meta, payload, timeout_seconds=10, durable=durable)
+        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=durable, host="h1")
     assert left(stored) == [f"{meta.id}.copy"]
     assert read_local(given_path(stored.blocks_directory, "s", meta.id)).meta == meta
     part = pool.request("GET", f"{agent.url}/v1/blocks/s/{meta.id}", headers={"range": "bytes=64-"})
@@ -115,6 +116,34 @@ def test_names_that_lead_elsewhere_are_refused(
 ) -> None:
     assert put(pool, agent, name, body())[0] in (400, 404, 405)
     assert left(stored) == []
+
+
+def test_a_copy_of_another_stream_or_for_another_host_is_refused(
+    agent: Agent, stored: Stored, pool: urllib3.PoolManager
+) -> None:
+    """INV-8: nobody would have the first one deleted. INV-1: the other would not lie where its receiver says."""
+    assert pool.request("PUT", f"{agent.url}/v1/blocks/other/r1-1-1", body=body()).status == 400
+    assert not (stored.blocks_directory / "other").exists()
+    meta, payload = block({("a", 0): filler(50)})
+    with pytest.raises(RefusedError, match="for host 'h2' came to host 'h1'"):
+        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=True, host="h2")
+    assert left(stored) == []
+
+
+def test_a_copy_is_sent_in_parts_each_of_which_has_the_time_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an agent may be slow with a large one as long as it goes on taking."""
+    sent: list[bytes] = []
+
+    def request(*_: object, body: Iterator[bytes], **__: object) -> SimpleNamespace:
+        sent.extend(bytes(part) for part in body)
+        return SimpleNamespace(status=200)
+
+    pool = urllib3.PoolManager()
+    monkeypatch.setattr(pool, "request", request)
+    meta, payload = block({("a", 0): filler(12_000, size=800)})
+    give_copy(pool, "http://h2:1", meta, payload, timeout_seconds=1)
+    assert b"".join(sent) == b"".join(bytes(memoryview(part)) for part in local_frame(meta, payload))
+    assert max(map(len, sent)) <= 1 << 20 < len(b"".join(sent)) // 4
 
 
 def test_a_copy_without_a_length_or_with_an_absurd_one_is_refused_unread(agent: Agent) -> None:

@@ -145,6 +145,22 @@ def test_a_block_directory_without_room_is_waited_for(tmp_path: Path) -> None:
     assert not path_of(tmp_path, 1).exists()
 
 
+def test_room_that_others_made_is_found_by_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_store, "RETRY_SECONDS_MAX", 0.2)
+    told = Told()
+    other = local_path(tmp_path, "s", "r2-1-1")
+    other.parent.mkdir()
+    other.write_bytes(bytes(1 << 20))
+    with opened(tmp_path, told, quota_bytes=1 << 20) as store:
+        store.put(draft(1))
+        assert isinstance(told.next(), inp.OutOfSpace)
+        other.unlink()
+        events = [told.next()]
+        while not isinstance(events[-1], inp.BlockStored):
+            events.append(told.next())
+    assert len(events) <= 2, "an attempt may have been under way when it was freed"
+
+
 def test_a_disk_that_fails_is_tried_again_and_ends_the_receiver_when_it_goes_on_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -706,6 +706,18 @@ def test_a_command_is_done_once_and_acknowledged() -> None:
     stage.none(act.Look)
 
 
+def test_second_copies_go_where_the_driver_says_also_when_that_host_is_called_otherwise_now() -> None:
+    """A block is reported with the host's name, and its agent takes copies under that name alone."""
+    stage = Stage()
+    stage.own(P0)
+    for second in ("h2", "h2", "h2-renamed"):
+        stage.wait(5.0)
+        beat = stage.all(act.Heartbeat)[-1]
+        named = messages.SecondHost(host=second, url="http://h2:1")
+        stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), named))
+    assert [action.second.host for action in stage.all(act.CopyTo)] == ["h2", "h2-renamed"]
+
+
 def test_an_older_drivers_commands_are_refused() -> None:
     """INV-4."""
     stage = Stage()

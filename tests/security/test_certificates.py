@@ -63,6 +63,7 @@ def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: 
             ask(url)  # the authorities of the system don't know ours
         with pytest.raises(UnreachableError):
             ask(url.replace("https:", "http:"))
+        assert ask(url.replace("https:", "HTTPS:"), ca_file=str(authority.ca_file)) == b"fine"
     with (
         serving(tmp_path, **authority.issue("expired", valid_days=-1)) as url,
         pytest.raises(UnreachableError, match="certificate has expired"),

@@ -49,6 +49,7 @@ def ended(connection: socket.socket) -> bool:
         b"GET /v1/fi",
         b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n",
         b"POST /v1/fine HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf",
+        b"\r\n",
     ],
 )
 def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent: bytes) -> None:
@@ -56,6 +57,18 @@ def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent
         connection.sendall(sent)
         while not ended(connection):  # what it may say before
             pass
+
+
+def test_empty_lines_after_an_answer_do_not_keep_a_connection(server: Server) -> None:
+    """They begin no request, and the wait for the next one had ended with the first byte."""
+    with connect(server) as connection:
+        connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"fine"):
+            answer += connection.recv(1000)
+        connection.sendall(b"\r\n")
+        connection.settimeout(10)
+        assert ended(connection)
 
 
 def test_a_connection_that_is_kept_is_given_the_time_for_each_request(server: Server) -> None:

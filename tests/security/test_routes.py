@@ -41,6 +41,9 @@ MAY = {
 }
 
 
+BLOCK = "/v1/blocks/{stream}/{block_id}"
+
+
 def token(who: str) -> str:
     return f"the-token-of-{who}"
 
@@ -244,6 +247,17 @@ def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Gu
                 retries=False,
             )
             assert answer.status == status, answer.data
+
+
+def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp_path: Path) -> None:
+    """INV-5: it may be the last one, and who reads blocks must not be able to put another in its place."""
+    for gives_up, allowed in ((True, {"receiver", "agent", "reader"}), (False, {"receiver"})):
+        store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
+        store.open()
+        app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+        with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+            answers = {role: ask(server.url, "PUT", BLOCK, f"Bearer {token(role)}").status for role in ROLES}
+        assert {role for role, status in answers.items() if status != 403} == allowed, answers
 
 
 @pytest.mark.parametrize(
