@@ -243,7 +243,8 @@ def install(
     configuration = given.read_text(encoding="utf-8") if given is not None else first_configuration()
     tokens = given_tokens.read_text(encoding="utf-8") if given_tokens is not None else new_tokens(roles)
     wanted = plan(roles, command, settings, configuration, tokens)
-    steps = _uninstalled(host, wanted, roles, real) if uninstall else _installed(host, wanted, real)
+    booted = real and Path("/run/systemd/system").exists()
+    steps = _uninstalled(host, wanted, roles, booted) if uninstall else _installed(host, wanted, booted)
     done = []
     for step in steps:
         done.append(step)
@@ -258,29 +259,29 @@ def install(
     return FINE
 
 
-def _installed(host: Host, wanted: Plan, real: bool) -> Iterator[Step]:
+def _installed(host: Host, wanted: Plan, booted: bool) -> Iterator[Step]:
     yield from host.put(wanted)
     if os.geteuid() == 0:
         yield host.run("systemd-sysusers", f"--root={host.at('/')}", Path(SYSUSERS).name)
         yield from host.give(wanted, USER)
     else:
         yield Step("left", f"user {USER}", "only root makes it, and gives it its files")
-    if real and Path("/run/systemd/system").exists():
+    if booted:
         yield host.run("systemctl", "daemon-reload")
 
 
-def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], real: bool) -> Iterator[Step]:
-    running = real and Path("/run/systemd/system").exists()
-    units = [UNITS[role].replace("@.", "@*.") for role in roles if host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
-    if running and units:
-        yield host.run("systemctl", "disable", *(UNITS[role] for role in roles))
+def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], booted: bool) -> Iterator[Step]:
+    # systemctl refuses all of them if one is not there
+    units = [UNITS[role] for role in roles if host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
+    if booted and units:
+        yield host.run("systemctl", "disable", *units)
         # receivers first, while there is a driver to report to
         for name in sorted(units, key=lambda name: ("receiver" not in name, "agent" not in name)):
-            yield host.run("systemctl", "stop", name)
+            yield host.run("systemctl", "stop", name.replace("@.", "@*."))
     others = [UNITS[role] for role in ROLES if role not in roles and host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
     files = tuple(file for file in wanted.files if not (others and file.path == SYSUSERS))
     yield from host.take_away(replace(wanted, files=files))
-    if running:
+    if booted:
         yield host.run("systemctl", "daemon-reload")
 
 

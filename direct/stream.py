@@ -34,7 +34,7 @@ from driver.scheduler import Scheduler
 from driver.state import State
 from driver.tracker import AllocateSpans, Ask, BeginSpans, EndSpans, Tracker
 from forebay.clock import Clock, SystemClock
-from forebay.errors import RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
+from forebay.errors import FencedError, RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.planning import PartitionRates, limit_by_rates, spans, split_ranges
@@ -134,7 +134,7 @@ class DirectStream:
         self._clock = clock or SystemClock()
         self._jobs: tuple[NamedJob, ...] = ()
         self._closing = contextlib.ExitStack()
-        self._opening_stopped = threading.Event()
+        self._stopping = threading.Event()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._unreachable = ""
@@ -166,7 +166,7 @@ class DirectStream:
 
     def stop(self) -> None:
         """Lets the running job finish, and begins no other."""
-        self._opening_stopped.set()
+        self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.stop()
 
@@ -197,7 +197,7 @@ class DirectStream:
         settings = self._settings
         storage = open_storage(settings.checkpoint, {key: dict(own) for key, own in (settings.storage or {}).items()})
         probe(storage, settings.name, lambda: secrets.randbits(64))
-        wait_until_stale(storage, settings.name, self._opening_stopped)
+        wait_until_stale(storage, settings.name, self._stopping)
         self._admin = self._closing.enter_context(
             KafkaAdmin(self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct")
         )
@@ -245,17 +245,21 @@ class DirectStream:
         self._closing.callback(loop.stop)
         self._follow(self._admin, self._clock.wall_ms())
         self._scheduler.start()
+        if self._stopping.is_set():  # told before there was a scheduler to tell
+            self._scheduler.stop()
 
     def _run(self) -> None:
         assert self._scheduler is not None
         try:
-            self._scheduler.run()
+            try:
+                self._scheduler.run()
+            finally:
+                self._scheduler.join()
+                if self._admin is not None:
+                    self._commits.send(self._admin)
         except BaseException as error:
             self._fail(error)
         finally:
-            self._scheduler.join()
-            if self._admin is not None:
-                self._commits.send(self._admin)
             self._close()
 
     def _close(self) -> None:
@@ -269,6 +273,9 @@ class DirectStream:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self.stop()
+        if isinstance(error, FencedError):
+            # what Spark still does for a job here would write beside the newer stream (INV-4)
+            self._engine.cancel()
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 

@@ -193,7 +193,8 @@ class Scheduler:
             if taken is not None:
                 return self._work(taken)
             with self._changed:
-                self._changed.wait_for(lambda seen=seen: self._changes != seen)  # type: ignore[misc]
+                # being told to stop may have come before `seen` was looked at
+                self._changed.wait_for(lambda seen=seen: self._changes != seen or self._stopping.is_set())  # type: ignore[misc]
         return None
 
     def _begin(self, state: State) -> Taken | None:

@@ -202,6 +202,7 @@ class Driver:
         self._leads_since = self._clock.monotonic()
         opened, state = led
         self._closing.callback(opened.close)
+        refuse_direct_stream(state)
         refuse_other_keeping(state, settings.has_wal)
         if words := without_wal(settings):
             log.warning("%s", words)
@@ -904,6 +905,15 @@ def _copy_rules(settings: Settings) -> CopyRules | None:
     if settings.has_wal:
         return None
     return CopyRules(settings.receiver.copies, settings.driver.receiver_timeout, int(settings.receiver.memory))
+
+
+def refuse_direct_stream(state: State) -> None:
+    """A direct stream's batches have no blocks: as an intake's they would be completed unread. Raises UsageError."""
+    if state.next_offsets or any(batch.spans for batch in state.batches.values()):
+        raise UsageError(
+            f"driver.journal: it holds the checkpoint of a direct stream named {state.stream!r}: give the intake a name or a "
+            "journal of its own"
+        )
 
 
 def refuse_other_keeping(state: State, has_wal: bool) -> None:

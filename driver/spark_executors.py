@@ -45,15 +45,21 @@ def ship(context: SparkContext) -> None:
     if target.exists():  # by another stream's engine in this session
         return
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    with TemporaryDirectory() as folder, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        compiled = str(Path(folder, "compiled"))
-        for name, path in files.items():
-            py_compile.compile(str(path), compiled, name, doraise=True, invalidation_mode=unchecked)
-            archive.write(path, name)
-            archive.write(compiled, f"{name}c")  # or each worker process would compile it anew
     before = list(sys.path)
-    context.addPyFile(str(target))
-    sys.path[:] = before  # the driver itself goes on with its own files
+    try:
+        with TemporaryDirectory() as folder, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            compiled = str(Path(folder, "compiled"))
+            for name, path in files.items():
+                py_compile.compile(str(path), compiled, name, doraise=True, invalidation_mode=unchecked)
+                archive.write(path, name)
+                archive.write(compiled, f"{name}c")  # or each worker process would compile it anew
+        context.addPyFile(str(target))
+    except BaseException:
+        # half of it, or one that Spark was not given, must not pass for one that was sent
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        sys.path[:] = before  # the driver itself goes on with its own files
 
 
 def _sources() -> Iterator[tuple[Path, Path]]:

@@ -21,8 +21,8 @@ _log = logging.getLogger("forebay.source")
 def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
     """Batches of ``DATAFRAME_SCHEMA``. Offsets without a record (compacted, or of a transaction) are read over.
 
-    What Kafka no longer holds raises RangeNotHeldError with ``failOnDataLoss``, and is told and left out without. Raises
-    UnreachableError.
+    What Kafka no longer holds raises RangeNotHeldError with ``failOnDataLoss``, and is told and left out without; what it says to
+    hold and does not give raises it always. Raises UnreachableError.
     """
     access = KafkaAccess(options.kafka, options.group, options.poll_timeout_seconds)
     task = TaskContext.get()
@@ -38,9 +38,11 @@ def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
         except RangeNotHeldError as error:
             if options.fail_on_data_loss:
                 raise RangeNotHeldError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
-            _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
             left = _left(access, span, position)
-            if left is None or (left.from_offset, left.until_offset) == (span.from_offset, span.until_offset):
+            if left == span:
+                raise  # Kafka has all of it and does not give it now: that is no loss, and the task may be tried again
+            _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
+            if left is None:
                 return
             span, fresh = left, True
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from forebay.errors import RangeNotHeldError, UsageError
 from forebay.kafka.planning import is_enough, share_by_lag, split_ranges
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
-from pyspark_forebay.planning import continued, plan
+from pyspark_forebay.planning import continued, lower_ends, plan
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
 
@@ -66,7 +67,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """``start`` itself if this trigger shall read nothing. Raises UnreachableError, UsageError."""
         known = Offsets.of(start) if start else None
-        end = self._target or self._ask().latest(known)
+        end = self._target
+        if end is None:
+            end = self._ask().latest(known)
+        elif known is not None and lower_ends(known, self._past_begin(end)):
+            # it was asked for before it was known what was read
+            end = self._target = self._ask().latest(known)
         self._seen = end
         if known is not None:
             begun, own_start = known, None
@@ -85,11 +91,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             if own_start is not None and self._options.starting.offsets is None:
                 self._began = own_start
-            until = {tp: max(offset, self._began.get(tp, 0)) for tp, offset in until.items()}
+            until = dict(self._past_begin(Offsets(until)).at)
         made = Offsets(until, end.topic_ids, own_start)
         if own_start is None and made.at == begun.at and made.topic_ids == begun.topic_ids:
             return start  # to the letter, so that Spark sees that there is nothing new
         return made.json()
+
+    def _past_begin(self, end: Offsets) -> Offsets:
+        """``end``, or where this run began if that is further."""
+        return replace(end, at={tp: max(offset, self._began.get(tp, 0)) for tp, offset in end.at.items()})
 
     def _waits(self, begin: Positions, end: Positions) -> bool:
         """Whether too little is there for a trigger yet. What Trigger.AvailableNow found is read to its end, however little."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy import install as command
-from deploy.install import Host
+from deploy.install import Host, Step, _uninstalled
 from deploy.installation import EXAMPLE, ROLES, UNITS, Plan, Role, folders_outside, new_tokens, plan, unit
 from deploy.main import main
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
@@ -166,6 +166,26 @@ def test_uninstalling_one_role_leaves_the_others_what_they_need(tmp_path: Path) 
     assert run(tmp_path, "--role", "receiver", "--uninstall", "--yes") == 0
     assert not (tmp_path / UNIT_PATHS["receiver"]).exists()
     assert (tmp_path / "etc/sysusers.d/forebay.conf").exists() and (tmp_path / UNIT_PATHS["driver"]).exists()
+
+
+def test_uninstalling_asks_systemd_only_for_units_that_are_there(tmp_path: Path) -> None:
+    """It refuses a call that names another one: on a host with one role, or after an uninstall that was cut off."""
+    asked: list[tuple[str, ...]] = []
+
+    class Booted(Host):
+        def run(self, *command: str) -> Step:
+            asked.append(command)
+            return Step("run", " ".join(command))
+
+    assert run(tmp_path, "--role", "receiver", "--role", "agent", "--yes") == 0
+    wanted = plan(ROLES, PROGRAM, load(EXAMPLE, {}), "", "")
+    assert list(_uninstalled(Booted(tmp_path, True), wanted, ROLES, True))
+    assert asked == [
+        ("systemctl", "disable", "forebay-agent.service", "forebay-receiver@.service"),
+        ("systemctl", "stop", "forebay-receiver@*.service"),
+        ("systemctl", "stop", "forebay-agent.service"),
+        ("systemctl", "daemon-reload"),
+    ]
 
 
 def test_one_that_was_cut_off_anywhere_is_completed_by_the_next(tmp_path: Path) -> None:

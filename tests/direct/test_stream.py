@@ -280,6 +280,52 @@ def test_a_second_stream_on_a_checkpoint_waits_for_its_lease_and_ends_the_first_
         first.await_termination(PATIENCE_SECONDS)
 
 
+def test_a_stream_that_was_fenced_cancels_what_its_job_has_others_do(
+    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4: or its tasks would write beside those of the newer one."""
+    cancelled = threading.Event()
+    at_work = threading.Event()
+    monkeypatch.setattr(InProcess, "cancel", lambda _: cancelled.set())
+
+    def job(work: Batch) -> None:
+        at_work.set()
+        assert cancelled.wait(PATIENCE_SECONDS)
+        raise ValueError("its tasks were cancelled")
+
+    first = runs.start(Subscribe([tps[0].topic]), job)
+    assert at_work.wait(PATIENCE_SECONDS)
+    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    runs.start(Subscribe([tps[0].topic]))
+    with pytest.raises(FencedError):
+        first.await_termination(PATIENCE_SECONDS)
+    assert cancelled.is_set()
+
+
+def test_being_told_to_stop_while_it_starts_is_not_missed(
+    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = DirectStream._open
+
+    def stopped_first(stream: DirectStream) -> None:
+        stream.stop()
+        real(stream)
+
+    monkeypatch.setattr(DirectStream, "_open", stopped_first)
+    assert runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
+
+
+def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: list[TopicPartition]) -> None:
+    def callback(*_: object) -> None:
+        raise SystemExit
+
+    stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"x-{tps[0].topic}"}, interval_seconds=3600.0)
+    runs.commits.add([Span(*_at(tps[0], 0, 1))], callback)
+    stream.stop()
+    with pytest.raises(SystemExit):
+        stream.await_termination(PATIENCE_SECONDS)
+
+
 def test_streams_that_cant_be_are_refused_in_a_sentence(runs: Runs) -> None:
     for make, words in (
         (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -148,6 +150,25 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
     assert runs == [(0, second), (0, second), (1, first)]
     assert not t.state.unfinished()
     assert t.state.replay is None
+
+
+def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
+    """Whoever waits for the next batch then waits for nothing."""
+
+    class Event(threading.Event):
+        def is_set(self) -> bool:
+            before = super().is_set()
+            if not before:
+                scheduler.stop()  # just after it was looked at
+            return before
+
+    scheduler = scheduler_of(t := Tracked())
+    scheduler._loop = cast(Any, SimpleNamespace(ask=t.say))
+    scheduler._stopping = Event()
+    ended = threading.Thread(target=scheduler.run, daemon=True)
+    ended.start()
+    ended.join(10)
+    assert not ended.is_alive()
 
 
 def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failure_of_the_job() -> None:

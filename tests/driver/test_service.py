@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver import IngestContext
+from driver import IngestContext, journal
 from driver.audit import audit
 from driver.batch import Batch, NamedJob
 from driver.discovery import LostJournal
@@ -238,6 +238,17 @@ def test_an_empty_journal_beside_a_wal_that_is_not_refuses_to_start(settings: Co
     with pytest.raises(LineageFound, match="journal was lost"):
         IngestContext(None, settings(journal=f"file://{tmp_path}/elsewhere")).foreach_batch(Collecting(1))
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").rglob("*.seg"))
+
+
+def test_the_checkpoint_of_a_direct_stream_is_no_journal_of_an_intake(settings: Configure) -> None:
+    """INV-5: its batches have no blocks, and would be completed unread."""
+    s = settings()
+    opened, state = journal.lead(open_storage(s.driver.journal), "s", "direct", 0, lambda: 0.0, lambda: 1)
+    state.next_offsets["t/0"] = 5
+    opened.snapshot()
+    opened.close()
+    with pytest.raises(UsageError, match="checkpoint of a direct stream named 's'"):
+        IngestContext(None, s).foreach_batch(Collecting(1)).start()
 
 
 def test_a_damaged_journal_refuses_to_start_with_the_place_and_the_way_out(settings: Configure, tmp_path: Path) -> None:

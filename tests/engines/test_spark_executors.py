@@ -7,13 +7,15 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver.spark_executors import PYARROW_MAJOR_MIN, Found, _look, misfit, refused, strangers
+from driver.spark_executors import PYARROW_MAJOR_MIN, Found, _look, misfit, refused, ship, strangers
 from tests.support.pythons import bare_python
 
 _ROOT = Path(driver.__file__).parents[1]
@@ -64,6 +66,23 @@ def test_another_python_is_known_by_the_words_of_pyspark() -> None:
 
 def test_an_error_that_is_of_the_batch_is_no_misfit() -> None:
     assert misfit("Job aborted due to stage failure: Task 0 lost, ValueError: no") is None
+
+
+def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
+    """Not taken for what another engine has sent."""
+    sent: list[str] = []
+
+    def send(path: str) -> None:
+        sent.append(path)
+        if len(sent) == 1:
+            raise OSError("no")
+
+    context = cast(Any, SimpleNamespace(_temp_dir=str(tmp_path), addPyFile=send))
+    with pytest.raises(OSError, match="no"):
+        ship(context)
+    ship(context)
+    ship(context)
+    assert len(sent) == 2 and Path(sent[1]).exists()
 
 
 #: the driver's side: a cluster of one worker in processes of its own, whose executors run the Python that is named

@@ -286,6 +286,21 @@ def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
         reader.partitions({}, start)
 
 
+def test_a_target_of_available_now_that_lies_below_what_was_read_is_asked_for_again(
+    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without failOnDataLoss the query would go on from there, and have records twice."""
+    real = KafkaAdmin.ends
+    reader = streaming(kafka_broker, topic, failOnDataLoss="false")
+    monkeypatch.setattr(KafkaAdmin, "ends", lambda *given: {tp: end - 1 for tp, end in real(*given).items()})
+    reader.prepareForTriggerAvailableNow()
+    monkeypatch.undo()
+    start = reader.latestOffset({topic: {"0": 8, "1": 4}}, ALL)
+    assert start[topic] == {"0": 9, "1": 4}
+    read = {topic: {"0": 10, "1": 4}}
+    assert reader.latestOffset(read, ALL)[topic] == {"0": 10, "1": 5}
+
+
 # ---- data loss -------------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +319,22 @@ def test_aged_out_offsets_end_the_query_or_are_left_out(
         rows(BatchReader(options(kafka_broker, topic, startingOffsets='{"T": {"0": 2, "1": 5}}')))
     given = {"startingOffsets": '{"T": {"0": 2, "1": 5}}', "failOnDataLoss": "false"}
     assert offsets(BatchReader(options(kafka_broker, topic, **given))) == {0: [7, 8, 9]}
+
+
+def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
+    kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: as when a broker that has just started does not know the topic's id yet."""
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest", failOnDataLoss="false")
+    end = reader.latestOffset({}, ALL)
+
+    def refused(*_: object, **__: object) -> Iterator[None]:
+        raise RangeNotHeldError("not now")
+        yield
+
+    monkeypatch.setattr("pyspark_forebay.reading.read_range", refused)
+    with pytest.raises(RangeNotHeldError, match="not now"):
+        rows(reader, {}, end)
 
 
 def test_an_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:
