@@ -37,6 +37,7 @@ LINES = {
         "the longest report amid all",
         "taken in",
         "tick → job called with all blocks",
+        "the same, processor time of the driver",
         "the longest heartbeat meanwhile",
         "the same, completion and archive",
         "status, all waiting / few",

@@ -154,10 +154,12 @@ def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:
 
 def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
     lines = Lines()
-    # the first to stop takes its time: it says so before it ends, and the later rank must not have ended by then
-    slow = OBEDIENT.replace('print("drained")', 'import time; time.sleep(0.3); print("drained")')
+    # the first to stop takes its time, and the later rank must not have begun to stop by then. Each tells the time, since lines
+    # of different children may overtake each other
+    timed = OBEDIENT.replace('print("drained")', 'import time; print(time.monotonic_ns(), "drained")')
+    slow = timed.replace("import time;", "import time; time.sleep(0.3);")
     supervisor = Supervisor(
-        [child("driver", OBEDIENT, rank=1), child("agent", OBEDIENT, rank=2), child("receiver", slow, rank=0)],
+        [child("driver", timed, rank=1), child("agent", timed, rank=2), child("receiver", slow, rank=0)],
         logs=LogLines(stream=lines),
     )
     with running(supervisor) as ended:
@@ -165,8 +167,9 @@ def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
         supervisor.stop()
         assert ended() == 0
         lines.wait("drained", times=3)
-    drained = [line.split(" | ")[0] for line in lines.getvalue().splitlines() if line.endswith("drained")]
-    assert drained == ["receiver", "driver", "agent"]
+    drained = [line.split(" | ") for line in lines.getvalue().splitlines() if line.endswith("drained")]
+    in_time = sorted(drained, key=lambda parts: int(parts[1].split()[0]))
+    assert [name for name, _ in in_time] == ["receiver", "driver", "agent"]
 
 
 def test_a_second_request_to_stop_kills_what_is_left() -> None:

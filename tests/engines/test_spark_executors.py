@@ -45,7 +45,9 @@ def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path
     look.write_bytes(cloudpickle.dumps(_look()))
     script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
     command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    # a job that was looked for in this process has left the way to it in the environment
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     host, _, pyarrow, trouble = done.stdout.strip().split("|")
     assert (host, pyarrow, trouble) == (os.uname().nodename, version("pyarrow"), "No module named 'driver'")
 

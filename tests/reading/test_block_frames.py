@@ -79,7 +79,7 @@ def test_a_local_copy_is_the_block_and_can_be_written_again(tmp_path: Path) -> N
 def test_a_failed_copy_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError]
 ) -> None:
-    def fail(path: Path, _: object) -> None:
+    def fail(path: Path, *_: object) -> None:
         path.write_bytes(b"half")
         raise OSError(number, os.strerror(number))
 

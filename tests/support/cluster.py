@@ -40,7 +40,7 @@ from tests.support.ports import free_port
 from wal.storage import Storage, open_storage
 
 #: so long a test waits for what must come; never asserted on
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 _TICK_SECONDS = 0.05
 _COMMAND = str(Path(sys.executable).with_name("forebay"))
 _ROOT = str(Path(__file__).parents[2])  # the processes run the code that the test sees
