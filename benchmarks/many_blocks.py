@@ -129,7 +129,8 @@ def _run(setup: Setup, blocks: int) -> Run:
         _sleep_to_a_tick()
         used = time.process_time()
         _until(held.called.is_set)
-        processor_seconds = max(1e-6, held.processor_seconds - used)  # of few blocks the job is called before this is read
+        # of few blocks the job is called before this is read
+        processor_seconds = max(1e-6, held.processor_seconds - used)
         time.sleep(1.5 * BEAT_SECONDS)  # so that each receiver has sent a heartbeat since
         pause = fleet.ask("beats")
         _until(lambda: _status(client).batches_completed == 2)
