@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import missing
-from tests.support.booted import Booted, require_booting
+from tests.support.booted import Booted, NotBootedError, require_booting
 from tests.support.wheel import DEPENDENCIES, ROOT, build_wheel
 
 FOREBAY = "/opt/forebay/bin/forebay"
@@ -92,7 +93,12 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
     folder = tmp_path_factory.mktemp("systemd")
     build_wheel(folder)
     python, folders = python_of_the_machine()
-    with Booted(folder, "lines", {**folders, "/opt/wheel": folder / "wheel-own"}) as booted:
+    with ExitStack() as opened:
+        try:
+            booted = opened.enter_context(Booted(folder, "lines", {**folders, "/opt/wheel": folder / "wheel-own"}))
+        except NotBootedError as error:
+            # in CI too: that is the machine's to allow, and what is missing then can't be installed
+            pytest.skip(f"NOT TESTED: this machine lets no systemd boot: {error}")
         # where it was built with a shared library, it looks for that at its old place first, which the services can't see
         booted.write("/etc/ld.so.conf.d/00-python.conf", "/opt/python/lib\n")
         booted.run("ldconfig")

@@ -46,8 +46,13 @@ def require_booting(missing: Callable[[str], None]) -> None:
         missing("systemd-nspawn is not here: python -m tests.support.booted")
 
 
+class NotBootedError(Exception):
+    """This machine refuses a part of it: mounts, namespaces, control groups."""
+
+
 class Booted:
-    """Entering boots, leaving kills. ``folders``: path in the machine → folder of this one, to be read there."""
+    """Entering boots, or raises NotBootedError; leaving kills. ``folders``: path in the machine → folder of this one, to be read
+    there."""
 
     def __init__(self, folder: Path, name: str, folders: Mapping[str, Path]) -> None:
         self._folder = folder / "machine"
@@ -87,7 +92,8 @@ class Booted:
     def _is_up(self) -> bool:
         assert self._process is not None
         code = self._process.poll()
-        assert code is None, f"the machine did not boot ({code}): {self._log.read_text(errors='replace')[-3000:]}"
+        if code is not None:
+            raise NotBootedError(f"it ended with {code}: {self._log.read_text(errors='replace')[-3000:]}")
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for child in children:
             self._init = int(child)
