@@ -370,7 +370,7 @@ def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
 ) -> None:
     """INV-5."""
     storage.put_new("s/inner/a", b"x")
-    asyncio.run(_set_permission(url, "/s/inner", 0o700))
+    _set_permission(url, "/s/inner", 0o700)
     monkeypatch.setenv("HADOOP_USER_NAME", "nobody-in-particular")
     other = HdfsStorage(url, {"user": "of its own client", **IMPATIENT})
     for prefix in ("", "s", "s/inner"):
@@ -382,10 +382,11 @@ def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
         other.exists("s/inner/a")
 
 
-async def _set_permission(url: str, path: str, permission: int) -> None:
+def _set_permission(url: str, path: str, permission: int) -> None:
+    """By a client that stays: one that ends waits for its threads, and they may wait for the interpreter."""
     _, _, place = url.removeprefix("hdfs://").partition("/")
-    authority = url.removesuffix(f"/{place}")
-    await hdfs.AsyncClient(authority).set_permission(f"/{place}{path}", permission)
+    connection = hdfs._connection(url.removesuffix(f"/{place}"), {})
+    connection.run(lambda client: client.set_permission(f"/{place}{path}", permission), 30.0)
 
 
 def test_a_file_where_a_folder_should_be_is_not_a_taken_name(storage: HdfsStorage) -> None:
