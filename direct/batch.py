@@ -16,11 +16,12 @@ from direct.tasks import TaskReading, encode, read_batches
 from driver.batch import Batch, BatchWork
 from driver.decoding import Decoder
 from driver.spark_blocks import PlacedRows
-from driver.spark_engine import SparkJobs, dataframe_schema
+from driver.spark_engine import SparkJobs
 from forebay.errors import UsageError
 from forebay.kafka.planning import sizes
 from forebay.kafka.range_reader import read_range
 from forebay.kafka.spans import Span
+from pyspark_forebay.schema import spark_schema
 
 
 class DirectBatch(Batch):
@@ -81,7 +82,7 @@ class DirectRows:
 
         rows = [(encode(span), place) for span, place in zip(self._work.spans, self._places(), strict=True)]
         frame = PlacedRows(self._session.sparkContext, rows).frame(self._session)
-        return frame.mapInArrow(read, dataframe_schema(how.reading.headers))
+        return frame.mapInArrow(read, spark_schema(how.reading.headers))
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for span in self._work.spans:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -17,16 +18,7 @@ from py4j.clientserver import ClientServer
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
@@ -37,6 +29,7 @@ from driver.spark_executors import check, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
 from forebay.settings import Settings
+from pyspark_forebay.schema import spark_schema
 from wal.reading import ReadPlan, TierCounts
 
 log = logging.getLogger(__name__)
@@ -51,29 +44,12 @@ DEFAULTS = {
 _LOOK_SECONDS = 0.05
 
 
-def dataframe_schema(headers: bool) -> StructType:
-    """The schema of Spark's Kafka source."""
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField("headers", ArrayType(header)))
-    return StructType(fields)
-
-
 #: in the names of job groups: a session ends with its process, may serve engines of several streams, one after another or at
 #: once, and remembers the groups that were cancelled in it
 _ENGINES = itertools.count(1)
 
 
-class SparkJobs:
+class SparkJobs(ABC):
     """Runs jobs in ``session``, which it then never stops, or in one that it makes by ``options``. What a job is given is for a
     subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere.
     ``old_tasks_seconds``: how long a retry waits for the tasks of the attempt before it."""
@@ -99,8 +75,9 @@ class SparkJobs:
         self._stopping = threading.Event()
         self._checked: set[str] = set()  # hosts whose executors were looked at
 
+    @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
-        raise NotImplementedError
+        """What a job is given: a batch whose tasks add their records and bytes by tier to ``counts``, an accumulator."""
 
     @property
     def parallelism(self) -> int:
@@ -386,7 +363,7 @@ class _SparkRows:
             for task in tasks_in(batches):
                 yield from read_in_task(task.references, plan, counts.add)
 
-        return self._partitions.frame().mapInArrow(read, dataframe_schema(self._work.headers))
+        return self._partitions.frame().mapInArrow(read, spark_schema(self._work.headers))
 
     @cached_property
     def _partitions(self) -> TaskPartitions:

@@ -63,13 +63,13 @@ def child(name: str, code: str, rank: int = 0, stop_seconds: float = 20.0) -> Ch
 
 #: says "ready", then ends with 0 at SIGTERM after having said "drained"
 OBEDIENT = """
-import signal, sys
+import signal, sys, time
 def end(*_):
     print("drained"); sys.exit(0)
 signal.signal(signal.SIGTERM, end)
 print("ready")
 while True:
-    signal.pause()
+    time.sleep(0.02)  # a pause would miss a signal that came just before it
 """
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready')\nwhile True: signal.pause()"
 

@@ -27,8 +27,7 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     t.take_in(epoch, token, 5)
     block = t.take_in(epoch, token, 9)
     batch = t.state.batches[t.batch()]
-    nothing = cast(Any, None)
-    scheduler = Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+    scheduler = scheduler_of()
     assert not scheduler._work(scheduler._take(t.state, batch)).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
     assert scheduler._work(scheduler._take(t.state, batch)).headers
@@ -39,7 +38,7 @@ def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_o
     t = Tracked(partitions=4)
     epoch = t.register()
     token = t.claim(epoch).view.token
-    scheduler = scheduler_of(t)
+    scheduler = scheduler_of()
 
     def topic_ids() -> dict[str, str]:
         batch = t.state.batches[t.batch()]
@@ -61,16 +60,30 @@ def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_los
     t.take_in(epoch, token, 5)
     t.take_in(epoch, token, 12)
     batch = t.state.batches[t.batch()]
-    scheduler = scheduler_of(t)
+    scheduler = scheduler_of()
     assert scheduler._work(scheduler._take(t.state, batch)).records == 12
     batch.lost = (f"{TOPIC}/0[5, 12)",)
     work = scheduler._work(scheduler._take(t.state, batch))
     assert work.records == sum(r.records for r in work.ranges) == 5
 
 
-def scheduler_of(t: Tracked) -> Scheduler:
-    nothing = cast(Any, None)
-    return Scheduler(nothing, nothing, (), SystemClock(), 1.0, lambda: 1, 1, 1.0, headers=False)
+def scheduler_of(
+    loop: object = None, engine: object = None, job: object = None, max_failures: int = 4, **more: Any
+) -> Scheduler:
+    """With an engine: that of one job, which is tried again at once."""
+    jobs = (NamedJob("job", cast(Any, job)),) if engine is not None else ()
+    return Scheduler(
+        cast(Any, loop),
+        cast(Any, engine),
+        jobs,
+        SystemClock(),
+        1.0,
+        lambda: 1,
+        max_failures,
+        0.0,
+        headers=False,
+        **more,
+    )
 
 
 def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
@@ -88,7 +101,7 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
     t.complete(first)
     t.take_in(epoch, token, 9)
     second = t.batch()
-    scheduler = scheduler_of(t)
+    scheduler = scheduler_of()
 
     def following() -> Any:
         work = begun(scheduler, t)
@@ -135,17 +148,7 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
                 scheduler.stop()
             return {}
 
-    scheduler = Scheduler(
-        cast(Any, Loop()),
-        cast(Any, Engine()),
-        (NamedJob("job", cast(Any, None)),),
-        SystemClock(),
-        1.0,
-        lambda: 1,
-        4,
-        0.0,
-        headers=False,
-    )
+    scheduler = scheduler_of(Loop(), Engine())
     scheduler.run()
     assert runs == [(0, second), (0, second), (1, first)]
     assert not t.state.unfinished()
@@ -162,8 +165,7 @@ def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
                 scheduler.stop()  # just after it was looked at
             return before
 
-    scheduler = scheduler_of(t := Tracked())
-    scheduler._loop = cast(Any, SimpleNamespace(ask=t.say))
+    scheduler = scheduler_of(SimpleNamespace(ask=Tracked().say))
     scheduler._stopping = Event()
     ended = threading.Thread(target=scheduler.run, daemon=True)
     ended.start()
@@ -190,18 +192,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
             scheduler.stop()
             return {}
 
-    scheduler = Scheduler(
-        cast(Any, Loop()),
-        cast(Any, Engine()),
-        (NamedJob("job", cast(Any, None)),),
-        SystemClock(),
-        1.0,
-        lambda: 1,
-        max_failures=1,
-        retry_delay_seconds=0.0,
-        headers=False,
-        unreadable_retry_seconds=0.01,
-    )
+    scheduler = scheduler_of(Loop(), Engine(), max_failures=1, unreadable_retry_seconds=0.01)
     scheduler.run()
     assert len(seen) == 3
     assert not t.state.unfinished()
@@ -229,18 +220,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         batch.note(Written("table", 5))
         batch.note(Written("topic", 0, "batch 7 is there"))
 
-    scheduler = Scheduler(
-        cast(Any, Loop()),
-        cast(Any, Engine()),
-        (NamedJob("job", write),),
-        SystemClock(),
-        1.0,
-        lambda: 1,
-        4,
-        0.0,
-        headers=False,
-        epoch=77,
-    )
+    scheduler = scheduler_of(Loop(), Engine(), write, epoch=77)
     work = begun(scheduler, t)
     assert work is not None
     scheduler._run_batch(work)
@@ -277,7 +257,7 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     t.batch()
     t.take_in(epoch, token, 9)
     second = t.batch()
-    scheduler = scheduler_of(t)
+    scheduler = scheduler_of()
     first = begun(scheduler, t)
     assert first is not None
     scheduler._held_up.add((0, first.batch_id))

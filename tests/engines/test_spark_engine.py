@@ -21,10 +21,11 @@ from pyspark import InheritableThread
 from driver import spark_engine
 from driver.batch import Batch, BatchWork
 from driver.local_engine import read_plan
-from driver.spark_engine import SparkEngine, _running_tasks, dataframe_schema
+from driver.spark_engine import SparkEngine, _running_tasks
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import JobError, UnreadableBlockError
 from forebay.settings import Settings
+from pyspark_forebay.schema import spark_schema
 from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
 from tests.support.stored import Stored
@@ -105,7 +106,7 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
     assert seen["rdd"] == wanted
     assert seen["tasks"] == [14, 6]
     assert seen["sizes"] == seen["read"] == [6, 5, 3, 4, 2]
-    assert seen["schema"] == dataframe_schema(headers)
+    assert seen["schema"] == spark_schema(headers)
     assert seen["names"] == seen["arrow"][0]
     names = [name for name in KafkaRecord._fields if name not in ("timestamp", "headers")]
     for row, record in zip(seen["df"], wanted, strict=True):

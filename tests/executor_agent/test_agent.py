@@ -32,17 +32,6 @@ from wal.reading import BlockReference
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
-
-
-@pytest.fixture
-def agent(stored: Stored) -> Iterator[Agent]:
-    with Agent(stored.settings()) as agent:
-        yield agent
-
-
 def get(url: str, **headers: str) -> urllib3.BaseHTTPResponse:
     with urllib3.PoolManager(retries=False) as pool:
         return pool.request("GET", url, headers=headers)
@@ -146,10 +135,12 @@ class FakeDriver:
 
         return heartbeat
 
-    def await_heartbeat(self, condition: Callable[[AgentHeartbeatRequest], bool]) -> AgentHeartbeatRequest:
-        """The first heartbeat from now on for which ``condition`` holds."""
+    def await_heartbeat(
+        self, condition: Callable[[AgentHeartbeatRequest], bool], since: int | None = None
+    ) -> AgentHeartbeatRequest:
+        """The first heartbeat from now on, or of those after the first ``since``, for which ``condition`` holds."""
         with self._news:
-            seen = len(self.heard)
+            seen = len(self.heard) if since is None else since
             assert self._news.wait_for(lambda: any(map(condition, self.heard[seen:])), 30), self.heard[-1:]
             return next(filter(condition, self.heard[seen:]))
 
@@ -400,7 +391,7 @@ def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
         "    def __enter__(self): return self\n"
         "    def __exit__(self, *_):\n"
         "        print('stopping', flush=True)\n"
-        "        while True: signal.pause()\n"
+        "        while True: time.sleep(0.02)\n"  # a pause would miss a signal that came just before it
         "signal.alarm(30)\n"
         "with mock.patch.object(main, 'Agent', Agent):\n"
         "    main.run(None)\n"

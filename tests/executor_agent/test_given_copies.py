@@ -32,17 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
-
-
-@pytest.fixture
-def agent(stored: Stored) -> Iterator[Agent]:
-    with Agent(stored.settings()) as agent:
-        yield agent
-
-
-@pytest.fixture
 def pool() -> Iterator[urllib3.PoolManager]:
     with urllib3.PoolManager(retries=False) as pool:
         yield pool

@@ -33,11 +33,6 @@ NAME = "r1-10000000001-1"
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
-
-
-@pytest.fixture
 def data(stored: Stored) -> bytes:
     """A file under a block's name; an agent that finds it at its start would drop it, so it comes after that."""
     return os.urandom(1 << 20) * (SIZE >> 20)
@@ -287,8 +282,9 @@ def test_an_agent_that_ends_tells_the_driver_first_and_finishes_what_is_under_wa
         reader = Reader(agent)
         beat: AgentHeartbeatRequest = driver.await_heartbeat(lambda beat: beat.requests == 1)
         assert (beat.state, beat.load >= 0) == ("active", True)
+        heard = len(driver.heard)
         end = leaving(agent)
-        driver.await_heartbeat(lambda beat: beat.state == "draining")
+        driver.await_heartbeat(lambda beat: beat.state == "draining", since=heard)
         assert end.is_alive()
         assert reader.rest() == data
         end.join(30)

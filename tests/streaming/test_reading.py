@@ -36,16 +36,6 @@ def _forget() -> Iterator[None]:
 
 
 @pytest.fixture
-def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
-    """Two partitions with 10 and 5 records, at one millisecond after the other from 1_700_000_000_000 on."""
-    name = topic_name()
-    kafka_broker.create_topic(name, 2)
-    produce(kafka_broker.options, TopicPartition(name, 0), 10)
-    produce(kafka_broker.options, TopicPartition(name, 1), 5)
-    return name
-
-
-@pytest.fixture
 def admin(kafka_broker: KafkaBroker) -> Iterator[KafkaAdmin]:
     with KafkaAdmin(kafka_broker.options) as admin:
         yield admin

@@ -26,16 +26,6 @@ SECRET = "s3cret-of-nobody"
 STARTS_MAX = 5
 
 
-@pytest.fixture
-def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
-    """Two partitions with 10 and 5 records."""
-    name = topic_name()
-    kafka_broker.create_topic(name, 2)
-    produce(kafka_broker.options, TopicPartition(name, 0), 10)
-    produce(kafka_broker.options, TopicPartition(name, 1), 5)
-    return name
-
-
 def source(reader: Any, broker: KafkaBroker, topic: str, **more: str) -> Any:
     """``reader``: ``spark.read`` or ``spark.readStream``."""
     reader = reader.format("forebay").option("kafka.bootstrap.servers", broker.options["bootstrap.servers"])

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from forebay.errors import UsageError
 from forebay.tether import tethered
 from tests.support import debian
 
@@ -138,16 +137,11 @@ class Booted:
             time.sleep(_TICK_SECONDS)
 
 
-def main() -> int:
-    """Installs what is missing, where that is allowed."""
-    try:
-        if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
-            debian.install("units are tested", *_PACKAGES)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+def install() -> None:
+    """What is missing, where that is allowed."""
+    if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
+        debian.install("units are tested", *_PACKAGES)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(install))

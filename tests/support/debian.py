@@ -6,8 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 from forebay.errors import UsageError
+
+
+def main(act: Callable[[], object]) -> int:
+    """What a module of these does when it is run, with the exit code of it."""
+    try:
+        act()
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def install(what_for: str, *packages: str) -> None:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from forebay.errors import UsageError
 from tests.support import debian
 
 #: a network of its own for each process, out of those that are kept for such uses (RFC 2544)
@@ -228,16 +227,11 @@ def _kill_all(namespace: str) -> None:
         threading.Event().wait(0.02)
 
 
-def main() -> int:
-    """Installs what is missing, where that is allowed."""
-    try:
-        if shutil.which("ip") is None:
-            debian.install("hosts in namespaces are made", "iproute2")
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+def install() -> None:
+    """What is missing, where that is allowed."""
+    if shutil.which("ip") is None:
+        debian.install("hosts in namespaces are made", "iproute2")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(install))

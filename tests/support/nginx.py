@@ -15,6 +15,7 @@ from pathlib import Path
 from forebay.errors import UsageError
 from forebay.kafka.jars import cache_directory
 from forebay.tether import tethered
+from tests.support import debian
 from tests.support.ports import free_port
 
 _PACKAGE = "nginx"
@@ -104,14 +105,5 @@ def static_server(folder: Path, root: Path, workers: int = 2) -> Iterator[tuple[
             process.wait(_START_SECONDS)
 
 
-def main() -> int:
-    try:
-        print(fetch())
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(lambda: print(fetch())))
