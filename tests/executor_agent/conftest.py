@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_agent.service import Agent
+from executor_agent.main import Agent
 from tests.support.stored import Stored
 
 
