@@ -9,28 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from forebay import messages
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
 from forebay.settings import ReceiverSettings
-from forebay.values import Block, TopicPartition, block_id
+from forebay.values import TopicPartition, block_id
 from receiver import actions as act
 from receiver import hole
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft, DraftRange, OpenBlock, Piece, remaining
 from receiver.partition import HOLDING, TAKING, Partition, Phase
+from receiver.pausing import Pausing
+from receiver.requests import Request, Requests
+from receiver.sealed_blocks import SealedBlock, SealedBlocks
 from receiver.source import CommitPoint
 from receiver.throttle import Throttle
+from receiver.told_errors import ToldErrors
 
 #: delays grow by doubling from ``reclaim_delay`` up to this many times it
 DELAY_GROWTH_MAX = 16
-#: full memory that lasts so long pauses the partitions. Until then nothing is polled: pausing makes Kafka's client throw
-#: away what it has fetched, and it takes half a second to begin again; a rebalance waits so long at most
-PAUSE_SECONDS = 1.0
-#: paused for lack of memory, receiving goes on when so much of the bound is free again
-RESUME_FRACTION = 0.5
 #: trouble that a person has to decide is told again after so many times ``reclaim_delay``
 TROUBLE_REPEAT = 10
 #: ranges in one report: keeps its body far below forebay.http.BODY_LIMIT
@@ -41,38 +39,8 @@ COMMITS_FAILED_TOLD = 3
 STORE_PATIENCE = 2.0
 #: a polling thread that has not come round for so long hangs; a synchronous commit may take that
 POLL_PATIENCE_SECONDS = 5.0
-#: errors that a heartbeat tells, and the characters of each
-ERRORS_MAX, ERROR_WORDS_MAX = 5, 300
 #: an answer that did not come within so many times ``report_timeout`` is taken for lost
 ANSWER_PATIENCE = 3.0
-
-
-@dataclass(slots=True)
-class _Sealed:
-    """A sealed block until the driver's answer. ``stored``: None while the stores work on it."""
-
-    draft: BlockDraft
-    weight_bytes: int
-    checked: bool  # topic ids were read after its last poll, and are those of the claims
-    sealed_at: float
-    stored: Block | None = None
-
-
-@dataclass(slots=True)
-class _Error:
-    """What went wrong and ended nothing: how often, and when last."""
-
-    count: int
-    at: float
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request on its way. ``done``: called with the answer; ``failed``: with the reason when there is none."""
-
-    sent_at: float
-    done: Callable[[Any, float], None]
-    failed: Callable[[str, float], None]
 
 
 class ReceiverMachine:
@@ -92,8 +60,7 @@ class ReceiverMachine:
         self._settings = settings
         self._origin = "Kafka" if settings.source == "kafka" else settings.source
         self._actions: list[act.Action] = []
-        self._requests = 0
-        self._pending: dict[int, _Pending] = {}
+        self._requests = Requests()
         self._ended = False
 
         self.epoch = 0  # 0: not registered
@@ -107,14 +74,11 @@ class ReceiverMachine:
         self._unsettled: set[TopicPartition] = set()  # those not simply active
         self._generations = 0
         self._open = OpenBlock()
-        self._sealed: list[_Sealed] = []  # in order of sequence, until answered
-        self._unanswered: Counter[TopicPartition] = Counter()  # sealed blocks that hold a range of it
-        self._storing: dict[int, tuple[tuple[TopicPartition, int], ...]] = {}  # given to the store and not durable yet,
-        self._storing_under: Counter[tuple[TopicPartition, int]] = Counter()  # answered or not: its ranges' tokens
+        self._sealed = SealedBlocks()
         self._claims = 0  # claims sent
         self._claims_open: set[int] = set()  # those neither answered nor given up
         self._sequence = 0
-        self._weight_bytes = 0  # of the sealed blocks and of what is held to be cut again
+        self._held_bytes = 0  # of what is held to be cut again
         self._record_bytes = 0.0  # weight of a usual record
 
         self._report = 0  # the request in flight, 0: none
@@ -125,7 +89,7 @@ class ReceiverMachine:
         self._heartbeat_at = 0.0
         self._beating = False
         self._polled_at = 0.0
-        self._errors: dict[str, _Error] = {}  # by their words, the latest last
+        self._errors = ToldErrors()
         self._now = 0.0
         self._driver_failures = 0  # in a row
         self._driver_silence = ""
@@ -136,11 +100,8 @@ class ReceiverMachine:
         self._second: messages.SecondHost | None = None  # where second copies go
         self._store_answered_at = 0.0
         self._broker_error = ""
-        self._paused = False
-        self._full_at: float | None = None  # since when memory is full
-        self._full = False  # for so long that polling is paused
+        self._pausing = Pausing(settings.memory)
         self._throttle = Throttle(settings)
-        self._slowed: frozenset[TopicPartition] = frozenset()  # paused alone, because they are over their rate
         self._recommit: set[TopicPartition] = set()
         self._recommit_at = 0.0
         self._commit_failures = 0
@@ -163,7 +124,7 @@ class ReceiverMachine:
     @property
     def buffered_bytes(self) -> int:
         """Memory that records hold: open block, sealed blocks until answered, what waits to be cut again (INV-6)."""
-        return self._open.weight_bytes + self._weight_bytes
+        return self._open.weight_bytes + self._sealed.weight_bytes + self._held_bytes
 
     @property
     def state(self) -> str:
@@ -189,7 +150,7 @@ class ReceiverMachine:
             return f"no partition assigned; {self._origin}: {self._broker_error}"
         if self._check_obstacle:
             return f"blocks wait for their topics' ids: {self._check_obstacle}"
-        return "memory is full, polling is paused" if self._full else ""
+        return "memory is full, polling is paused" if self._pausing.memory_is_full else ""
 
     def seconds_until_seal(self, now: float) -> float:
         """How long the open block stays open if nothing more comes; the block interval if there is none."""
@@ -199,11 +160,11 @@ class ReceiverMachine:
     def poll_records_max(self, now: float) -> int:
         """How many records the next poll may take so that, by their usual size, memory stays in its bound (INV-6), and no
         more comes in than the rate allows. 0: none should be made before something changes, or the rate has room again."""
-        if not self._paused and (self._full_at is not None or self.seconds_until_poll(now) > 0.0):
+        if not self._pausing.all and (self._pausing.waits_for_memory or self.seconds_until_poll(now) > 0.0):
             return 0
         limit: float = self._settings.poll_records
-        if self._throttle.limited and not self._paused:
-            taking = [tp for tp, p in self._partitions.items() if p.generation and tp not in self._slowed]
+        if self._throttle.limited and not self._pausing.all:
+            taking = [tp for tp, p in self._partitions.items() if p.generation and tp not in self._pausing.alone]
             limit = min(limit, self._throttle.records_max(taking, now))
         if self._record_bytes:
             room = self._settings.memory - self.buffered_bytes
@@ -247,61 +208,51 @@ class ReceiverMachine:
     def _note(self, text: str, warning: bool = False) -> None:
         self._do(act.Note(text, warning))
         if warning:
-            self._remember(text)
-
-    def _remember(self, text: str) -> None:
-        """An error that does not end the process rides on its heartbeats (INV-6: the last few)."""
-        words = text[:ERROR_WORDS_MAX]
-        known = self._errors.pop(words, None)
-        self._errors[words] = _Error(known.count + 1 if known is not None else 1, self._now)
-        while len(self._errors) > ERRORS_MAX:
-            del self._errors[next(iter(self._errors))]
+            self._errors.add(text, self._now)
 
     def _exit(self, code: int, reason: str) -> None:
         self._do(act.Exit(code, reason))
         self._ended = True
 
     def _ask(self, now: float, done: Callable[[Any, float], None], failed: Callable[[str, float], None]) -> int:
-        self._requests += 1
-        self._pending[self._requests] = _Pending(now, done, failed)
-        return self._requests
+        return self._requests.add(now, done, failed)
+
+    def _asked(self, number: int) -> Request | None:
+        request = self._requests.take(number)
+        if request is None:  # late, or repeated
+            self.counters["stale_answers_dropped"] += 1
+        return request
 
     def _answered(self, event: Any, now: float) -> None:
-        pending = self._pending.pop(event.request, None)
-        if pending is None:  # late, or repeated
-            self.counters["stale_answers_dropped"] += 1
-            return
-        pending.done(event, now)
+        request = self._asked(event.request)
+        if request is not None:
+            request.done(event, now)
 
     def _driver_answered(self, event: Any, now: float) -> None:
-        if event.request in self._pending and self._driver_silence:
-            self._note("the driver answers again")
+        if event.request in self._requests:
+            if self._driver_silence:
+                self._note("the driver answers again")
             self._driver_silence = ""
-        if event.request in self._pending:
             self._driver_failures = 0
         self._answered(event, now)
 
     def _driver_failed(self, event: inp.DriverFailed, now: float) -> None:
-        pending = self._pending.pop(event.request, None)
-        if pending is None:
-            self.counters["stale_answers_dropped"] += 1
-            return
-        self._miss(pending, event.reason, now)
+        request = self._asked(event.request)
+        if request is not None:
+            self._miss(request, event.reason, now)
 
-    def _miss(self, pending: _Pending, reason: str, now: float) -> None:
+    def _miss(self, request: Request, reason: str, now: float) -> None:
         # Rule 7: the driver out of reach ends nothing. Polling goes on paused, what is unreported is kept.
         self._driver_failures += 1
         if self._driver_failures.bit_count() == 1:  # said again with growing intervals
             self._note(f"the driver is out of reach, trying again with growing delay: {reason}", warning=True)
         self._driver_silence = reason or "no answer"
-        pending.failed(reason, now)
+        request.failed(reason, now)
 
     def _broker_failed(self, event: inp.BrokerFailed, now: float) -> None:
-        pending = self._pending.pop(event.request, None)
-        if pending is None:
-            self.counters["stale_answers_dropped"] += 1
-            return
-        pending.failed(event.reason, now)
+        request = self._asked(event.request)
+        if request is not None:
+            request.failed(event.reason, now)
 
     def _delay(self, failures: int) -> float:
         growth: int = min(1 << min(max(0, failures - 1), 16), DELAY_GROWTH_MAX)
@@ -344,11 +295,8 @@ class ReceiverMachine:
         self._polled_at = now
 
     def _expire(self, now: float) -> None:
-        patience = ANSWER_PATIENCE * self._settings.report_timeout
-        for request, pending in list(self._pending.items()):
-            if now - pending.sent_at > patience:
-                del self._pending[request]
-                pending.failed("no answer came", now)
+        for request in self._requests.take_overdue(now - ANSWER_PATIENCE * self._settings.report_timeout):
+            request.failed("no answer came", now)
 
     # ---- rule 1: register --------------------------------------------------------------------------------------------
 
@@ -414,7 +362,7 @@ class ReceiverMachine:
     def _revoke_on(self, now: float) -> None:
         if not self._revoking:
             return
-        left = [tp for tp in self._revoking if tp in self._partitions and self._unanswered[tp]]
+        left = [tp for tp in self._revoking if tp in self._partitions and self._sealed.holds(tp)]
         if left and now < self._revoke_deadline:
             return
         if left:
@@ -423,17 +371,13 @@ class ReceiverMachine:
         releases = []
         for tp in self._revoking:
             partition = self._partitions.get(tp)
-            if partition is not None and partition.token and not self._stores(tp):
+            if partition is not None and partition.token and not self._sealed.may_write(tp):
                 releases.append(messages.Release(topic=tp.topic, partition=tp.partition, token=partition.token))
             self._throw_away(tp)
         done, self._revoking = self._revoking, ()
         self._do(act.RevocationDone(done))
         # Says that nothing is written under the token any more. Should it be lost, a heartbeat says so.
         self._release(releases, now, lambda: None)
-
-    def _stores(self, tp: TopicPartition) -> bool:
-        """Whether the store may yet write a block of the partition, under whatever token."""
-        return any(stored == tp for stored, _ in self._storing_under)
 
     def _lost(self, event: inp.Lost, now: float) -> None:
         # Rule 6: another receiver may own them by now. Blocks already sealed may still be reported: the driver decides
@@ -450,18 +394,18 @@ class ReceiverMachine:
             self._drop_held(partition)
         self._unsettled.discard(tp)
         self._recommit.discard(tp)
-        self._slowed -= {tp}
+        self._pausing.forget(tp)
         self._throttle.forget(tp)
 
     def _drop_held(self, partition: Partition) -> None:
-        self._weight_bytes -= sum(piece.weight_bytes for piece in partition.held)
+        self._held_bytes -= sum(piece.weight_bytes for piece in partition.held)
         partition.forget_held()
 
     def _leave(self, partition: Partition, phase: Phase, due: float) -> None:
         """Out of ``ACTIVE``, or to another waiting phase: nothing polled under the old generation counts from here."""
         if partition.generation:
             self._do(act.Pause((partition.tp,)))
-            self._slowed -= {partition.tp}
+            self._pausing.forget(partition.tp)
         partition.generation = 0
         partition.phase = phase
         partition.request = 0
@@ -478,7 +422,7 @@ class ReceiverMachine:
                 continue
             # Blocks not answered yet carry the old token: claiming now would have them refused. The trouble message
             # waits for them too, so that the position it names is the durable one.
-            if self._unanswered[tp] or tp in self._open.ranges:
+            if self._sealed.holds(tp) or tp in self._open.ranges:
                 continue
             if partition.phase is Phase.WAITING and (not self._draining or partition.held_from >= 0):
                 claiming.append(partition)
@@ -638,7 +582,7 @@ class ReceiverMachine:
             starts.append(Start(partition.tp, partition.expected, partition.leader_epoch, partition.generation))
         if starts:
             self._do(act.StartPartitions(tuple(starts)))
-            if self._paused:
+            if self._pausing.all:
                 self._do(act.Pause(tuple(start.tp for start in starts)))
 
     # ---- what is polled ----------------------------------------------------------------------------------------------
@@ -733,15 +677,9 @@ class ReceiverMachine:
                     pieces=tuple(part.pieces),
                 )
             )
-            self._unanswered[tp] += 1
         draft = BlockDraft(self.epoch, self._sequence, tuple(ranges))
-        weight = self._open.weight_bytes
-        checked = not any(part.topic_id for part in ranges)  # a broker that can't tell topic ids: nothing to compare
-        self._sealed.append(_Sealed(draft, weight, checked, now))
-        self._weight_bytes += weight
+        self._sealed.add(draft, self._open.weight_bytes, now)
         self._open = OpenBlock()
-        self._storing[draft.sequence] = tuple((part.tp, part.token) for part in ranges)
-        self._storing_under.update(self._storing[draft.sequence])
         self._do(act.StoreBlock(draft))
 
     # ---- rule 8: holes and trouble -----------------------------------------------------------------------------------
@@ -837,7 +775,7 @@ class ReceiverMachine:
         block's last poll (here: when it is sealed) and before its report."""
         if self._checking or now < self._check_at:
             return
-        waiting = [sealed for sealed in self._sealed if not sealed.checked]
+        waiting = self._sealed.unchecked()
         if not waiting:
             return
         topics = sorted({part.tp.topic for sealed in waiting for part in sealed.draft.ranges if part.topic_id})
@@ -859,9 +797,9 @@ class ReceiverMachine:
         self._check_obstacle = ""
         recreated: dict[TopicPartition, str] = {}
         checked: list[int] = []
-        for sealed in self._sealed:
-            if sealed.checked or sealed.draft.sequence > until:
-                continue
+        for sealed in self._sealed.unchecked():
+            if sealed.draft.sequence > until:
+                break
             other = {
                 part.tp: event.topic_ids.get(part.tp.topic, "deleted")
                 for part in sealed.draft.ranges
@@ -875,8 +813,7 @@ class ReceiverMachine:
             self._do(act.TopicsChecked(tuple(checked)))
         if not recreated:
             return
-        unclean = [sealed for sealed in self._sealed if not sealed.checked and sealed.draft.sequence <= until]
-        self._withdraw(unclean[0].draft.sequence, (), now)
+        self._withdraw(self._sealed.unchecked()[0].draft.sequence, (), now)
         for tp, topic_id in recreated.items():
             partition = self._partitions.get(tp)
             if partition is not None:
@@ -889,16 +826,7 @@ class ReceiverMachine:
     def _send_report(self, now: float) -> None:
         if self._report or now < self._report_at:
             return
-        blocks: list[Block] = []
-        ranges = 0
-        for sealed in self._sealed:
-            # In order of sequence: a block stored early waits for those before it, whose ends its ranges touch.
-            if sealed.stored is None or not sealed.checked:
-                break
-            ranges += len(sealed.draft.ranges)
-            if blocks and ranges > REPORT_RANGES_MAX:
-                break
-            blocks.append(sealed.stored)
+        blocks = self._sealed.to_report(REPORT_RANGES_MAX)
         if not blocks:
             return
         # One in flight. After a failure it is sent again, with what was stored since: a repeated id is answered alike.
@@ -922,7 +850,7 @@ class ReceiverMachine:
             if result is None:
                 continue
             if result.accepted:
-                self._forget(sealed)
+                self._sealed.forget(sealed)
                 self._accept(sealed, commits)
             else:
                 first_refused = first_refused or sequence
@@ -931,15 +859,7 @@ class ReceiverMachine:
         if refused:
             self._withdraw(first_refused, refused, now)
 
-    def _forget(self, sealed: _Sealed) -> None:
-        self._sealed.remove(sealed)
-        self._weight_bytes -= sealed.weight_bytes
-        for part in sealed.draft.ranges:
-            self._unanswered[part.tp] -= 1
-            if not self._unanswered[part.tp]:
-                del self._unanswered[part.tp]
-
-    def _accept(self, sealed: _Sealed, commits: dict[TopicPartition, CommitPoint]) -> None:
+    def _accept(self, sealed: SealedBlock, commits: dict[TopicPartition, CommitPoint]) -> None:
         assert sealed.stored is not None
         self.counters["blocks_accepted"] += 1
         self.records += sealed.stored.meta.records
@@ -954,10 +874,10 @@ class ReceiverMachine:
     def _withdraw(self, first: int, refused: Sequence[messages.BlockResult], now: float) -> None:
         """Rule 4: a new token for every partition in the refused block and in all that are unanswered, before any of
         their ranges is written again. These blocks are never reported (again): what the WAL has of them are orphans."""
-        withdrawn = [sealed for sealed in self._sealed if sealed.draft.sequence >= first]
+        withdrawn = self._sealed.since(first)
         affected: set[TopicPartition] = set()
         for sealed in withdrawn:  # in order of sequence, so each partition's pieces come in order of offset
-            self._forget(sealed)
+            self._sealed.forget(sealed)
             for part in sealed.draft.ranges:
                 affected.add(part.tp)
                 self._hold(part.tp, part.from_offset, part.pieces, part.token)
@@ -983,7 +903,7 @@ class ReceiverMachine:
             return
         kept = list(pieces)
         partition.hold(from_offset, kept)
-        self._weight_bytes += sum(piece.weight_bytes for piece in kept)
+        self._held_bytes += sum(piece.weight_bytes for piece in kept)
 
     def _commit(self, positions: Mapping[TopicPartition, CommitPoint]) -> None:
         if positions:
@@ -1018,7 +938,7 @@ class ReceiverMachine:
 
     def _watch_stores(self, now: float) -> None:
         """A store that fails says so itself. One that hangs says nothing: this ends the wait (INV-6)."""
-        waiting = next((sealed for sealed in self._sealed if sealed.stored is None), None)
+        waiting = self._sealed.first_not_stored()
         if waiting is None or self._no_space:
             return
         silence = now - max(waiting.sealed_at, self._store_answered_at)
@@ -1033,15 +953,9 @@ class ReceiverMachine:
         if self._store_away:
             self._note(f"{self._store} takes blocks again")
             self._store_away = ""
-        for under in self._storing.pop(event.sequence, ()):
-            self._storing_under[under] -= 1
-            if not self._storing_under[under]:
-                del self._storing_under[under]
+        self._sealed.store(event.sequence, event.block)
         if not event.block.local and self._settings.local_copies:
             self.counters["local_copies_given_up"] += 1
-        for sealed in self._sealed:
-            if sealed.draft.sequence == event.sequence:
-                sealed.stored = event.block
 
     def _store_failed(self, event: inp.StoreFailed, now: float) -> None:
         self._exit(1, event.reason)
@@ -1069,34 +983,18 @@ class ReceiverMachine:
         self._no_space, self._lacking = event.reason, event.lacking
 
     def _balance(self, now: float) -> None:
-        """INV-6: when memory is full nothing is polled, and when that lasts the partitions pause, and polling goes on so that
-        the group keeps us. A partition that is over its rate pauses alone."""
-        memory = self._settings.memory
-        held = self.buffered_bytes
-        if held < memory:
-            self._full_at = None
-        elif self._full_at is None:
-            self._full_at = now
-        lasting = self._full_at is not None and now - self._full_at >= PAUSE_SECONDS
-        self._full = lasting or (self._full and held >= memory * RESUME_FRACTION)
-        held_up = self._full or self._driver_silence or self._no_space or self._store_away or self._draining
-        paused = bool(held_up or self._throttle.all_over(now))
-        if paused == self._paused and not self._throttle.limited and not self._slowed:
-            return
-        active = tuple(tp for tp, partition in self._partitions.items() if partition.generation)
-        slowed = self._throttle.over(active, now)
-        if paused and not self._paused:
-            if self._full:
-                self.counters["pauses_for_memory"] += 1
-            self._pause(active)
-        elif self._paused and not paused:
-            self._resume([tp for tp in active if tp not in slowed])
-        elif not paused:
-            self._pause(slowed - self._slowed)
-            self._resume(self._slowed - slowed)
-        if slowed - self._slowed:
-            self.counters["pauses_for_rate"] += len(slowed - self._slowed)
-        self._paused, self._slowed = paused, slowed
+        self._pausing.weigh(self.buffered_bytes, now)
+        held_up = bool(self._driver_silence or self._no_space or self._store_away or self._draining)
+        change = self._pausing.change(held_up, self._reading, self._throttle, now)
+        if change.for_memory:
+            self.counters["pauses_for_memory"] += 1
+        if change.slowed:
+            self.counters["pauses_for_rate"] += change.slowed
+        self._pause(change.pause)
+        self._resume(change.resume)
+
+    def _reading(self) -> tuple[TopicPartition, ...]:
+        return tuple(tp for tp, partition in self._partitions.items() if partition.generation)
 
     def _pause(self, partitions: Collection[TopicPartition]) -> None:
         if partitions:
@@ -1133,10 +1031,7 @@ class ReceiverMachine:
             claims_done=min(self._claims_open) - 1 if self._claims_open else self._claims,
             holding=self._holding(),
             rate=self._throttle.rate,
-            errors=tuple(
-                messages.ErrorNote(words=words, count=error.count, seconds_ago=round(now - error.at, 1))
-                for words, error in self._errors.items()
-            ),
+            errors=self._errors.notes(now),
         )
         self._do(act.Heartbeat(self._ask(now, self._beat_answered, self._beat_failed), message))
 
@@ -1148,14 +1043,14 @@ class ReceiverMachine:
             for tp, partition in self._partitions.items()
             if partition.phase in HOLDING or tp in self._open.ranges
         }
-        under |= self._storing_under.keys()
+        under |= self._sealed.written_under
         return tuple(
             messages.Holding(topic=tp.topic, partition=tp.partition, token=token) for tp, token in sorted(under)
         )
 
     def _status(self, partition: Partition) -> messages.PartitionStatus:
         if partition.phase is Phase.ACTIVE:
-            state = "paused" if self._paused else "active"
+            state = "paused" if self._pausing.all else "active"
         elif partition.trouble or partition.phase is Phase.INSPECTING:
             state = "trouble"
         else:
@@ -1235,7 +1130,7 @@ class ReceiverMachine:
         """Ends without reporting what is open: Kafka still has it, and the next owner takes it in."""
         self._open = OpenBlock()
         for sealed in list(self._sealed):
-            self._forget(sealed)
+            self._sealed.forget(sealed)
         for partition in self._partitions.values():
             self._drop_held(partition)
         self._begin_drain(now)
@@ -1261,7 +1156,7 @@ class ReceiverMachine:
         releases = [
             messages.Release(topic=tp.topic, partition=tp.partition, token=partition.token)
             for tp, partition in self._partitions.items()
-            if partition.token and not self._stores(tp)
+            if partition.token and not self._sealed.may_write(tp)
         ]
         if not releases:
             self._drained()

@@ -10,7 +10,9 @@ from forebay.units import Duration, Size
 from forebay.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.machine import ERROR_WORDS_MAX, ERRORS_MAX, PAUSE_SECONDS, POLL_PATIENCE_SECONDS
+from receiver.machine import POLL_PATIENCE_SECONDS
+from receiver.pausing import PAUSE_SECONDS
+from receiver.told_errors import ERROR_WORDS_MAX, ERRORS_MAX
 from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offsets_of, view
 
 # ---- rule 1: register ------------------------------------------------------------------------------------------------
@@ -702,7 +704,7 @@ def test_a_command_is_done_once_and_acknowledged() -> None:
     _beat(stage, 2, order)
     stage.claim({P0: view(P0, 0, 20)})
     assert stage.all(act.Heartbeat)[-1].message.acknowledged == 4
-    stage.tell(inp.HeartbeatAnswered(stage.machine._requests, 2, (order,)))
+    stage.tell(inp.HeartbeatAnswered(stage.machine._requests.last, 2, (order,)))
     stage.none(act.Look)
 
 

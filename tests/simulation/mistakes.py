@@ -75,7 +75,7 @@ class RewritingMachine(ReceiverMachine):
         if self._open.ranges:
             return
         for sealed in [sealed for sealed in self._sealed if sealed.stored is not None]:
-            self._forget(sealed)
+            self._sealed.forget(sealed)
             for part in sealed.draft.ranges:
                 self._open.move(part.tp, part.from_offset, part.from_offset, now)
                 for piece in part.pieces:
