@@ -43,7 +43,6 @@ class _Child:
     failures: int = 0
     restart_at: float | None = None
     kill_at: float | None = None
-    last_code: int = 0
 
     @property
     def alive(self) -> bool:
@@ -197,7 +196,7 @@ class Supervisor:
         assert child.process is not None
         # what it left behind (Spark's JVM and Python workers) goes with it: a restarted one needs its ports
         _kill_group(child.process.pid)
-        child.process, child.kill_at, child.last_code = None, None, return_code
+        child.process, child.kill_at = None, None
         ran_seconds = self._clock.monotonic() - child.started
         what = f"{child.spec.name} {described(return_code)}"
         if self._stopping:

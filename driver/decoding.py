@@ -4,7 +4,6 @@ Imports neither the driver's decisions nor its journal."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -223,12 +222,6 @@ def decode_in_task(
         yield from decode_task(references, task, plan, count, decoder, place)
     except UnreadableBlockError as error:
         raise marked(error) from None
-
-
-@dataclass(slots=True)
-class _Collected:
-    table: pa.Table
-    size: int
 
 
 class _Letters:

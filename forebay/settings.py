@@ -299,7 +299,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MANAGED_COUNT_MAX = 1000
 
 #: section.key → the least value allowed; units as in the settings
-_MINIMA: dict[str, float] = {
+_MINIMA: dict[str, int] = {
     "kafka.read_prefetch": 1 << 20,  # librdkafka fetches no less
     "wal.segment_size": 1,
     "receiver.count": 1,
@@ -336,6 +336,7 @@ _POSITIVE = (
     "kafka.discovery_interval",
     "kafka.read_timeout",
     "wal.segment_age",
+    "wal.cleanup_interval",
     "receiver.block_interval",
     "receiver.store_timeout",
     "receiver.drain_timeout",
@@ -624,6 +625,7 @@ _WORDS = {
     "bool": "write true or false",
     "str": 'write a text, as in "text"',
     "array": 'write a list, as in ["flights"]',
+    "object": "write a table, as in { name = 1 }",
 }
 
 
@@ -631,6 +633,10 @@ def _shown(value: object) -> str:
     """The value as its file would have it, shortened."""
     if isinstance(value, bool):
         text = str(value).lower()
+    elif isinstance(value, Duration):
+        text = f'"{value:g}s"'
+    elif isinstance(value, Size):
+        text = f'"{value}B"'
     elif isinstance(value, str):
         text = msgspec.json.encode(value).decode()
     else:
@@ -701,10 +707,11 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     _check_placing(settings, refuse)
     for key, least in _MINIMA.items():
         if (value := _get(settings, key)) < least:
-            raise refuse.value(key, value, f"must be at least {least:.0f}")
+            shown = _shown(Size(least) if isinstance(value, Size) else least)
+            raise refuse.value(key, value, f"must be at least {shown}")
     for key in _POSITIVE:
-        if _get(settings, key) <= 0:
-            raise refuse(key, f"{key} must be longer than 0ms")
+        if (duration := _get(settings, key)) is not None and duration <= 0:
+            raise refuse.value(key, duration, "must be longer than 0ms")
     for key in ("proportional", "integral", "derivative"):
         if not math.isfinite(gain := _get(settings, f"driver.backpressure_{key}")):
             raise refuse.value(f"driver.backpressure_{key}", gain, "write a number, as in 0.2")
@@ -721,11 +728,9 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
             receiver.min_rate_per_partition,
             f"must be at most receiver.max_rate_per_partition ({receiver.max_rate_per_partition})",
         )
-    if settings.receiver.memory < settings.receiver.block_size:
-        raise refuse(
-            "receiver.memory",
-            f"receiver.memory ({settings.receiver.memory} B) must be at least receiver.block_size "
-            f"({settings.receiver.block_size} B)",
+    if receiver.memory < receiver.block_size:
+        raise refuse.value(
+            "receiver.memory", receiver.memory, f"must be at least receiver.block_size ({_shown(receiver.block_size)})"
         )
     _check_security(settings.security, refuse)
     _check_addresses(settings, refuse)
@@ -763,9 +768,9 @@ def _check_copies(settings: Settings, refuse: _Refusals) -> None:
         words = f'wal.url = "{NO_WAL}" leaves nothing but local copies; set it to true'
         raise refuse.value("receiver.local_copies", receiver.local_copies, words)
     for key in ("retention", "retention_size"):
-        if getattr(wal, key):
+        if kept := getattr(wal, key):
             words = f'wal.url = "{NO_WAL}" keeps nothing of completed batches; leave it out'
-            raise refuse(f"wal.{key}", f"wal.{key}: {words}")
+            raise refuse.value(f"wal.{key}", kept, words)
 
 
 def _check_placing(settings: Settings, refuse: _Refusals) -> None:

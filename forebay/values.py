@@ -10,13 +10,8 @@ collector is kept from them (``gc=False``), or each of its full rounds would sto
 from __future__ import annotations
 
 import re
-from typing import NewType
 
 import msgspec
-
-Epoch = NewType("Epoch", int)
-Token = NewType("Token", int)
-BatchId = NewType("BatchId", int)
 
 #: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
 LINEAGE_SHIFT = 40

@@ -26,7 +26,6 @@ _BLOCKS = re.compile(rf"{_STREAM}/blocks/(?P<receiver>[A-Za-z0-9][A-Za-z0-9_.-]{
 _JOURNAL = re.compile(rf"{_STREAM}/epoch-{_PLACE}")
 _HISTORY = re.compile(rf"{_STREAM}/history/{_PLACE}")
 _SNAPSHOT = re.compile(rf"{_STREAM}/snapshots/{_PLACE}")
-_LINEAGE = re.compile(rf"{_STREAM}/lineage-(?P<lineage>[0-9]{{8}})")
 
 
 class BlockPlace(NamedTuple):
@@ -42,11 +41,6 @@ class LogPlace(NamedTuple):
     stream: str
     epoch: int
     sequence: int
-
-
-class LineagePlace(NamedTuple):
-    stream: str
-    lineage: int
 
 
 def block_folder(stream: str, receiver: str | None = None, epoch: int | None = None) -> str:
@@ -105,11 +99,6 @@ def parse_history(path: str) -> LogPlace | None:
 def parse_snapshot_copy(path: str) -> LogPlace | None:
     found = _SNAPSHOT.fullmatch(path)
     return found and LogPlace(found["stream"], int(found["epoch"], 16), int(found["sequence"]))
-
-
-def parse_lineage(path: str) -> LineagePlace | None:
-    found = _LINEAGE.fullmatch(path)
-    return found and LineagePlace(found["stream"], int(found["lineage"]))
 
 
 def _epoch(epoch: int) -> str:

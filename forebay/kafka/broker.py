@@ -234,11 +234,6 @@ class KafkaBroker:
             self._process.wait()
             self._process = None
 
-    def restart(self) -> None:
-        """Stops and starts it: same ports, same data."""
-        self.stop()
-        self.start()
-
     def __enter__(self) -> KafkaBroker:
         return self.start()
 

@@ -89,10 +89,6 @@ class TransactionalSender:
             raise self._explained(KafkaException(marked.error), "its marker can't be read")
         return (marked.metadata or "") if marked.offset >= 0 else ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._producer is not None
-
     def begin(self) -> None:
         self._failure = None
         try:

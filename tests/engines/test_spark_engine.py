@@ -24,7 +24,7 @@ from driver.local_engine import read_plan
 from driver.spark_engine import SparkEngine, _running_tasks
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import JobError, UnreadableBlockError
-from forebay.settings import Settings
+from forebay.units import Duration
 from pyspark_forebay.schema import spark_schema
 from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
@@ -224,12 +224,14 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
         engine.run(work, failing)
     (group,) = engine._groups.values()
     assert _running_tasks(engine.session.sparkContext, group) == 2
-    impatient = replace_driver(engine._settings, old_tasks_timeout=0.1)
+    settings = stored.settings()
+    driver = msgspec.structs.replace(settings.driver, old_tasks_timeout=Duration(0.1))
+    impatient = SparkEngine(msgspec.structs.replace(settings, driver=driver), dict, engine.session)
+    impatient._groups.update(engine._groups)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "_settings", impatient)
         patched.setattr(spark_engine, "_running_tasks", lambda context, group: 2)  # Spark kills a worker before long
-        with pytest.raises(JobError, match=r"2 tasks .*driver\.old_tasks_timeout"):
-            engine.run(work, lambda _: None)
+        with pytest.raises(JobError, match=r"2 tasks .* 0\.1 s .*driver\.old_tasks_timeout"):
+            impatient.run(work, lambda _: pytest.fail("the retry did not wait"))
     seen: list[int] = []
     letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
     letting_go.start()
@@ -296,11 +298,6 @@ def test_batches_side_by_side_have_groups_of_their_own_and_all_can_be_cancelled(
     assert sorted(ended) == ["cancelled", "late"]
     engine.stop()
     assert _running_tasks(context, group) == 0, "a given session is left without tasks of the jobs that failed in it"
-
-
-def replace_driver(settings: Settings, **changes: Any) -> Settings:
-    driver: Any = msgspec.structs.replace(settings.driver, **changes)
-    return msgspec.structs.replace(settings, driver=driver)
 
 
 def _until(condition: Any) -> None:

@@ -17,7 +17,6 @@ def test_names_can_be_parsed_again() -> None:
     assert layout.history_segment("s", EPOCH, 3) == "s/history/0000010000000001/00000003.seg"
     assert layout.parse_history("s/history/0000010000000001/00000003.seg") == ("s", EPOCH, 3)
     assert layout.lineage_marker("s", 1) == "s/lineage-00000001"
-    assert layout.parse_lineage("s/lineage-00000001") == ("s", 1)
     assert layout.block_folder("s", "r", EPOCH) == "s/blocks/r/0000010000000001"
     assert layout.block_folder("s") == "s/blocks"
 
@@ -44,12 +43,10 @@ def test_names_sort_as_their_epochs_and_sequences_do() -> None:
         "s/epoch-10000000001/00000003.seg",
         "s/epochs/0000010000000001",
         "s/history/00000003.seg",
-        "s/lineage-1",
-        "s/lineage-000000001",
     ],
 )
 def test_every_other_name_is_refused(path: str) -> None:
-    for parse in (layout.parse_block, layout.parse_journal, layout.parse_history, layout.parse_lineage):
+    for parse in (layout.parse_block, layout.parse_journal, layout.parse_history):
         assert parse(path) is None
 
 
