@@ -24,7 +24,7 @@ from forebay.errors import FencedError, OutOfSpaceError, StoreError, Unreachable
 from wal import layout
 from wal.retention import Limits, segment_facts
 from wal.scan import scan_segment
-from wal.storage import Storage
+from wal.storage import KeepsFolders, Storage
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Cleaner:
             assert self._wal is not None, "segments are there only in a WAL"
             try:
                 self._refuse_if_superseded()
-                self._wal.storage.delete(action.path)
+                delete(self._wal.storage, action.path)
             except StoreError:
                 self._actions.put(action)
                 raise
@@ -191,6 +191,13 @@ class Cleaner:
         if facts.unreadable:
             self._told.add(path)
         return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
+
+
+def delete(storage: Storage, path: str) -> None:
+    """A segment, and with the last one of its epoch the folder. May be repeated."""
+    storage.delete(path)
+    if isinstance(storage, KeepsFolders):
+        storage.remove_folder(path.rpartition("/")[0])
 
 
 def due_paths(state: State, limits: Limits, now_ms: int) -> tuple[str, ...]:

@@ -172,6 +172,9 @@ class LongRun:
         ):
             files = [path for top in self.directory.glob(folder) for path in top.rglob("*.seg")]
             found[f"{name} files"] = len(files)
+            found[f"{name} folders"] = sum(
+                path.is_dir() for top in self.directory.glob(folder) for path in top.rglob("*")
+            )
             found[f"{name} bytes"] = sum(path.stat().st_size for path in files)
         return found
 

@@ -304,6 +304,25 @@ def test_a_failed_put_leaves_neither_name_nor_temporary_file(tmp_path: Path, mon
     assert os.listdir(tmp_path / "s") == ["other"]
 
 
+def test_a_folder_that_is_removed_as_empty_under_a_writers_hands_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, cleaning, real = LocalStorage(str(tmp_path)), LocalStorage(str(tmp_path)), os.open
+    tries = 0
+
+    def late(path: str, flags: int, *more: int) -> int:
+        nonlocal tries
+        if flags & os.O_CREAT and (tries := tries + 1) % 2:
+            cleaning.remove_folder("s/epoch")
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", late)
+    storage.put_new("s/epoch/1", b"x")
+    cleaning.delete("s/epoch/1")
+    storage.create("s/epoch/2").close()
+    assert (tries, storage.list("")) == (4, ["s/epoch/2"])
+
+
 def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

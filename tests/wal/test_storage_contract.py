@@ -22,7 +22,7 @@ from tests.support.stores import BEHIND_A_PROXY, STORES, Store
 from wal.frame import FrameKind
 from wal.probe import probe
 from wal.scan import read_frame
-from wal.storage import Storage
+from wal.storage import KeepsFolders, Storage
 from wal.writer import LogWriter
 
 #: a client that writes until it is killed, and says what it has written
@@ -92,6 +92,24 @@ def test_views_of_memory_are_written_as_well_as_bytes(storage: Storage) -> None:
     storage.put_new("a", memoryview(bytearray(b"xyz"))[1:])
     storage.replace("b", bytearray(b"12"))
     assert (storage.read("a"), storage.read("b")) == (b"yz", b"12")
+
+
+def test_a_folder_goes_only_when_nothing_is_in_it_and_is_made_again_by_who_writes_there(store: Store) -> None:
+    """INV-6: a listing looks into every folder, so those of ended epochs must not stay."""
+    storage, writing = store.open(), store.open()
+    if not isinstance(storage, KeepsFolders):
+        assert not store.url.startswith(("file:", "hdfs:"))
+        return
+    storage.put_new("s/blocks/r/epoch/1.seg", b"one")
+    writing.put_new("s/blocks/r/epoch/2.seg", b"two")
+    storage.delete("s/blocks/r/epoch/1.seg")
+    storage.remove_folder("s/blocks/r/epoch")
+    assert storage.list("s/blocks/r") == ["s/blocks/r/epoch/2.seg"]
+    storage.delete("s/blocks/r/epoch/2.seg")
+    for _ in range(2):
+        storage.remove_folder("s/blocks/r/epoch")
+    writing.put_new("s/blocks/r/epoch/3.seg", b"three")
+    assert storage.list("s/blocks/r") == ["s/blocks/r/epoch/3.seg"]
 
 
 def test_a_large_object_is_read_back_as_it_was_written(storage: Storage) -> None:

@@ -14,6 +14,7 @@ from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
 from wal.storage.protocol import (
     AppendFile,
+    KeepsFolders,
     LeavesTemporaries,
     Paths,
     Storage,
@@ -79,6 +80,7 @@ def tried_for(storage: Storage, seconds: float) -> Storage:
 __all__ = [
     "NO_OPTIONS",
     "AppendFile",
+    "KeepsFolders",
     "LeavesTemporaries",
     "LocalStorage",
     "MemoryStorage",

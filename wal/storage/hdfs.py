@@ -180,6 +180,14 @@ class HdfsStorage:
         """None: the client can't tell what is free of the cluster, nor the quotas above the root."""
         return None
 
+    def remove_folder(self, path: str) -> None:
+        """See :class:`~wal.storage.protocol.KeepsFolders`."""
+        try:
+            self._delete(self._full(path))
+        except StoreError as error:
+            if "non empty" not in str(error):
+                raise
+
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
         """By the NameNode's clock (see :class:`~wal.storage.protocol.LeavesTemporaries`)."""
         before_ms = before_seconds * 1000

@@ -18,8 +18,8 @@ from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
-#: as :meth:`LocalStorage._write_temporary` names them
+#: how often the folders of a new file are made, while somebody removes empty ones
+_FOLDER_TRIES = 5
 
 
 class LocalStorage:
@@ -36,8 +36,7 @@ class LocalStorage:
     def create(self, path: str) -> AppendFile:
         full = self._full(path)
         try:
-            self._make_parents(full)
-            descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = self._open_new(full, os.O_APPEND)
         except FileExistsError:
             raise
         except OSError as error:
@@ -110,21 +109,22 @@ class LocalStorage:
         return True
 
     def list(self, prefix: str) -> Paths:
-        folders = [self._full(prefix) if prefix else self.root]
-        found = []
+        if prefix and os.path.isfile(self._full(prefix)):
+            return []
+        folders = [prefix]
+        found: list[str] = []
         try:
-            # not by fsspec's walk and find: they show a folder that can't be read as an empty one (INV-5)
+            # not by fsspec: it shows a folder that can't be read as an empty one (INV-5), and asks for each file by itself
             while folders:
                 folder = folders.pop()
-                with suppress(FileNotFoundError):  # deleted meanwhile
-                    for entry in self._files.ls(folder, detail=True):
-                        name = entry["name"]
-                        if os.path.basename(name).startswith("."):
-                            continue
-                        if entry["type"] == "directory":
-                            folders.append(name)
-                        elif name != folder:
-                            found.append(os.path.relpath(name, self.root))
+                with (
+                    suppress(FileNotFoundError),  # deleted meanwhile
+                    os.scandir(os.path.join(self.root, folder)) as entries,
+                ):
+                    for entry in entries:
+                        if not entry.name.startswith("."):
+                            name = f"{folder}/{entry.name}" if folder else entry.name
+                            (folders if entry.is_dir() else found).append(name)
         except OSError as error:
             raise store_error(error, f"{self.root} can't be listed") from error
         return sorted(found)
@@ -140,10 +140,22 @@ class LocalStorage:
         except OSError as error:
             raise store_error(error, f"{full} can't be deleted") from error
 
+    def remove_folder(self, path: str) -> None:
+        """See :class:`~wal.storage.protocol.KeepsFolders`."""
+        full = self._full(path)
+        try:
+            os.rmdir(full)
+            _sync_directory(os.path.dirname(full))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise store_error(error, f"{full} can't be removed") from error
+
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
         """Temporary files below the folder ``prefix`` that were last written before that time (since 1970): a kill left them.
         Relative paths, which no other method takes."""
-        found = []
+        found: list[str] = []
         for folder, _, names in os.walk(self._full(prefix) if prefix else self.root):
             for name in filter(TEMPORARY.fullmatch, names):
                 with suppress(FileNotFoundError):  # its writer is at work after all
@@ -181,10 +193,9 @@ class LocalStorage:
 
     def _write_temporary(self, full: str, data: Buffer) -> str:
         """A durable file beside ``full``, whose name ``list`` never shows: a kill may leave it behind."""
-        self._make_parents(full)
         folder, name = os.path.split(full)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_new(temporary)
         try:
             try:
                 _write_all(descriptor, data)
@@ -195,6 +206,17 @@ class LocalStorage:
             os.unlink(temporary)
             raise
         return temporary
+
+    def _open_new(self, full: str, flags: int = 0) -> int:
+        """Its folders are made first, and again where they were removed as empty before the file lay there."""
+        for left in reversed(range(_FOLDER_TRIES)):
+            self._make_parents(full)
+            try:
+                return os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
+            except FileNotFoundError:
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _make_parents(self, full: str) -> None:
         """Makes the folders above ``full``. Each one down from the root is synced into its parent once per instance,

@@ -107,6 +107,15 @@ class LeavesTemporaries(Protocol):
 
 
 @runtime_checkable
+class KeepsFolders(Protocol):
+    """A storage whose folders outlive the files in them, and are looked into at every listing."""
+
+    def remove_folder(self, path: str) -> None:
+        """Removes the folder if nothing is in it, not even hidden files. No error if it is absent or in use; whoever writes
+        there at the same time makes it again."""
+
+
+@runtime_checkable
 class TriesAgain(Protocol):
     """A remote store, which tries again by itself for a while."""
 
