@@ -16,12 +16,16 @@ from wal.reading import BlockReference
 _NO_HOSTS = ("executor_", "hdfs_cache_")
 
 
-def executor_hosts(context: SparkContext) -> frozenset[str]:
-    """The hosts that Spark has executors on now, by the names that it knows them by."""
+def executors(context: SparkContext) -> frozenset[str]:
+    """Those that Spark has now, as host:port: the host by the name that it knows it by, the port another one after a restart."""
     java: Any = context._jsc.sc()
     places = java.getExecutorMemoryStatus().keySet().mkString(" ").split()  # the driver's own among them
-    hosts = {place.rpartition(":")[0] for place in places}
-    return frozenset(host for host in hosts if java.taskScheduler().hasExecutorsAliveOnHost(host))
+    alive = {host for host in hosts_of(places) if java.taskScheduler().hasExecutorsAliveOnHost(host)}
+    return frozenset(place for place in places if hosts_of([place]) <= alive)
+
+
+def hosts_of(executors: Collection[str]) -> frozenset[str]:
+    return frozenset(place.rpartition(":")[0] for place in executors)
 
 
 def partitions_on(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> RDD[bytes]:

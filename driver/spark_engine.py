@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
-from driver.spark_blocks import TaskPartitions, executor_hosts
+from driver.spark_blocks import TaskPartitions, executors, hosts_of
 from driver.spark_executors import check, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import JobError, UsageError
@@ -51,7 +51,7 @@ _ENGINES = itertools.count(1)
 
 class SparkJobs(ABC):
     """Runs jobs in ``session``, which it then never stops, or in one that it makes by ``options``. What a job is given is for a
-    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere.
+    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere, and with it the user's ``modules``.
     ``old_tasks_seconds``: how long a retry waits for the tasks of the attempt before it."""
 
     def __init__(
@@ -61,8 +61,10 @@ class SparkJobs(ABC):
         concurrent_jobs: int = 1,
         ship_code: bool = True,
         old_tasks_seconds: float = 120.0,
+        modules: Sequence[str] = (),
     ) -> None:
         self._old_tasks_seconds = old_tasks_seconds
+        self._modules = tuple(modules)
         self._ship_code = ship_code
         self._options = options or {}
         self._concurrent_jobs = concurrent_jobs
@@ -73,7 +75,7 @@ class SparkJobs(ABC):
         self._number = next(_ENGINES)
         self._groups: dict[Run, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
-        self._checked: set[str] = set()  # hosts whose executors were looked at
+        self._checked: frozenset[str] = frozenset()  # executors that were looked at, as host:port
 
     @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
@@ -107,9 +109,9 @@ class SparkJobs(ABC):
                 "another's: leave PYSPARK_PIN_THREAD out of the environment, or set it to true"
             )
         context = self._session.sparkContext
-        self._checked = set()
+        self._checked = frozenset()
         if self._far and self._ship_code:
-            ship(context)
+            ship(context, self._modules)
         self._check_executors(context)
 
     @property
@@ -118,13 +120,14 @@ class SparkJobs(ABC):
         return not self.application[1].startswith("local")
 
     def _check_executors(self, context: SparkContext) -> None:
-        """Those on hosts that had none before. Raises UsageError if what they have does not fit."""
+        """Those that were not there before; one that was started again may run another Python. Raises UsageError if what they
+        have does not fit."""
         if not self._far:
             return
-        hosts = executor_hosts(context)
-        if hosts - self._checked:
-            check(context, sorted(hosts - self._checked))
-            self._checked |= hosts
+        there = executors(context)
+        if there - self._checked:
+            check(context, sorted(hosts_of(there - self._checked)), self._modules)
+        self._checked = there
 
     def _make_session(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -242,6 +245,7 @@ class SparkEngine(SparkJobs):
             settings.driver.concurrent_jobs,
             settings.spark.ship == "auto",
             settings.driver.old_tasks_timeout,
+            settings.spark.modules,
         )
         self._settings = settings
         self._agent_urls = agent_urls
@@ -249,7 +253,7 @@ class SparkEngine(SparkJobs):
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()
-        words = strangers(self._checked, urls)
+        words = strangers(hosts_of(self._checked), urls)
         if words and words != self._strangers:
             log.warning("%s", words)
         self._strangers = words
@@ -367,5 +371,5 @@ class _SparkRows:
 
     @cached_property
     def _partitions(self) -> TaskPartitions:
-        hosts = executor_hosts(self._session.sparkContext).intersection(self._plan.agent_urls)
+        hosts = hosts_of(executors(self._session.sparkContext)).intersection(self._plan.agent_urls)
         return TaskPartitions(self._session, self._work.tasks, hosts)

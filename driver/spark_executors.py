@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import py_compile
 import re
 import sys
@@ -20,7 +21,9 @@ from driver.spark_blocks import partitions_on
 from forebay.errors import UsageError
 
 #: what tasks import, and what that imports
-_PACKAGES = ("forebay", "wal", "driver", "direct")
+_PACKAGES = ("forebay", "wal", "driver", "direct", "pyspark_forebay")
+#: by these all that tasks need is imported
+_FIRST = ("driver.spark_engine", "direct.batch")
 #: as pyproject.toml has it
 PYARROW_MAJOR_MIN = 18
 
@@ -29,30 +32,33 @@ _NO_PYTHON = re.compile(r'Cannot run program "(.*?)"')
 
 
 class Found(NamedTuple):
-    """What the Python of an executor has: ``trouble`` says why this project's modules can't be imported, "" if they can."""
+    """What the Python of an executor has: ``trouble`` says why ``module`` can't be imported, "" if all can."""
 
     host: str
     forebay: str
     pyarrow: str
+    module: str
     trouble: str
 
 
-def ship(context: SparkContext) -> None:
-    """Tasks of ``context`` import this project from a zip of the driver's own, before what is installed where they run."""
-    files = {str(path.relative_to(root)): path for root, path in _sources()}
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files.values())).hexdigest()[:16]
-    target = Path(context._temp_dir or "") / f"forebay-{version('forebay')}-{digest}.zip"
+def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
+    """Tasks of ``context`` import this project, and the user's ``modules``, from a zip of the driver's own, before what is
+    installed where they run. Raises UsageError for a module that can't be brought to them."""
+    files = {str(path.relative_to(root)): path for root, path in (*_sources(), *_named(modules))}
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    target = Path(context._temp_dir or "") / f"forebay-{version('forebay')}-{digest.hexdigest()[:16]}.zip"
     if target.exists():  # by another stream's engine in this session
         return
-    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     before = list(sys.path)
     try:
         with TemporaryDirectory() as folder, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            compiled = str(Path(folder, "compiled"))
             for name, path in files.items():
-                py_compile.compile(str(path), compiled, name, doraise=True, invalidation_mode=unchecked)
                 archive.write(path, name)
-                archive.write(compiled, f"{name}c")  # or each worker process would compile it anew
+                compiled = _compiled(path, name, folder)
+                if compiled is not None:
+                    archive.write(compiled, f"{name}c")
         context.addPyFile(str(target))
     except BaseException:
         # half of it, or one that Spark was not given, must not pass for one that was sent
@@ -60,6 +66,15 @@ def ship(context: SparkContext) -> None:
         raise
     finally:
         sys.path[:] = before  # the driver itself goes on with its own files
+
+
+def _compiled(path: Path, name: str, folder: str) -> str | None:
+    """Or each worker process would compile it anew. None if it can't be: a template, perhaps, that nobody imports."""
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    try:
+        return py_compile.compile(str(path), f"{folder}/compiled", name, doraise=True, invalidation_mode=unchecked)
+    except py_compile.PyCompileError:
+        return None
 
 
 def _sources() -> Iterator[tuple[Path, Path]]:
@@ -70,10 +85,35 @@ def _sources() -> Iterator[tuple[Path, Path]]:
             yield folder.parent, path
 
 
-def check(context: SparkContext, hosts: Sequence[str]) -> None:
+def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+    """As :func:`_sources`, of the user's own modules and packages; a package's other files come along."""
+    for name in modules:
+        try:
+            found = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise UsageError(
+                f"spark.modules: there is no module {name!r} where the driver runs: put its folder on PYTHONPATH"
+            )
+        origin = Path(found.origin or "")
+        if origin.suffix != ".py" or not origin.is_file():
+            raise UsageError(
+                f"spark.modules: {name!r} is no module or package of Python files: install it where Spark's executors run"
+            )
+        if found.submodule_search_locations is None:
+            yield origin.parent, origin
+            continue
+        for path in sorted(origin.parent.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield origin.parent.parent, path
+
+
+def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = ()) -> None:
     """Looks at the Python of executors, one on each of ``hosts`` where that can be had. Raises UsageError."""
+    rows = [(b"", (host,)) for host in hosts]
     try:
-        found = partitions_on(context, [(b"", (host,)) for host in hosts]).mapPartitions(_look()).collect()
+        found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()
     except Exception as error:
         words = misfit(str(error))
         if words is None:
@@ -86,10 +126,11 @@ def check(context: SparkContext, hosts: Sequence[str]) -> None:
             raise UsageError(words)
 
 
-def _look() -> Any:
-    """A function that needs nothing of this project where it runs: made here, it travels as it is, not by its name."""
+def _look(modules: Sequence[str]) -> Any:
+    """A function that tells what a Python has, and whether ``modules`` can be imported there. It needs nothing of this project
+    where it runs: made here, it travels as it is, not by its name."""
 
-    def look(_: Iterable[bytes]) -> Iterator[tuple[str, str, str, str]]:
+    def look(_: Iterable[bytes]) -> Iterator[tuple[str, ...]]:
         import importlib
         import socket
         import sys
@@ -101,13 +142,15 @@ def _look() -> Any:
             except metadata.PackageNotFoundError:
                 return ""
 
-        trouble = ""
-        try:
-            importlib.import_module("driver.decoding")  # and by it all that tasks need
-        except Exception as error:
-            trouble = str(error) or type(error).__name__
+        module = trouble = ""
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                trouble = str(error) or type(error).__name__
+                break
         archive = getattr(getattr(sys.modules.get("forebay"), "__loader__", None), "archive", "")
-        yield socket.gethostname(), "" if archive else release("forebay"), release("pyarrow"), trouble
+        yield socket.gethostname(), "" if archive else release("forebay"), release("pyarrow"), module, trouble
 
     return look
 
@@ -124,6 +167,11 @@ def refused(found: Found, release: str) -> str | None:
         return (
             f"{where} has forebay {found.forebay}, and this driver is {release}: install the same one there, or set "
             'ship = "auto" in [spark]'
+        )
+    if found.trouble and found.module not in _FIRST:
+        return (
+            f"{where} can't import {found.module} ({found.trouble}): install what it needs there, or name in spark.modules what "
+            "of your own the driver shall bring"
         )
     if found.trouble:
         return (

@@ -196,6 +196,7 @@ class DeadLetterSettings(Section, frozen=True, kw_only=True):
 class SparkSettings(Section, frozen=True, kw_only=True):
     #: what Spark's executors need of this project: auto: the driver brings it; installed: it is installed where they run
     ship: Literal["auto", "installed"] = "auto"
+    modules: tuple[str, ...] = ()  # modules and packages of the user's own that it brings with it
     options: dict[str, str] = {}  # everything else, to Spark unchanged
 
     def __repr__(self) -> str:
@@ -293,6 +294,7 @@ _STARTING_OFFSETS = (
 
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}=[A-Za-z0-9_.-]{0,64}")
 #: module:function or module:Class
+_MODULE = re.compile(r"[^\W\d]\w*")
 _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: receivers that one driver keeps at most
@@ -737,6 +739,7 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
     _check_dead_letters(settings, refuse)
     _check_listeners(settings.driver, refuse)
     _check_copies(settings, refuse)
+    _check_modules(settings.spark, refuse)
     for key in ("wal.url", "driver.journal") if settings.has_wal else ("driver.journal",):
         url = _get(settings, key)
         if "://" not in url:
@@ -771,6 +774,17 @@ def _check_copies(settings: Settings, refuse: _Refusals) -> None:
         if kept := getattr(wal, key):
             words = f'wal.url = "{NO_WAL}" keeps nothing of completed batches; leave it out'
             raise refuse.value(f"wal.{key}", kept, words)
+
+
+def _check_modules(spark: SparkSettings, refuse: _Refusals) -> None:
+    for name in spark.modules:
+        if not _MODULE.fullmatch(name):
+            raise refuse.value(
+                "spark.modules", name, 'write the name of a module or package as it is imported, as in "jobs"'
+            )
+    if spark.modules and spark.ship == "installed":
+        words = 'with spark.ship = "installed" the driver brings nothing; install them there, and leave this out'
+        raise refuse.value("spark.modules", list(spark.modules), words)
 
 
 def _check_placing(settings: Settings, refuse: _Refusals) -> None:

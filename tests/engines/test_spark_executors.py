@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,20 +16,25 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver.spark_executors import PYARROW_MAJOR_MIN, Found, _look, misfit, refused, ship, strangers
-from tests.support.pythons import bare_python
+from driver import spark_engine
+from driver.batch import Batch, BatchWork
+from driver.spark_engine import SparkJobs
+from driver.spark_executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, misfit, refused, ship, strangers
+from forebay.errors import UsageError
+from tests.support.pythons import bare_python, other_python
 
 _ROOT = Path(driver.__file__).parents[1]
 
 
 def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
-    good = Found("w1", "0.1.0", "18.0.0", "")
+    good = Found("w1", "0.1.0", "18.0.0", "driver.spark_engine", "")
     assert refused(good, "0.1.0") is None
     assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
     for found, words in (
         (good._replace(forebay="0.0.9"), ("w1", "forebay 0.0.9", "0.1.0", 'ship = "auto"')),
         (good._replace(pyarrow="17.0.1"), ("w1", "pyarrow 17.0.1", f"at least {PYARROW_MAJOR_MIN}")),
         (good._replace(trouble="No module named 'msgspec'"), ("w1", "msgspec", "install forebay 0.1.0")),
+        (good._replace(module="jobs", trouble="No module named 'wheel'"), ("w1", "jobs (No", "wheel", "spark.modules")),
     ):
         sentence = refused(found, "0.1.0")
         assert sentence is not None and "\n" not in sentence
@@ -42,14 +48,15 @@ def test_the_least_pyarrow_is_the_projects_own() -> None:
 def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path) -> None:
     """And says what can't be imported, of a Python that has all but the project."""
     look = tmp_path / "look"
-    look.write_bytes(cloudpickle.dumps(_look()))
+    look.write_bytes(cloudpickle.dumps(_look(("driver.decoding", "wal"))))
     script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
     command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
     # a job that was looked for in this process has left the way to it in the environment
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    host, _, pyarrow, trouble = done.stdout.strip().split("|")
-    assert (host, pyarrow, trouble) == (os.uname().nodename, version("pyarrow"), "No module named 'driver'")
+    host, _, *found = done.stdout.strip().split("|")
+    assert host == os.uname().nodename
+    assert found == [version("pyarrow"), "driver.decoding", "No module named 'driver'"]
 
 
 def test_names_of_hosts_that_differ_are_said() -> None:
@@ -68,6 +75,82 @@ def test_another_python_is_known_by_the_words_of_pyspark() -> None:
 
 def test_an_error_that_is_of_the_batch_is_no_misfit() -> None:
     assert misfit("Job aborted due to stage failure: Task 0 lost, ValueError: no") is None
+
+
+def _shipped(folder: Path, *modules: str) -> str:
+    """The zip that is sent."""
+    sent: list[str] = []
+    folder.mkdir(exist_ok=True)
+    ship(cast(Any, SimpleNamespace(_temp_dir=str(folder), addPyFile=sent.append)), modules)
+    return sent[0]
+
+
+def test_what_is_sent_is_all_that_tasks_import(tmp_path: Path) -> None:
+    """By a Python that has all but the project; with a package and a module of the user's own, and what lies in the package."""
+    mine = tmp_path / "mine"
+    (mine / "tables").mkdir(parents=True)
+    (mine / "tables" / "__init__.py").write_text("import pkgutil\nNAMES = pkgutil.get_data('tables', 'names.txt')\n")
+    (mine / "tables" / "names.txt").write_text("ours")
+    (mine / "tables" / "template.py").write_text("{{ not python }}")
+    (mine / "job_of_mine.py").write_text("import tables\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(mine)
+        archive = _shipped(tmp_path / "with", "job_of_mine", "tables")
+    script = f"""
+import importlib, sys
+sys.path[:] = [{archive!r}, *sys.path]
+for name in {[*_FIRST, "job_of_mine"]!r}:
+    importlib.import_module(name)
+import driver.decoding, tables
+print(tables.NAMES.decode(), driver.decoding.__file__)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [bare_python(tmp_path / "bare"), "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"ours {archive}/driver/")
+    assert Path(_shipped(tmp_path / "without")).name != Path(archive).name, "another content, another name"
+
+
+def test_a_module_that_cannot_be_brought_is_refused_by_name(tmp_path: Path) -> None:
+    for name, words in (("nowhere_to_be_found", "no module 'nowhere_to_be_found'"), ("math", "no module or package")):
+        with pytest.raises(UsageError, match=words):
+            _shipped(tmp_path, name)
+    assert not list(tmp_path.iterdir())
+
+
+class _Jobs(SparkJobs):
+    def _batch(self, work: BatchWork, counts: Any) -> Batch:
+        raise NotImplementedError
+
+
+def test_an_executor_that_was_started_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host that was looked at before: it may run another Python now. One that does not fit is looked at until it does."""
+    there: set[str] = set()
+    looked: list[Sequence[str]] = []
+    refusal: list[UsageError] = []
+
+    def look(_: object, hosts: Sequence[str], modules: Sequence[str]) -> None:
+        assert tuple(modules) == ("jobs",)
+        looked.append(hosts)
+        if refusal:
+            raise refusal.pop()
+
+    monkeypatch.setattr(spark_engine, "executors", lambda _: frozenset(there))
+    monkeypatch.setattr(spark_engine, "check", look)
+    context = SimpleNamespace(applicationId="", master="spark://here:7077")
+    jobs = _Jobs(cast(Any, SimpleNamespace(sparkContext=context)), modules=["jobs"])
+    for now in ({"w1:1", "w2:2"}, {"w1:1", "w2:2"}, {"w1:1"}, {"w1:1", "w2:3"}):
+        there = now
+        jobs._check_executors(cast(Any, None))
+    assert looked == [["w1", "w2"], ["w2"]]
+    there = {"w1:4", "w2:3"}
+    refusal = [UsageError("another Python")]
+    with pytest.raises(UsageError):
+        jobs._check_executors(cast(Any, None))
+    jobs._check_executors(cast(Any, None))
+    assert looked[2:] == [["w1"], ["w1"]]
 
 
 def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
@@ -91,7 +174,7 @@ def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
 _PROGRAM = """
 import os, sys
 from pyspark.sql import SparkSession
-from driver.spark_blocks import executor_hosts
+from driver.spark_blocks import executors, hosts_of
 from driver.spark_executors import check, ship
 from forebay.errors import UsageError
 
@@ -105,15 +188,15 @@ context.setLogLevel("OFF")
 
 def attempt():
     try:
-        check(context, sorted(executor_hosts(context)) or ["any"])
+        check(context, sorted(hosts_of(executors(context))) or ["any"], ["jobs"])
         print("RESULT fits")
     except UsageError as error:
         print("RESULT", error)
 
 attempt()
 path = list(sys.path)
-ship(context)
-ship(context)  # of another engine
+ship(context, ["jobs"])
+ship(context, ["jobs"])  # of another engine
 assert sys.path == path
 attempt()
 
@@ -121,8 +204,23 @@ def number(_):
     import driver.spark_tasks
     yield driver.spark_tasks.__file__
 
+def parent(_):
+    import os
+    yield os.getppid()  # PySpark's daemon, which is the executor's child
+
 print("RESULT", context.parallelize([1], 1).mapPartitions(number).collect()[0])
+
+before = executors(context)
+daemon = context.parallelize([1], 1).mapPartitions(parent).collect()[0]
+executor = int(open(f"/proc/{daemon}/stat").read().rpartition(")")[2].split()[1])
+os.kill(executor, 9)
+while not executors(context) - before:
+    context.parallelize([1], 1).count()  # until one is there again
+print("RESULT", sorted(hosts_of(executors(context)) | hosts_of(before)) == sorted(hosts_of(before)))
+
 context.pythonExec = "python3.x"
+attempt()
+context.pythonExec, context.pythonVer = sys.argv[1], "%d.%d" % sys.version_info[:2]
 attempt()
 """
 
@@ -130,12 +228,16 @@ attempt()
 @pytest.mark.spark
 @pytest.mark.long
 def test_a_python_without_this_project_is_brought_it_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """On executors in processes of their own, by a Python that has all other packages."""
+    """On executors in processes of their own, by a Python that has all other packages, one that is not there, and one of
+    another version. An executor that is killed comes back as another one on the same host."""
     bare = bare_python(tmp_path / "bare")
     (tmp_path / "program.py").write_text(_PROGRAM)
-    environment = {**os.environ, "PYSPARK_PYTHON": bare, "PYTHONPATH": str(_ROOT)}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "jobs.py").write_text("")
+    other, its_version = other_python(tmp_path / "other")
+    environment = {**os.environ, "PYSPARK_PYTHON": bare, "PYTHONPATH": f"{_ROOT}:{tmp_path / 'mine'}"}
     done = subprocess.run(
-        [sys.executable, "program.py"],
+        [sys.executable, "program.py", other],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -147,4 +249,7 @@ def test_a_python_without_this_project_is_brought_it_and_one_that_does_not_fit_i
     assert "can't import forebay (No module named 'driver')" in results[0]
     assert results[1] == "fits"
     assert f"forebay-{version('forebay')}-" in results[2] and ".zip/driver/" in results[2]
-    assert "can't run python3.x" in results[3]
+    assert results[3] == "True"
+    assert "can't run python3.x" in results[4]
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"executors run Python {its_version}, and this driver {here}" in results[5]

@@ -351,6 +351,8 @@ def test_no_setting_is_without_a_value_that_is_refused() -> None:
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"receiver__copies": 3, "wal__url": "none"}, ["receiver.copies = 3", "1 and 2"]),
     ({"receiver__copies": 2}, ["receiver.copies = 2", "WAL"]),
+    ({"spark": {"modules": ["a.b"]}}, ['spark.modules = "a.b"', "jobs"]),
+    ({"spark": {"modules": ["jobs"], "ship": "installed"}}, ["spark.modules", "installed"]),
     ({"wal__url": "none", "receiver__local_copies": False}, ["receiver.local_copies", "none"]),
     ({"wal__url": "none", "wal__retention": "1h"}, ["wal.retention", "none"]),
     ({"wal__url": "none", "wal__retention_size": "1GB"}, ["wal.retention_size", "none"]),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -17,3 +20,26 @@ def bare_python(folder: Path) -> str:
     # a folder that is named here gives its packages, not what is linked into it, as the project is
     (site / "others.pth").write_text(f"{_SITE}\n")
     return str(folder / "bin" / "python")
+
+
+def other_python(folder: Path) -> tuple[str, str]:
+    """One of another minor version that this project supports too, and that version, as in "3.12": one that is on this machine,
+    or made in ``folder``: this one, which says that it is another."""
+    names = [f"3.{minor}" for minor in (10, 11, 12, 13) if minor != sys.version_info.minor]
+    for name in names:
+        for path in (
+            shutil.which(f"python{name}"),
+            *map(str, Path.home().glob(f".pyenv/versions/{name}.*/bin/python")),
+        ):
+            if path is not None and _version(path) == name:
+                return path, name
+    path = bare_python(folder)
+    words = f"import sys; sys.version_info = (3, {names[0][2:]}, 0, 'final', 0)"
+    next(folder.glob("lib/python*/site-packages/others.pth")).write_text(f"{_SITE}\n{words}\n")
+    return path, names[0]
+
+
+def _version(python: str) -> str:
+    """ "" if it does not run: a shim, perhaps, of one that is not there."""
+    command = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
