@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark_forebay.batch import BatchReader
     from pyspark_forebay.stream import StreamReader
-    from pyspark_forebay.writer import RowsWriter
+    from pyspark_forebay.writer import AtLeastOnceWriter, TransactionalWriter
 
 
 class DefaultSource(DataSource):
@@ -51,18 +51,18 @@ class DefaultSource(DataSource):
         self._check_schema(schema)
         return StreamReader(self.options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> RowsWriter:
-        from pyspark_forebay.writer import RowsWriter
+    def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:
+        from pyspark_forebay.writer import writer_of
 
         if overwrite:
             raise UsageError("save mode overwrite is not allowed for Kafka: use append")
-        return RowsWriter(self.options, schema)
+        return writer_of(self.options, schema, streaming=False)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> RowsWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:  # noqa: N802
         """``overwrite``: of the output mode complete, which appends as every other."""
-        from pyspark_forebay.writer import RowsWriter
+        from pyspark_forebay.writer import writer_of
 
-        return RowsWriter(self.options, schema)
+        return writer_of(self.options, schema, streaming=True)
 
     def _check_schema(self, schema: Any) -> None:
         if schema != self.schema():

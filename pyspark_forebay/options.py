@@ -8,7 +8,7 @@ ignored there, and so it is here, but for a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forebay.errors import UsageError
@@ -127,8 +127,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         starting=starting,
         ending=ending,
         latest_without_match=_strategy(given) == "latest",
-        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
-        include_headers=_flag(given, "includeHeaders", False),
+        fail_on_data_loss=flag(given, "failOnDataLoss", True),
+        include_headers=flag(given, "includeHeaders", False),
         min_partitions=_number(given, "minPartitions", at_least=1),
         max_records_per_partition=_number(given, "maxRecordsPerPartition", at_least=1),
         max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", at_least=1) if streaming else None,
@@ -149,18 +149,23 @@ def _without_group(kafka: Mapping[str, str]) -> dict[str, str]:
 
 def _notes(given: Mapping[str, str], streaming: bool) -> list[str]:
     """What a query should be told of its options, though nothing is refused."""
-    known = {name.lower() for name in KNOWN} | {"path"}
     told = [
         f"option {name} is ignored in batch queries" for name in _STREAM_ONLY if not streaming and name.lower() in given
     ]
-    told += [
-        f"option {name} is not known and is ignored"
-        for name in sorted(given)
-        if name not in known and not name.startswith("kafka.")
-    ]
+    told += unknown_options(given, KNOWN)
     if "kafka.group.id" in given and "groupidprefix" in given:
         told.append("option groupIdPrefix is ignored, as option kafka.group.id is set")
     return told
+
+
+def unknown_options(given: Mapping[str, str], known: Sequence[str]) -> list[str]:
+    """A sentence for each option that nobody knows; ``given`` by names in lower case."""
+    names = {name.lower() for name in known} | {"path"}
+    return [
+        f"option {name} is not known and is ignored"
+        for name in sorted(given)
+        if name not in names and not name.startswith("kafka.")
+    ]
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
@@ -251,7 +256,8 @@ def _strategy(given: Mapping[str, str]) -> str:
     return value
 
 
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """``given`` by names in lower case. Raises UsageError."""
     value = given.get(name.lower(), str(default)).strip().lower()
     if value not in ("true", "false"):
         raise UsageError(f'option {name}: {value!r}: allowed are "true" and "false"')

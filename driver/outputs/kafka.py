@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from driver.outputs.rows import pieces
 from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
 from forebay import failpoints
 from forebay.errors import UsageError
-from forebay.kafka.transactions import Record, TransactionalSender, transactional_group
+from forebay.kafka.rows import Record
+from forebay.kafka.transactions import TransactionalSender, transactional_group
 
 _ROWS_AT_ONCE = 5_000
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
@@ -97,7 +99,7 @@ class KafkaOutput:
             sender = TransactionalSender(self._options, self._topic, transactional_id, group, self._timeout)
             marker = sender.open()
             try:
-                self._last = decoded(marker, f"the metadata of group {group}") if marker else None
+                self._last = decoded(marker.text, f"the metadata of group {group}") if marker else None
             except BaseException:
                 sender.close()
                 raise
@@ -117,7 +119,7 @@ class KafkaOutput:
             partitions = rows.column("partition").to_pylist()
         lists = rows.column("headers").to_pylist() if "headers" in names else [None] * rows.num_rows
         headers = [own and [(header["key"], header["value"]) for header in own] for own in lists]
-        return zip(keys, values, partitions, headers, strict=True)
+        return zip(repeat(self._topic, rows.num_rows), keys, values, partitions, headers, strict=True)
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> list[bytes | None]:
         column = rows.column(name)

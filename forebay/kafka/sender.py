@@ -9,13 +9,16 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from forebay.errors import ForebayError, SettingsError, UnreachableError, UsageError
+from forebay.errors import ForebayError, SettingsError, UnreachableError
 from forebay.kafka.options import client_options
+from forebay.kafka.rows import records_of
 
 _log = logging.getLogger("forebay.kafka")
 
-#: without an acknowledgement for so long the brokers count as out of reach
+#: without an acknowledgement for so long the brokers count as out of reach, unless ``delivery.timeout.ms`` says otherwise
 _SILENCE_SECONDS = 60.0
+#: beyond that, for the client to say so
+_REPORTS_SECONDS = 5.0
 _ROWS_AT_ONCE = 5_000
 
 
@@ -62,12 +65,17 @@ def send_rows(options: Mapping[str, str], topic: str | None, batches: Iterable[p
 class _Producing:
     """A producer, and what became of its records."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """Raises SettingsError for an option that librdkafka refuses."""
+    def __init__(self, own: Mapping[str, Any], given: Mapping[str, str]) -> None:
+        """``given`` wins over ``own``. Raises SettingsError for an option that librdkafka refuses."""
+        given = dict(given)
+        if "message.timeout.ms" in given:  # librdkafka's other name of the same option
+            given["delivery.timeout.ms"] = given.pop("message.timeout.ms")
+        made = {"delivery.timeout.ms": round(_SILENCE_SECONDS * 1000), **own, **given}
         try:
-            self._producer = Producer({**options}, logger=_log)
+            self._producer = Producer(made, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
         self._failure: tuple[KafkaError, str] | None = None
         self.sent = 0
 
@@ -83,7 +91,8 @@ class _Producing:
                 raise ForebayError(f"topic {topic}: a record was refused: {error.args[0].str()}") from None
 
     def flush(self) -> None:
-        left = self._producer.flush(_SILENCE_SECONDS + 5)
+        """Each record is acknowledged or given up within its delivery time-out."""
+        left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
         self._check()
         if left:
             raise UnreachableError(f"{left} records were not acknowledged")
@@ -109,12 +118,11 @@ class _Producing:
 class _Sender(_Producing):
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
         self._topic = topic
-        super().__init__({
+        own = {
             "linger.ms": 20, "compression.type": "zstd", "acks": "all", "enable.idempotence": True,
             "partitioner": "murmur2_random", "queue.buffering.max.messages": 100_000,
-            "message.timeout.ms": int(_SILENCE_SECONDS * 1000),
-            **client_options(options, "forebay-export"),
-        })  # fmt: skip
+        }  # fmt: skip
+        super().__init__(own, client_options(options, "forebay-export"))
         self._told = 0
 
     def acknowledged(self) -> int:
@@ -146,32 +154,18 @@ class _RowSender(_Producing):
         self._topic = topic
         own = {
             "partitioner": "murmur2_random", "queue.buffering.max.messages": 100_000, "enable.idempotence": True,
-            "delivery.timeout.ms": int(_SILENCE_SECONDS * 1000),
         }  # fmt: skip
         if options.get("acks", "all") not in ("all", "-1"):
             del own["enable.idempotence"]  # as in Java's client: what was asked for without it is done without it
-        given = client_options(options, "forebay-sink")
-        if "message.timeout.ms" in given:  # librdkafka's other name of the same option
-            given["delivery.timeout.ms"] = given.pop("message.timeout.ms")
-        super().__init__({**own, **given})
+        super().__init__(own, client_options(options, "forebay-sink"))
 
     def put(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        nothing: list[Any] = [None] * batch.num_rows
-        key, value, partition, headers, topic = (
-            batch.column(name).to_pylist() if name in names else nothing
-            for name in ("key", "value", "partition", "headers", "topic")
-        )
-        if self._topic is not None:
-            topic = [self._topic] * batch.num_rows
-        for own_key, own_value, number, own_headers, name in zip(key, value, partition, headers, topic, strict=True):
-            if name is None:
-                raise UsageError("null topic present in the data: use the option topic to set one for all rows")
-            record: dict[str, Any] = {"key": own_key, "value": own_value}
-            if number is not None:
-                record["partition"] = number
-            if own_headers:
-                record["headers"] = [(header["key"], header["value"]) for header in own_headers]
-            self._produce(name, record)
+        for topic, key, value, partition, headers in records_of(batch, self._topic):
+            record: dict[str, Any] = {"key": key, "value": value}
+            if partition is not None:
+                record["partition"] = partition
+            if headers:
+                record["headers"] = headers
+            self._produce(topic, record)
         self._producer.poll(0)
         self._check()

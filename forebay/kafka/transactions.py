@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.errors import ForebayError, SettingsError, StoreError, UnreachableError, UsageError
 from forebay.kafka.options import client_options
+from forebay.kafka.rows import Record
 
 _log = logging.getLogger("forebay.kafka")
 _ROWS_PER_POLL = 1_000
@@ -25,16 +26,23 @@ _UNREACHABLE = {
 }  # fmt: skip
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90}  # 90: PRODUCER_FENCED, which has no name here
 
-#: key, value, partition (None: the key decides, as by Java's client) and headers of one record
-Record = tuple["bytes | None", "bytes | None", "int | None", "list[tuple[str, bytes | None]] | None"]
+
+class Marker(NamedTuple):
+    """What a transaction leaves of itself: ``number`` grows from one to the next."""
+
+    number: int
+    text: str
 
 
 class TransactionalSender:
     """One producer with ``transactional_id``, and a marker that each of its transactions leaves.
 
-    The marker is the metadata of an offset that ``group``, which has no members, commits for the topic's partition 0 within
+    The marker is an offset, with metadata, that ``group``, which has no members, commits for the topic's partition 0 within
     the transaction. So it is read by one request, and costs no topic of its own. The broker forgets it
     ``offsets.retention.minutes`` (7 days) after the last transaction, and together with the topic.
+
+    ``topic``: the one that all records go to; it must be there. None: each record names its own, the marker lies at the first of
+    those that a transaction wrote to, and is looked for at every topic that the broker shows.
 
     One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, and raises UnreachableError if none
     answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because another sender has
@@ -42,10 +50,17 @@ class TransactionalSender:
     """
 
     def __init__(
-        self, options: Mapping[str, str], topic: str, transactional_id: str, group: str, timeout_seconds: float = 60.0
+        self,
+        options: Mapping[str, str],
+        topic: str | None,
+        transactional_id: str,
+        group: str,
+        timeout_seconds: float = 60.0,
     ) -> None:
         self._options = options
         self._topic = topic
+        self._where = f"transactional id {transactional_id}" if topic is None else f"topic {topic}"
+        self._written: set[str] = set()
         self._id = transactional_id
         self._group = group
         self._timeout = timeout_seconds
@@ -53,9 +68,9 @@ class TransactionalSender:
         self._reader: Consumer | None = None
         self._failure: KafkaError | None = None
 
-    def open(self) -> str:
+    def open(self) -> Marker | None:
         """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
-        marker of the last transaction, "" if there is none."""
+        marker of the last transaction, None if there is none."""
         milliseconds = str(round(self._timeout * 1000))
         own = {
             "transactional.id": self._id, "transaction.timeout.ms": milliseconds, "message.timeout.ms": milliseconds,
@@ -70,27 +85,37 @@ class TransactionalSender:
             )
         except KafkaException as error:
             self.close()
-            raise SettingsError(f"topic {self._topic}: {error.args[0].str()}") from None
+            raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
         try:
-            found = self._producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
-            if found.error is not None:
-                raise UsageError(f"topic {self._topic} is not there ({found.error.str()}): create it first")
+            topics = self._topics(self._producer)
             self._producer.init_transactions(self._timeout)
             # in doubt, while an older transaction is being ended, the broker has the client ask again
-            [marked] = self._reader.committed([WirePartition(self._topic, 0)], timeout=self._timeout)
+            places = [WirePartition(topic, 0) for topic in topics]
+            marked = self._reader.committed(places, timeout=self._timeout) if places else []
         except KafkaException as error:
             self.close()
             raise self._explained(error, "can't be opened for transactions") from None
         except UsageError:
             self.close()
             raise
-        if marked.error is not None:
-            self.close()
-            raise self._explained(KafkaException(marked.error), "its marker can't be read")
-        return (marked.metadata or "") if marked.offset >= 0 else ""
+        for place in marked:
+            if place.error is not None:
+                self.close()
+                raise self._explained(KafkaException(place.error), "its marker can't be read")
+        return max((Marker(place.offset, place.metadata or "") for place in marked if place.offset >= 0), default=None)
+
+    def _topics(self, producer: Producer) -> list[str]:
+        """Where the marker may be. Raises UsageError, KafkaException."""
+        if self._topic is None:
+            return sorted(producer.list_topics(timeout=self._timeout).topics)
+        found = producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+        if found.error is not None:
+            raise UsageError(f"topic {self._topic} is not there ({found.error.str()}): create it first")
+        return [self._topic]
 
     def begin(self) -> None:
         self._failure = None
+        self._written.clear()
         try:
             self._opened.begin_transaction()
         except KafkaException as error:
@@ -99,7 +124,8 @@ class TransactionalSender:
     def put(self, records: Iterable[Record]) -> None:
         """Queues records; waits while the queue is full."""
         producer = self._opened
-        for number, (key, value, partition, headers) in enumerate(records):
+        for number, (topic, key, value, partition, headers) in enumerate(records):
+            self._written.add(topic)
             record: dict[str, Any] = {"key": key, "value": value, "on_delivery": self._delivered}
             if partition is not None:
                 record["partition"] = partition
@@ -107,7 +133,7 @@ class TransactionalSender:
                 record["headers"] = headers
             while True:
                 try:
-                    producer.produce(self._topic, **record)
+                    producer.produce(topic, **record)
                     break
                 except BufferError:  # until the brokers have taken some, each within its time-out
                     producer.poll(0.1)
@@ -121,14 +147,17 @@ class TransactionalSender:
         self._check()
 
     def commit(self, marker: str, number: int) -> None:
-        """All that was put since :meth:`begin`, and ``marker``, or nothing. ``number`` is what lag tools show of the group."""
+        """All that was put since :meth:`begin`, and the marker of it, or nothing. ``number`` is what lag tools show of the group.
+        Without a topic of its own there must be records to leave a marker."""
         assert self._reader is not None
         producer = self._opened
         try:
             producer.flush(self._timeout)
             self._check()
-            marked = WirePartition(self._topic, 0, number, metadata=marker)
-            producer.send_offsets_to_transaction([marked], self._reader.consumer_group_metadata(), self._timeout)
+            topic = self._topic or min(self._written, default=None)
+            if topic is not None:
+                marked = WirePartition(topic, 0, number, metadata=marker)
+                producer.send_offsets_to_transaction([marked], self._reader.consumer_group_metadata(), self._timeout)
             for left in reversed(range(_COMMITS_MAX)):
                 try:
                     producer.commit_transaction(self._timeout)
@@ -159,7 +188,7 @@ class TransactionalSender:
     @property
     def _opened(self) -> Producer:
         if self._producer is None:
-            raise StoreError(f"topic {self._topic}: the sender is not open")
+            raise StoreError(f"{self._where}: the sender is not open")
         return self._producer
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -172,10 +201,10 @@ class TransactionalSender:
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause = error.args[0]
-        words = f"topic {self._topic}: {what}: {cause.str()}"
+        words = f"{self._where}: {what}: {cause.str()}"
         if cause.code() in _FENCED:
             return StoreError(
-                f"{words}; another driver has begun to write, or the transaction took over {self._timeout:g} s"
+                f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
             )
         return UnreachableError(words) if cause.code() in _UNREACHABLE else StoreError(words)
 

@@ -64,6 +64,8 @@ GIVEN = ("agent.before-copy-kept",)
 
 #: passed by output helpers: tests/outputs/test_killed.py
 OUTPUTS = tuple(f"output.{step}" for step in ("before-write", "mid-write", "before-commit", "aside", "after-commit"))
+#: tests/streaming/test_transactions.py
+SINK = tuple(f"sink.{step}" for step in ("task-end", "before-rows", "mid-rows", "before-commit", "after-commit"))
 
 
 def process_of(failpoint: str) -> str:
@@ -94,7 +96,7 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *GIVEN, *OUTPUTS]) == sorted(
+    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *GIVEN, *OUTPUTS, *SINK]) == sorted(
         failpoints.NAMES
     )
 

@@ -1,4 +1,5 @@
-"""A streaming query, its planner and its workers killed at random: each record once in Parquet files."""
+"""A streaming query, its planner and its workers killed: each record once in Parquet files, and once in a topic that is written
+in transactions."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ import pytest
 from forebay.kafka.broker import KafkaBroker
 from forebay.values import TopicPartition
 from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka import PATIENCE_SECONDS, committed_values
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 KILLS = 8
 ROUND = 1_000
@@ -25,12 +29,27 @@ _ROOT = Path(__file__).parents[2]
 _ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(_ROOT)}
 
 
-def start(broker: KafkaBroker, topic: str, folder: Path, *end: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def running(
+    broker: KafkaBroker,
+    topic: str,
+    folder: Path,
+    more: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The query, which is killed with all its processes at the end."""
     command = [sys.executable, "-m", "tests.support.streaming_process", broker.options["bootstrap.servers"], topic]
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [*command, str(folder), *end], cwd=_ROOT, env=_ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen(
+            [*command, str(folder), *more], cwd=_ROOT, env={**_ENVIRONMENT, **(environment or {})}, stdout=log,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def batches(folder: Path) -> int:
@@ -50,25 +69,64 @@ def python_processes(session: int) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.long
-@pytest.mark.kafka
-@pytest.mark.spark
-@pytest.mark.timeout(3600)
-def test_each_record_is_once_in_parquet_whatever_was_killed(
+def to_the_end(broker: KafkaBroker, topic: str, folder: Path, more: Sequence[str] = ()) -> None:
+    with running(broker, topic, folder, [*more, "--end"]) as last:
+        assert last.wait(PATIENCE_SECONDS * 5) == 0, (folder / "log").read_text()[-3000:]
+
+
+def in_topic(broker: KafkaBroker, topic: str) -> dict[int, list[int]]:
+    """partition → offsets, of what was read into ``topic`` and committed."""
+    found: dict[int, list[int]] = {}
+    for value in committed_values(broker, topic, 2):
+        partition, offset = map(int, value.split())
+        found.setdefault(partition, []).append(offset)
+    return {partition: sorted(offsets) for partition, offsets in found.items()}
+
+
+@pytest.mark.timeout(600)
+def test_a_task_and_a_query_killed_around_a_commit_write_each_record_once(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """The worker of a task, with its rows collected, is run again by Spark; then the whole query is killed when Kafka has
+    committed the batch and Spark has not been told, and started again from its checkpoint."""
+    topic, into = topic_name(), topic_name()
+    for name in (topic, into):
+        kafka_broker.create_topic(name, 2)
+    for number in range(2):
+        produce(kafka_broker.options, TopicPartition(topic, number), 150)
+    failpoints = {
+        "FOREBAY_FAILPOINTS": "sink.task-end=kill,sink.after-commit=hold", "FOREBAY_FAILPOINT_DIR": str(tmp_path)
+    }  # fmt: skip
+    with running(kafka_broker, topic, tmp_path, ["--into", into], failpoints) as process:
+        wait_for(lambda: (tmp_path / "sink.after-commit.hit").exists(), process, tmp_path)
+    assert (tmp_path / "sink.task-end.hit").exists()
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    committed = in_topic(kafka_broker, into)
+    assert sum(map(len, committed.values())) == 200
+    to_the_end(kafka_broker, topic, tmp_path, ["--into", into])
+    assert in_topic(kafka_broker, into) == {0: list(range(150)), 1: list(range(150))}
+    assert "was committed before it was run again" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("sink", ["parquet", "topic"])
+def test_each_record_is_written_once_whatever_was_killed(
+    sink: str, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("FOREBAY_SEED", "") or time.time_ns() % 2**31)
     chance = random.Random(seed)
     kills = int(os.environ.get("FOREBAY_KILLS", "") or KILLS)
-    topic = topic_name()
-    kafka_broker.create_topic(topic, 2)
+    topic, into = topic_name(), topic_name()
+    for name in (topic, into):
+        kafka_broker.create_topic(name, 2)
+    more = ["--into", into] if sink == "topic" else []
     partitions = [TopicPartition(topic, number) for number in range(2)]
     killed: dict[str, int] = {}
     for _ in range(kills):
         for tp in partitions:
             produce(kafka_broker.options, tp, ROUND)
-        process = start(kafka_broker, topic, tmp_path)
-        try:
+        with running(kafka_broker, topic, tmp_path, more) as process:
             wait_for_batch(process, tmp_path)
             time.sleep(chance.random())  # anywhere within a trigger or two
             workers = python_processes(process.pid)
@@ -78,26 +136,26 @@ def test_each_record_is_once_in_parquet_whatever_was_killed(
                 wait_for_batch(process, tmp_path)
             else:
                 killed["query"] = killed.get("query", 0) + 1
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    last = start(kafka_broker, topic, tmp_path, "found")
-    try:
-        assert last.wait(PATIENCE_SECONDS * 5) == 0, (tmp_path / "log").read_text()[-3000:]
-    finally:
-        if last.poll() is None:
-            os.killpg(last.pid, signal.SIGKILL)
-    found = json.loads((tmp_path / "found").read_text())
+    to_the_end(kafka_broker, topic, tmp_path, more)
+    if sink == "topic":
+        found = in_topic(kafka_broker, into)
+    else:
+        held = json.loads((tmp_path / "found").read_text())
+        found = {int(partition): sorted(offsets) for partition, offsets in held.items()}
     print(f"{2 * kills * ROUND} records, {killed} killed, {batches(tmp_path)} batches, seed {seed}")
-    for tp in partitions:
-        assert sorted(found[str(tp.partition)]) == list(range(kills * ROUND)), f"seed {seed}"
+    assert found == {number: list(range(kills * ROUND)) for number in range(2)}, f"seed {seed}"
 
 
 def wait_for_batch(process: subprocess.Popen[bytes], folder: Path) -> None:
     """Until one more batch is planned, or the query has ended."""
-    deadline = time.monotonic() + PATIENCE_SECONDS * 3
     before = batches(folder)
-    while batches(folder) == before and process.poll() is None:
-        assert time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+    wait_for(lambda: batches(folder) != before or process.poll() is not None, None, folder)
+
+
+def wait_for(come: Callable[[], bool], process: subprocess.Popen[bytes] | None, folder: Path) -> None:
+    """``process``: must not end before."""
+    deadline = time.monotonic() + PATIENCE_SECONDS * 3
+    while not come():
+        ended = process is not None and process.poll() is not None
+        assert not ended and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
         time.sleep(0.05)

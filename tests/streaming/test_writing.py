@@ -15,7 +15,7 @@ from forebay.kafka.broker import KafkaBroker
 from pyspark_forebay import DefaultSource
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.schema import spark_schema
-from pyspark_forebay.writer import RowsWriter
+from pyspark_forebay.writer import AtLeastOnceWriter, writer_of
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 VALUE = StructType([StructField("value", StringType())])
@@ -37,7 +37,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 )
 def test_what_sparks_sink_refuses_is_refused(options: dict[str, str], schema: StructType, word: str) -> None:
     with pytest.raises(UsageError) as caught:
-        RowsWriter({**BASE, **options}, schema)
+        writer_of({**BASE, **options}, schema, streaming=True)
     assert word in str(caught.value)
 
 
@@ -45,7 +45,7 @@ def test_overwriting_a_topic_is_refused_but_a_complete_output_is_appended() -> N
     source: Any = DefaultSource(BASE)
     with pytest.raises(UsageError, match="overwrite is not allowed"):
         source.writer(VALUE, True)
-    assert isinstance(source.streamWriter(VALUE, True), RowsWriter)
+    assert isinstance(source.streamWriter(VALUE, True), AtLeastOnceWriter)
 
 
 def read(broker: KafkaBroker, pattern: str) -> list[tuple[Any, ...]]:
@@ -76,10 +76,10 @@ def test_rows_go_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: 
     ]
     batch = pa.RecordBatch.from_pylist(rows, columns)
     options = {"kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "kafka.acks": "1"}
-    RowsWriter(options, schema).write(iter([batch]))
+    writer_of(options, schema, streaming=True).write(iter([batch]))
     expected = [(first, 1, b"k", None, None), (second, 0, None, b"v", [{"key": "h", "value": None}])]
     assert read(kafka_broker, f"{first}|{second}") == expected
-    RowsWriter({**options, "TOPIC": first}, schema).write(iter([batch.slice(1)]))
+    writer_of({**options, "TOPIC": first}, schema, streaming=True).write(iter([batch.slice(1)]))
     assert (first, 0, None, b"v", [{"key": "h", "value": None}]) in read(kafka_broker, first)
 
 
@@ -100,4 +100,4 @@ def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, to
         ({"value": "v", "partition": None, "topic": None}, "null topic"),
     ):
         with pytest.raises(ForebayError, match=word):
-            RowsWriter(options, schema).write(iter([pa.RecordBatch.from_pylist([row], columns)]))
+            writer_of(options, schema, streaming=True).write(iter([pa.RecordBatch.from_pylist([row], columns)]))

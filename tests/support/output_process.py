@@ -19,17 +19,34 @@ from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructType
 
 from driver.batch import Batch, BatchWork
 from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlOutput
 from forebay import failpoints
 from forebay.errors import ForebayError
 from forebay.values import numbered
+from pyspark_forebay.writer import TaskRows, packed, writer_of
 from tests.support import s3
 
 PIECES, PIECE_ROWS = 3, 20
+
+
+class SinkOutput:
+    """What the planner's process of a streaming query does when the tasks of a batch have ended; each piece is a task's."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        schema = StructType().add("key", BinaryType()).add("value", BinaryType())
+        self._options = options
+        self._writer = writer_of({**options, "transactional": "true"}, schema, streaming=True)
+
+    def write(self, batch: Batch, data: Iterator[pa.RecordBatch]) -> None:
+        tasks = [TaskRows("of-a-test", batch.number, packed([piece], self._options.get("topic"))) for piece in data]
+        self._writer.commit([*tasks], batch.number)
+
+
 OUTPUTS: Mapping[str, Any] = {
-    "parquet": ParquetOutput, "delta": DeltaOutput, "sql": SqlOutput, "kafka": KafkaOutput,
+    "parquet": ParquetOutput, "delta": DeltaOutput, "sql": SqlOutput, "kafka": KafkaOutput, "sink": SinkOutput,
 }  # fmt: skip
 
 
@@ -72,7 +89,7 @@ def expected(turns: Sequence[Turn]) -> list[tuple[int, int, int]]:
 
 
 def run_turns(task: Mapping[str, Any]) -> None:
-    output: Output = OUTPUTS[task["kind"]](*task["arguments"], **task["options"])
+    output: Output | SinkOutput = OUTPUTS[task["kind"]](*task["arguments"], **task["options"])
     completed = Path(task["completed"])
     done = completed.read_text().split() if completed.exists() else []
     with completed.open("a") as file:

@@ -1,40 +1,60 @@
-"""A streaming query in a process of its own, to be killed: ``python -m … SERVERS TOPIC FOLDER [END]``.
+"""A streaming query in a process of its own, to be killed: ``python -m … SERVERS TOPIC FOLDER [--into TOPIC] [--end]``.
 
-Reads the topic into Parquet files under FOLDER/out, a few offsets a trigger, until it is killed. With END: reads what is there
-to its end, and writes what the files then hold to FOLDER/END: partition → offsets, as JSON.
+Reads the topic, a few offsets a trigger, into Parquet files under FOLDER/out, or into another topic in transactions, until it is
+killed. With ``--end``: reads what is there to its end, and writes what the files then hold to FOLDER/found: partition → offsets,
+as JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 
-def main(servers: str, topic: str, folder: Path, end: str = "") -> None:
+def session() -> Any:
     from pyspark.sql import SparkSession
 
-    spark = (
+    return (
         SparkSession.builder.master("local[2,4]")  # a task whose worker was killed is tried again
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
+
+
+def main(servers: str, topic: str, folder: Path, into: str | None, end: bool) -> None:
+    spark = session()
     frame = (
         spark.readStream.format("forebay").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
         .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200").option("minPartitions", "4").load()
     )  # fmt: skip
-    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    query = (writer.trigger(availableNow=True) if end else writer).start(str(folder / "out"))
+    if into is None:
+        writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+    else:
+        rows = frame.selectExpr("concat(partition, ' ', offset) as value")
+        writer = rows.writeStream.format("forebay").option("kafka.bootstrap.servers", servers).option("topic", into)
+        writer = writer.option("transactional", "true").option("groupIdPrefix", into)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    query = (writer.trigger(availableNow=True) if end else writer).start()
     query.awaitTermination()
-    found: dict[int, list[int]] = {}
-    for row in spark.read.parquet(str(folder / "out")).select("partition", "offset").collect():
-        found.setdefault(row.partition, []).append(row.offset)
-    made = folder / f"{end}.part"
-    made.write_text(json.dumps(found))
-    made.rename(folder / end)
+    if into is None:
+        found: dict[int, list[int]] = {}
+        for row in spark.read.parquet(str(folder / "out")).select("partition", "offset").collect():
+            found.setdefault(row.partition, []).append(row.offset)
+        made = folder / "found.part"
+        made.write_text(json.dumps(found))
+        made.rename(folder / "found")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("servers")
+    parser.add_argument("topic")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--into")
+    parser.add_argument("--end", action="store_true")
+    given = parser.parse_args()
+    main(given.servers, given.topic, given.folder, given.into, given.end)

@@ -1,0 +1,34 @@
+"""Rows of Arrow batches as the records that producers send. Knows no client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.errors import UsageError
+
+#: topic, key, value, partition (None: the key decides, as by Java's client) and headers of one record
+Record = tuple[str, "bytes | None", "bytes | None", "int | None", "list[tuple[str, bytes | None]] | None"]
+
+
+def check_topics(batch: pa.RecordBatch, topic: str | None) -> None:
+    """Raises UsageError for a row without a topic: ``topic`` is that of all, None if each names its own."""
+    if topic is None and batch.column("topic").null_count:
+        raise UsageError("null topic present in the data: use the option topic to set one for all rows")
+
+
+def records_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Record]:
+    """Each row as a record: ``value``, and ``key``, ``headers`` and ``partition`` where there are such columns, for ``topic``, or
+    for the one that the row's column ``topic`` names. Raises UsageError as :func:`check_topics`."""
+    check_topics(batch, topic)
+    names = batch.schema.names
+    nothing: list[Any] = [None] * batch.num_rows
+    columns = (
+        batch.column(name).to_pylist() if name in names else nothing
+        for name in ("key", "value", "partition", "headers")
+    )
+    topics = batch.column("topic").to_pylist() if topic is None else [topic] * batch.num_rows
+    for name, key, value, partition, headers in zip(topics, *columns, strict=True):
+        yield name, key, value, partition, headers and [(header["key"], header["value"]) for header in headers]
