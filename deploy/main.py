@@ -26,6 +26,7 @@ _COMMANDS = {
     "status": "deploy.status",
     "lag": "deploy.lag",
     "offsets": "deploy.offsets",
+    "cursors": "deploy.cursors",
     "audit": "deploy.audit",
     "wal": "deploy.wal_commands",
     "journal": "deploy.journal",

@@ -36,6 +36,12 @@ def needs_a_person(answer: StatusAnswer) -> list[str]:
     found = [partition.trouble for partition in answer.partitions if partition.trouble]
     found += [receiver.trouble for receiver in answer.managed if receiver.trouble]
     found += [f"batch {b.batch_id} can't be read: {b.detail}" for b in answer.batches if b.state == "unreadable"]
+    found += [
+        f"cursor {c.cursor} {c.detail}. Start its query again, or say that you have seen it: "
+        f"forebay cursors drop {c.cursor} --yes"
+        for c in answer.cursors
+        if c.state == "expired"
+    ]
     if answer.state == "failed":
         found.append(f"the driver failed: {answer.detail}")
     return found
@@ -95,6 +101,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     for name in ("journal", "wal")
                     if (words := request_rates(answer.requests, f"{name}_", "seconds"))
                 ),
+                *([("cursors", _cursors(answer))] if answer.cursors else []),
                 *((f"listener {heard.name}", _listener(heard)) for heard in answer.listeners),
                 (
                     "topic ids",
@@ -185,6 +192,14 @@ def tables(answer: StatusAnswer) -> list[Group]:
 def _detail(batch: TrackedBatch) -> str:
     done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
     return batch.detail or "; ".join((*done, *batch.written))
+
+
+def _cursors(answer: StatusAnswer) -> str:
+    from deploy.table import bytes_text
+
+    states = [cursor.state for cursor in answer.cursors]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return f"{counts}; the WAL keeps {bytes_text(answer.held_for_cursors)} for them alone"
 
 
 def _listener(heard: TrackedListener) -> str:

@@ -32,7 +32,8 @@ FromReceiver = (
 )
 RECEIVER, AGENT, OPERATOR, WATCHER = needs("receiver"), needs("agent"), needs("operator"), needs("reader", "operator")
 
-Submit = Callable[[Request | m.ReplayRequest | m.ResetRequest | m.StopRequest], "Future[Any]"]
+Submitted = Request | m.ReplayRequest | m.ResetRequest | m.StopRequest | m.IntakeRequest
+Submit = Callable[[Submitted], "Future[Any]"]
 
 
 class _Answers:
@@ -99,7 +100,7 @@ def tracker_application(
 
     answers = _Answers()
 
-    async def decided(request: Request | m.ReplayRequest | m.ResetRequest | m.StopRequest) -> Any:
+    async def decided(request: Submitted) -> Any:
         return await answers.of(submit(request))
 
     async def of_receiver(request: FromReceiver) -> Any:
@@ -175,6 +176,38 @@ def tracker_application(
     async def agent_heartbeat(data: JSONBody[m.AgentHeartbeatRequest]) -> m.AgentHeartbeatAnswer:
         caller.get().require("agent", data.host)
         check_agent_url(data.url, guard.https)
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @get("/v1/cursors/intake", summary="What is taken in, and how to read it", tags=["queries"], opt=WATCHER)
+    async def intake() -> m.IntakeAnswer:
+        return await decided(m.IntakeRequest())  # type: ignore[no-any-return]
+
+    @post("/v1/cursors/open", status_code=200, summary="Read by a cursor: its epoch", tags=["queries"], opt=WATCHER)
+    async def open_cursor(data: JSONBody[m.OpenCursorRequest]) -> m.OpenCursorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/cursors/move", status_code=200, summary="What a query has finished", tags=["queries"], opt=WATCHER)
+    async def move_cursor(data: JSONBody[m.MoveCursorRequest]) -> m.Done:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/cursors/close", status_code=200, summary="A query ends", tags=["queries"], opt=WATCHER)
+    async def close_cursor(data: JSONBody[m.CloseCursorRequest]) -> m.Done:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post(
+        "/v1/cursors/earliest", status_code=200, summary="From where on the WAL has all", tags=["queries"], opt=WATCHER
+    )
+    async def earliest(data: JSONBody[m.EarliestRequest]) -> m.EarliestAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post("/v1/cursors/blocks", status_code=200, summary="Blocks of offsets", tags=["queries"], opt=WATCHER)
+    async def blocks(data: JSONBody[m.BlocksRequest]) -> m.BlocksAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
+    @post(
+        "/v1/operator/drop-cursor", status_code=200, summary="Hold nothing for a cursor", tags=["people"], opt=OPERATOR
+    )
+    async def drop_cursor(data: JSONBody[m.DropCursorRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
     @post(
@@ -254,6 +287,13 @@ def tracker_application(
             trouble,
             report,
             agent_heartbeat,
+            intake,
+            open_cursor,
+            move_cursor,
+            close_cursor,
+            earliest,
+            blocks,
+            drop_cursor,
             accept_gap,
             accept_loss,
             replay,

@@ -6,8 +6,8 @@ read from a snapshot makes it anew.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,43 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class SegmentShare:
     """What the journal names of one WAL segment. ``bytes``: up to the end of its last block. ``held``: blocks that wait, that
-    an unfinished or unarchived batch has, or that a replay wants again. ``released_ms``: when the last of the others' batches
-    was completed."""
+    an unfinished or unarchived batch has, or that a replay wants again. ``unread``: ranges of its blocks that a cursor has yet to
+    read. ``released_ms``: when the last of the others' batches was completed."""
 
     blocks: dict[str, None] = field(default_factory=dict)
     bytes: int = 0
     held: int = 0
+    unread: int = 0
     released_ms: int = 0
+
+    @property
+    def needed(self) -> bool:
+        return self.held > 0 or self.unread > 0
+
+
+@dataclass(slots=True)
+class LifeBlocks:
+    """The blocks of one partition in one life, in the order of their offsets: their ranges' two ends, their ids."""
+
+    from_offsets: list[int] = field(default_factory=list)
+    until_offsets: list[int] = field(default_factory=list)
+    block_ids: list[str] = field(default_factory=list)
+
+    def add(self, from_offset: int, until_offset: int, block_id: str) -> None:
+        at = len(self.from_offsets)
+        if at and from_offset < self.from_offsets[-1]:
+            at = bisect_left(self.from_offsets, from_offset)
+        self.from_offsets.insert(at, from_offset)
+        self.until_offsets.insert(at, until_offset)
+        self.block_ids.insert(at, block_id)
+
+    def remove(self, from_offset: int) -> None:
+        at = bisect_left(self.from_offsets, from_offset)
+        del self.from_offsets[at], self.until_offsets[at], self.block_ids[at]
+
+
+#: a place in a partition: life, offset. Places of one partition compare as they follow one another
+Place = tuple[int, int]
 
 
 def wanted_again(state: State) -> dict[str, None]:
@@ -36,11 +66,17 @@ def wanted_again(state: State) -> dict[str, None]:
     return {b: None for batch in batches for task in batch.tasks for b in task}
 
 
+def lowest(state: State, key: str) -> Place | None:
+    """Up to where every cursor that reads the partition has finished; None if none does."""
+    return min((cursor.vector[key] for cursor in state.cursors.values() if key in cursor.vector), default=None)
+
+
 @dataclass(slots=True)
 class BlockIndex:
     """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
     journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names. ``waiting_records``: in blocks
-    that wait; ``records``: in each unfinished batch."""
+    that wait; ``records``: in each unfinished batch. ``lives``: ``topic/partition`` → life → the blocks in the WAL; ``lowest``:
+    ``topic/partition`` → where the cursor stands that is furthest back, of partitions that cursors read."""
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)
     free: list[tuple[int, str]] = field(default_factory=list)
@@ -48,6 +84,8 @@ class BlockIndex:
     spare: dict[str, dict[str, None]] = field(default_factory=dict)
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
+    lives: dict[str, dict[int, LifeBlocks]] = field(default_factory=dict)
+    lowest: dict[str, Place] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: State) -> BlockIndex:
@@ -58,6 +96,9 @@ class BlockIndex:
             if batch.completed_ms is None:
                 records = sum(state.blocks[b].meta.records for b in batch.block_ids)
                 index.records[batch.batch_id] = records + sum(span.size for span in batch.spans)
+        for cursor in state.cursors.values():
+            for key, place in cursor.vector.items():
+                index.lowest[key] = min(place, index.lowest.get(key, place))
         for block in state.blocks.values():
             index.add(block)
         for block_id, completed_ms in state.released.items():
@@ -79,21 +120,36 @@ class BlockIndex:
         """The journal names ``block`` from now on; it is held."""
         if not block.in_wal:
             return
+        for r in block.meta.ranges:
+            lives = self.lives.setdefault(f"{r.topic}/{r.partition}", {})
+            lives.setdefault(r.life, LifeBlocks()).add(r.from_offset, r.until_offset, block.id)
+        self._put(block)
+
+    def _put(self, block: Block) -> None:
+        """Its segment has ``block``, which is held."""
         share = self.segments.setdefault(block.handle.path, SegmentShare())
-        if share.blocks and not share.held:
+        if share.blocks and not share.needed:
             self._not_free(share, block.handle.path)
         share.blocks[block.id] = None
         share.held += 1
+        share.unread += self._unread(block)
         grown = max(0, block.handle.offset + block.handle.length - share.bytes)
         share.bytes += grown
         self.bytes += grown
+
+    def _unread(self, block: Block) -> int:
+        """Ranges of it that a cursor has yet to read."""
+        if not self.lowest:
+            return 0
+        lows = ((r, self.lowest.get(f"{r.topic}/{r.partition}")) for r in block.meta.ranges)
+        return sum(low is not None and (r.life, r.until_offset) > low for r, low in lows)
 
     def hold(self, block: Block) -> None:
         """A released block is needed again."""
         if not block.in_wal:
             return
         share = self.segments[block.handle.path]
-        if not share.held:
+        if not share.needed:
             self._not_free(share, block.handle.path)
         share.held += 1
 
@@ -105,7 +161,7 @@ class BlockIndex:
         share = self.segments[block.handle.path]
         share.held -= 1
         share.released_ms = max(share.released_ms, completed_ms)
-        if not share.held:
+        if not share.needed:
             insort(self.free, (share.released_ms, block.handle.path))
 
     def move(self, block: Block, state: State) -> None:
@@ -113,10 +169,11 @@ class BlockIndex:
         path, moved, released_ms = block.handle.path, state.blocks[block.id], state.released.get(block.id)
         wanted = released_ms is not None and bool(state.replaying) and block.id in wanted_again(state)
         share = self.segments[path]
-        if not share.held:
+        if not share.needed:
             self._not_free(share, path)
         del share.blocks[block.id]
         share.held -= released_ms is None or wanted
+        share.unread -= self._unread(block)
         others = share.blocks
         if block.handle.offset + block.handle.length == share.bytes:
             handles = (state.blocks[other].handle for other in others)
@@ -127,9 +184,9 @@ class BlockIndex:
             share.released_ms = max((state.released.get(other, 0) for other in others), default=0)
         if not others:
             del self.segments[path]
-        elif not share.held:
+        elif not share.needed:
             insort(self.free, (share.released_ms, path))
-        self.add(moved)
+        self._put(moved)
         if released_ms is not None:
             self.release(moved, released_ms)
             if wanted:
@@ -137,15 +194,55 @@ class BlockIndex:
         if not moved.local:
             self.clean((block,))
 
-    def drop(self, path: str) -> tuple[str, ...]:
-        """The segment is deleted; returns the ids of its blocks."""
+    def drop(self, path: str, blocks: Mapping[str, Block]) -> tuple[str, ...]:
+        """The segment is deleted; returns the ids of its blocks, which ``blocks`` still has."""
         share = self.segments.pop(path, None)
         if share is None:
             return ()
-        if not share.held:
+        if not share.needed:
             self._not_free(share, path)
         self.bytes -= share.bytes
+        for block_id in share.blocks:
+            for r in blocks[block_id].meta.ranges:
+                key = f"{r.topic}/{r.partition}"
+                life = self.lives[key][r.life]
+                life.remove(r.from_offset)
+                if not life.block_ids:
+                    del self.lives[key][r.life]
+                if not self.lives[key]:
+                    del self.lives[key]
         return tuple(share.blocks)
+
+    def read_to(self, key: str, place: Place | None, blocks: Mapping[str, Block]) -> None:
+        """Every cursor that reads the partition ``key`` has finished what lies before ``place``, which may be further back than
+        until now; None: none reads it any more."""
+        before = self.lowest.get(key)
+        if place == before:
+            return
+        if place is None:
+            del self.lowest[key]
+        else:
+            self.lowest[key] = place
+        more = before is None or (place is not None and place < before)
+        first, last = (place, before) if more else (before, place)
+        assert first is not None
+        for block_id in self._ids(key, first, last):
+            path = blocks[block_id].handle.path
+            share = self.segments[path]
+            if not share.needed:
+                self._not_free(share, path)
+            share.unread += 1 if more else -1
+            if not share.needed:
+                insort(self.free, (share.released_ms, path))
+
+    def _ids(self, key: str, after: Place, upto: Place | None) -> Iterator[str]:
+        """Blocks of the partition whose ranges end after the one place, and not after the other."""
+        for life, held in self.lives.get(key, {}).items():
+            if life < after[0] or (upto is not None and life > upto[0]):
+                continue
+            begin = bisect_right(held.until_offsets, after[1]) if life == after[0] else 0
+            end = bisect_right(held.until_offsets, upto[1]) if upto is not None and life == upto[0] else None
+            yield from held.block_ids[begin:end]
 
     def finish(self, blocks: Iterable[Block]) -> None:
         """Nothing needs the local copies of ``blocks`` any more."""
@@ -172,7 +269,7 @@ class BlockIndex:
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
         share = self.segments.get(path)
-        if share is None or share.held:
+        if share is None or share.needed:
             return False
         if now_ms - share.released_ms >= limits.retention_ms:
             return True

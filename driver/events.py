@@ -245,11 +245,36 @@ class SnapshotCopied(_Event, frozen=True, tag="snapshot-copied"):
     path: str
 
 
+class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
+    """``user`` reads by the cursor ``name`` from now on, under ``epoch``; whoever did before is fenced. An unknown name makes the
+    cursor. ``vector``: where it begins to read, key ``topic/partition`` → (life, offset); ``left``: partitions that it does not
+    read, though they were held for it; others stay as they were."""
+
+    name: str
+    epoch: int
+    user: str
+    vector: dict[str, tuple[int, int]]
+    time_ms: int
+    left: tuple[str, ...] = ()
+
+
 class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
-    """One consumer's cursor: key ``topic/partition`` → (life, offset). An unknown name makes the cursor."""
+    """A cursor's user has finished what lies before ``vector``; fields as in CursorOpened. Nothing moved: it was heard of."""
 
     name: str
     vector: dict[str, tuple[int, int]]
+    time_ms: int = 0
+    left: tuple[str, ...] = ()
+
+
+class CursorEnded(_Event, frozen=True, tag="cursor-ended"):
+    """Nothing is held for the cursor any more: it ``expired``, or a person dropped it, or has seen that it expired. ``cause``: in
+    words."""
+
+    name: str
+    time_ms: int
+    cause: str
+    expired: bool = False
 
 
 class SpansBegun(_Event, frozen=True, tag="spans-begun"):
@@ -306,7 +331,9 @@ Event: TypeAlias = (
     | CleanupDone
     | BatchesArchived
     | SnapshotCopied
+    | CursorOpened
     | CursorMoved
+    | CursorEnded
     | SpansBegun
     | SpansEnded
     | SpansAllocated

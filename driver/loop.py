@@ -27,12 +27,12 @@ from forebay.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.messages import ClaimRequest, Message, RegisterRequest, ReportRequest, Trouble
+from forebay.messages import ClaimRequest, Message, OpenCursorRequest, RegisterRequest, ReportRequest, Trouble
 
 log = logging.getLogger(__name__)
 
 #: what makes the journal grow and can wait: whoever sent it sends it again
-GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Trouble, BeginReplay)
+GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Trouble, BeginReplay, OpenCursorRequest)
 RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
 #: between two looks at the space that is left
 SPACE_SECONDS = 0.5

@@ -19,11 +19,12 @@ import msgspec
 from driver import history, journal
 from driver.adoption import Adopter, AdoptionThread
 from driver.allocation import BatchLimits
-from driver.api import tracker_application
+from driver.api import Submitted, tracker_application
 from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
 from driver.cleaner import CleanedWal, Cleaner
+from driver.cursors import CursorRules, intake
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
@@ -40,7 +41,17 @@ from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import receiver_state, status
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import AgentNews, Ask, BeginReplay, CopyRules, KeepWindow, PlaceReceivers, Request, Tracker
+from driver.tracker import (
+    AgentNews,
+    Ask,
+    BeginReplay,
+    CopyRules,
+    ExpireCursors,
+    KeepWindow,
+    PlaceReceivers,
+    Request,
+    Tracker,
+)
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
 from forebay.access import Access, Guard, announce
@@ -62,6 +73,8 @@ from forebay.kafka.admin import Committed
 from forebay.messages import (
     AgentHeartbeatRequest,
     ClaimRequest,
+    IntakeAnswer,
+    IntakeRequest,
     LookRequest,
     OperatorAnswer,
     RegisterRequest,
@@ -82,6 +95,8 @@ from wal.writer import SegmentLimits
 
 log = logging.getLogger(__name__)
 
+#: of Kafka's options, what queries over the intake are told
+SHOWN_OPTIONS = ("bootstrap.servers", "isolation.level")
 #: between two looks at whether the agents that are needed were heard of
 HOSTS_LOOK_SECONDS = 0.1
 #: between two rounds of publishing completed positions
@@ -218,6 +233,7 @@ class Driver:
             _sharing(settings, state),
             _managed(settings, state, opened.epoch),
             _copy_rules(settings),
+            CursorRules(float(settings.driver.cursor_lease), float(settings.driver.cursor_timeout)),
         )
         self._tracker = tracker
         self._before = (state.batches_completed, state.records_completed)
@@ -412,9 +428,11 @@ class Driver:
         log.info("serves receivers, agents and people at %s", self.url)
         announce(guard, self.url)
 
-    def _submit(self, request: Request | ReplayRequest | ResetRequest | StopRequest) -> Future[Any]:
+    def _submit(self, request: Submitted) -> Future[Any]:
         if self._loop is None:
             return self._not_leading()
+        if isinstance(request, IntakeRequest):
+            return self._loop.submit(Ask(self._read_intake))
         if isinstance(
             request, ReplayRequest
         ):  # the history is read beside the deciding thread, which goes on meanwhile
@@ -634,7 +652,12 @@ class Driver:
             "listeners": self._listeners.status,
         }
         return status(
-            self._tracker, self._clock.monotonic(), self._release, self._settings.driver.receiver_timeout, soft
+            self._tracker,
+            self._clock.monotonic(),
+            self._release,
+            self._settings.driver.receiver_timeout,
+            soft,
+            self._clock.wall_ms(),
         )
 
     def _requests(self) -> dict[str, int]:
@@ -645,6 +668,24 @@ class Driver:
             for kind, count in storage.requests.items()
         }
         return {**found, "seconds": max(1, round(self._clock.monotonic() - self._started_at))} if found else {}
+
+    def _read_intake(self, state: State) -> IntakeAnswer:
+        """What queries need to know of the intake. Of Kafka's options no more than its address and what counts as a record: the
+        others may be secrets, and a reader has its own."""
+        settings = self._settings
+        options = settings.kafka.options
+        return IntakeAnswer(
+            stream=settings.stream,
+            partitions=intake(state),
+            wal_url=settings.wal.url,
+            storage=settings.storage,
+            key_file=settings.wal.key_file,
+            blocks_directory=settings.agent.blocks,
+            agent_urls=self.agent_urls(),
+            kafka={} if settings.own_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
+            groups=(settings.group, settings.completed_group),
+            headers=settings.kafka.headers,
+        )
 
     def agent_urls(self) -> dict[str, str]:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for
@@ -674,6 +715,8 @@ class Driver:
             while not self._stopping.wait(self._settings.driver.placing_interval):
                 for words in self._loop.ask(PlaceReceivers()):
                     log.info("receiver %s", words)
+                for words in self._loop.ask(ExpireCursors()):
+                    log.error("%s", words)
                 if self._listeners:
                     seen = self._loop.ask(Ask(self._see_receivers))
                     self._listeners.tell_all(ended(self._seen, seen, self._clock.wall_ms()))

@@ -12,7 +12,7 @@ from itertools import chain
 import msgspec
 
 from driver import events as ev
-from driver.block_index import BlockIndex
+from driver.block_index import BlockIndex, Place, lowest
 from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
 from forebay.kafka.spans import Span
@@ -25,6 +25,8 @@ PAST_INSTANCES = 16
 REPLAYS_KEPT = 1_000
 #: ended epochs that are remembered until they are barred; what an older one sent does not land any more
 UNBARRED_MAX = 256
+#: cursors that ended and are remembered, so that whoever comes back to one learns why it is gone
+ENDED_CURSORS_KEPT = 32
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
 #: as which the driver takes in what it finds in the WAL (``driver.adoption``)
@@ -240,6 +242,29 @@ class Rebuild(msgspec.Struct, frozen=True):
     batch_count: int = 0
 
 
+class Cursor(msgspec.Struct):
+    """How far a query has finished: ``vector``, by ``topic/partition``; what lies after it is held. ``user``: who reads by it
+    under ``epoch``, or did last. ``heard_ms``: when that one was last journalled to be there."""
+
+    name: str
+    epoch: int
+    user: str
+    vector: dict[str, Place]
+    opened_ms: int
+    heard_ms: int
+
+
+class EndedCursor(msgspec.Struct, frozen=True):
+    """``vector``: where it stood. ``expired``: for want of a user, and nobody has seen to it yet."""
+
+    name: str
+    user: str
+    vector: dict[str, Place]
+    time_ms: int
+    cause: str
+    expired: bool
+
+
 class State(msgspec.Struct, dict=True):
     """Everything the journal says. A snapshot is this struct as msgpack.
 
@@ -266,7 +291,7 @@ class State(msgspec.Struct, dict=True):
     cleanups: dict[int, Cleanup] = {}
     cleaning_blocks: dict[str, bool] = {}  # local copies that an open intent names
     cleaning_segments: dict[str, bool] = {}
-    cursors: dict[str, dict[str, tuple[int, int]]] = {}
+    cursors: dict[str, Cursor] = {}
     topics: dict[str, bool] = {}
     batches_completed: int = 0
     records_completed: int = 0
@@ -284,6 +309,7 @@ class State(msgspec.Struct, dict=True):
     learned: LearnedRate | None = None
     next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
     topic_ids: dict[str, str] = {}  # of a direct stream
+    ended_cursors: list[EndedCursor] = []  # the newest, oldest first
 
     def __post_init__(self) -> None:
         try:
@@ -356,7 +382,7 @@ def apply(state: State, event: ev.Event) -> None:
     """Changes ``state`` by ``event``; raises BrokenInvariant if the two contradict each other."""
     try:
         _APPLY[type(event)](state, event)  # type: ignore[operator]
-    except (LookupError, ValueError) as error:
+    except (LookupError, ValueError, StopIteration) as error:
         raise BrokenInvariant(f"{type(event).__name__} contradicts the state: {error!r}") from error
     state.events += 1
 
@@ -379,6 +405,10 @@ def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int
         if key in state.partitions:
             raise BrokenInvariant(f"partition {key} was added twice")
         state.topics[start.topic] = True
+        for cursor in state.cursors.values():  # held for it until its user says that it does not read it
+            cursor.vector[key] = (1, start.start)
+        if state.cursors:
+            state.index.read_to(key, (1, start.start), state.blocks)
         state.partitions[key] = Partition(
             topic=start.topic,
             partition=start.partition,
@@ -817,10 +847,13 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
         state.cleaning_segments.pop(path, None)
         share = state.index.segments.get(path)
         held = share is not None and share.held > 0
-        for block_id in state.index.drop(path):
+        unread = share is not None and share.unread > 0
+        for block_id in state.index.drop(path, state.blocks):
             state.uncovered.pop(block_id, None)
             if state.released.pop(block_id, None) is None or held:
                 raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
+            if unread:
+                raise BrokenInvariant(f"block {block_id} was deleted while a cursor has yet to read it (INV-8)")
             state.index.clean((state.blocks.pop(block_id),))
 
 
@@ -854,8 +887,49 @@ def _snapshot_copied(state: State, event: ev.SnapshotCopied) -> None:
         state.uncovered = {block: number for block, number in state.uncovered.items() if number >= said}
 
 
+def _cursor_opened(state: State, event: ev.CursorOpened) -> None:
+    if event.epoch != state.next_epoch():
+        raise BrokenInvariant(f"epoch {event.epoch} of cursor {event.name} is not the next one (INV-4)")
+    state.epochs += 1
+    cursor = state.cursors.setdefault(
+        event.name, Cursor(event.name, event.epoch, event.user, {}, event.time_ms, event.time_ms)
+    )
+    cursor.epoch, cursor.user = event.epoch, event.user
+    state.ended_cursors = [ended for ended in state.ended_cursors if ended.name != event.name]
+    _move_cursor(state, cursor, event)
+
+
 def _cursor_moved(state: State, event: ev.CursorMoved) -> None:
-    state.cursors[event.name] = dict(event.vector)
+    cursor = state.cursors[event.name]
+    for key, place in event.vector.items():
+        if place < cursor.vector.get(key, place):
+            raise BrokenInvariant(f"cursor {event.name} went back in {key} (INV-8)")
+    _move_cursor(state, cursor, event)
+
+
+def _move_cursor(state: State, cursor: Cursor, event: ev.CursorOpened | ev.CursorMoved) -> None:
+    cursor.heard_ms = max(cursor.heard_ms, event.time_ms)
+    for key, place in event.vector.items():
+        if key not in state.partitions:
+            raise BrokenInvariant(f"cursor {cursor.name} reads partition {key}, which has no life yet")
+        cursor.vector[key] = place
+    for key in event.left:
+        cursor.vector.pop(key, None)
+    for key in (*event.vector, *event.left):
+        state.index.read_to(key, lowest(state, key), state.blocks)
+
+
+def _cursor_ended(state: State, event: ev.CursorEnded) -> None:
+    cursor = state.cursors.pop(event.name, None)
+    if cursor is None:
+        ended = next(one for one in state.ended_cursors if one.name == event.name)
+        ended = msgspec.structs.replace(ended, cause=f"{ended.cause}; {event.cause}", expired=False)
+    else:
+        ended = EndedCursor(cursor.name, cursor.user, cursor.vector, event.time_ms, event.cause, event.expired)
+        for key in cursor.vector:
+            state.index.read_to(key, lowest(state, key), state.blocks)
+    others = (one for one in state.ended_cursors if one.name != event.name)
+    state.ended_cursors = [*others, ended][-ENDED_CURSORS_KEPT:]
 
 
 def _partition(state: State, topic: str, partition: int) -> Partition:
@@ -902,7 +976,9 @@ _APPLY = {
     ev.CleanupDone: _cleanup_done,
     ev.BatchesArchived: _batches_archived,
     ev.SnapshotCopied: _snapshot_copied,
+    ev.CursorOpened: _cursor_opened,
     ev.CursorMoved: _cursor_moved,
+    ev.CursorEnded: _cursor_ended,
     ev.SpansBegun: _spans_begun,
     ev.SpansEnded: _spans_ended,
     ev.SpansAllocated: _spans_allocated,

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from driver import cursors
 from driver import events as ev
 from driver.state import Batch, Receiver, State
 from driver.tracker import Tracker
@@ -17,7 +18,7 @@ REPLAYED_SHOWN = 10
 
 
 def status(
-    tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any]
+    tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any], now_ms: int = 0
 ) -> m.StatusAnswer:
     """The whole picture for people. ``soft``: state, detail, tiers, requests, running (batch id → (state, attempts, detail)),
     recent (completed TrackedBatch)."""
@@ -123,6 +124,10 @@ def status(
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
         managed=tuple(tracker.managed.status(now)),
         listeners=soft.get("listeners", ()),
+        cursors=cursors.tracked(state, tracker.cursor_news, tracker.cursor_rules, now, now_ms),
+        held_for_cursors=sum(s.bytes for s in state.index.segments.values() if s.unread and not s.held)
+        if state.cursors
+        else 0,
     )
 
 

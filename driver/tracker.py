@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from driver import cursors
 from driver import events as ev
 from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.batch_order import window
 from driver.clean_up import COPIES_AT_ONCE, CleanSegment, is_left_over, is_stray, judge, to_give_up
+from driver.cursors import CursorNews, CursorRules
 from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.rate import is_significant
@@ -228,6 +230,11 @@ class PlaceReceivers:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireCursors:
+    """Cursors whose users were not heard for too long are forgotten. → a sentence for each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
 
@@ -246,6 +253,12 @@ Request = (
     | m.AcceptGapRequest
     | m.AcceptLossRequest
     | m.FenceRequest
+    | m.OpenCursorRequest
+    | m.MoveCursorRequest
+    | m.CloseCursorRequest
+    | m.EarliestRequest
+    | m.BlocksRequest
+    | m.DropCursorRequest
     | Searches
     | Barred
     | NothingToAdopt
@@ -270,6 +283,7 @@ Request = (
     | Reset
     | LetGo
     | PlaceReceivers
+    | ExpireCursors
     | Ask
 )
 
@@ -346,9 +360,12 @@ class Tracker:
         sharing: RateSharing | None = None,
         managed: ManagedReceivers | None = None,
         copy_rules: CopyRules | None = None,
+        cursor_rules: CursorRules | None = None,
     ) -> None:
         self.state = state
         self.copy_rules = copy_rules
+        self.cursor_rules = cursor_rules or CursorRules()
+        self.cursor_news = CursorNews()
         self.driver_epoch = driver_epoch
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
@@ -375,6 +392,12 @@ class Tracker:
             m.AcceptGapRequest: self._accept_gap,
             m.AcceptLossRequest: self._accept_loss,
             m.FenceRequest: self._fence,
+            m.OpenCursorRequest: self._open_cursor,
+            m.MoveCursorRequest: self._move_cursor,
+            m.CloseCursorRequest: self._close_cursor,
+            m.EarliestRequest: self._earliest,
+            m.BlocksRequest: self._blocks,
+            m.DropCursorRequest: self._drop_cursor,
             Searches: self._searches,
             Barred: self._barred,
             NothingToAdopt: self._nothing_to_adopt,
@@ -399,6 +422,7 @@ class Tracker:
             Reset: self._reset,
             LetGo: self._let_go,
             PlaceReceivers: self._place_receivers,
+            ExpireCursors: self._expire_cursors,
             Ask: self._ask,
         }
 
@@ -1125,6 +1149,52 @@ class Tracker:
             f"{begun.batches[-1].batch_id}; `forebay status` shows how far it is"
         )
         return Decision(m.OperatorAnswer(message=words), self._applied(begun))
+
+    # ---- cursors -----------------------------------------------------------------------------------------------------
+
+    def _open_cursor(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> Decision:
+        if self.copy_rules is not None:
+            raise RefusedError(cursors.NO_WAL, "conflict")
+        news, ended = self.cursor_news, cursors.ended_words(self.state, request.cursor)
+        event = cursors.opened(self.state, news, self.cursor_rules, request, now, now_ms)
+        decided = self._applied(event) if event is not None else ()
+        news.hear(request.cursor, now)
+        answer = m.OpenCursorAnswer(epoch=self.state.cursors[request.cursor].epoch, ended=ended)
+        return Decision(answer, decided)
+
+    def _move_cursor(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> Decision:
+        event = cursors.moved(self.state, self.cursor_rules, request, now_ms)
+        self.cursor_news.hear(request.cursor, now)
+        return Decision(m.Done(), self._applied(event) if event is not None else ())
+
+    def _close_cursor(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> Decision:
+        cursors.current(self.state, request.cursor, request.epoch)
+        self.cursor_news.hear(request.cursor, now)
+        self.cursor_news.closed.add(request.cursor)
+        return Decision(m.Done())
+
+    def _expire_cursors(self, request: ExpireCursors, now: float, now_ms: int) -> Decision:
+        return self._end_cursors(cursors.expired(self.state, self.cursor_news, self.cursor_rules, now, now_ms))
+
+    def _drop_cursor(self, request: m.DropCursorRequest, now: float, now_ms: int) -> Decision:
+        ended = self._end_cursors((cursors.dropped(self.state, request.cursor, said_by(request.cause), now_ms),))
+        return Decision(m.OperatorAnswer(message=ended.answer[0]), ended.events)
+
+    def _end_cursors(self, ended: tuple[ev.CursorEnded, ...]) -> Decision:
+        """→ a sentence for each."""
+        for event in ended:
+            self.cursor_news.forget(event.name)
+        return Decision(tuple(f"cursor {event.name} {event.cause}" for event in ended), self._applied(*ended))
+
+    def _earliest(self, request: m.EarliestRequest, now: float, now_ms: int) -> Decision:
+        return Decision(cursors.earliest(self.state, request))
+
+    def _blocks(self, request: m.BlocksRequest, now: float, now_ms: int) -> Decision:
+        given: dict[str, tuple[str, ...]] = {}
+        for news in self.agent_news.values():
+            for block_id in news.copies:
+                given[block_id] = (*given.get(block_id, ()), news.heartbeat.host)
+        return Decision(cursors.blocks(self.state, request, given))
 
     # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------
 

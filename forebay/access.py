@@ -120,8 +120,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of_tasks(cls, settings: Settings) -> Access:
         """A reader's, for processes on hosts that may have no token file; there the paths of certificates are the same."""
-        access = cls.of(settings, "reader")
-        return msgspec.structs.replace(access, token=access._token() or "")
+        return cls.of(settings, "reader").carried()
+
+    def carried(self) -> Access:
+        """The same with its token in it, for processes on hosts that may have no token file. Raises SettingsError."""
+        return msgspec.structs.replace(self, token=self._token() or "")
 
     def headers(self) -> dict[str, str]:
         """What is sent with each request. Raises SettingsError if tokens are configured and none fits."""

@@ -6,6 +6,8 @@ Unknown fields are ignored, so that a newer peer can say more. A refusal is HTTP
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from forebay.values import Block, Gap, TopicPartition
@@ -319,6 +321,157 @@ class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ()
 
 
+# ---- queries over the intake -----------------------------------------------------------------------------------------
+
+
+class CursorPlace(Message, frozen=True, kw_only=True):
+    """Up to here a cursor has finished a partition: the offset is the next one to read."""
+
+    topic: str
+    partition: int
+    life: int
+    offset: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class OpenCursorRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/open. ``user``, one process, reads by ``cursor`` from ``places`` on; a name that is not known makes it.
+    Refused (in-use) while another user is at work. The same user gets the same epoch again; another one ends the older's.
+    ``left``: partitions that it does not read, though they may be held for it."""
+
+    cursor: str
+    user: str
+    places: tuple[CursorPlace, ...]
+    left: tuple[TopicPartition, ...] = ()
+
+
+class OpenCursorAnswer(Message, frozen=True, kw_only=True):
+    """``ended``: why the driver had forgotten the cursor before; "" if it had not, or knows of none."""
+
+    epoch: int
+    ended: str = ""
+
+
+class MoveCursorRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/move. What lies before ``places`` is finished for good; without any: the user is at work still. Refused
+    (fenced) when another one has opened the cursor, and (not-found) when it is gone."""
+
+    cursor: str
+    epoch: int
+    places: tuple[CursorPlace, ...] = ()
+    left: tuple[TopicPartition, ...] = ()
+
+
+class CloseCursorRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/close. The user ends: the next one need not wait. What the cursor holds stays held."""
+
+    cursor: str
+    epoch: int
+
+
+class LifeView(Message, frozen=True, kw_only=True):
+    """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
+
+    life: int
+    start: int
+    topic_id: str = ""
+    end: int | None = None
+
+
+class IntakePartition(Message, frozen=True, kw_only=True):
+    """``position``: the next offset to be taken in, of the newest of ``lives``, which are in order."""
+
+    topic: str
+    partition: int
+    position: int
+    lives: tuple[LifeView, ...]
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class IntakeRequest(Message, frozen=True, kw_only=True):
+    """GET /v1/cursors/intake."""
+
+
+class IntakeAnswer(Message, frozen=True, kw_only=True):
+    """What is taken in, and how blocks are read. ``storage``: as in forebay.toml, where secrets are refused. ``kafka``: options
+    without any that could be one. ``groups``: the stream's own consumer groups."""
+
+    stream: str
+    partitions: tuple[IntakePartition, ...]
+    wal_url: str
+    storage: dict[str, dict[str, Any]] = {}
+    key_file: str | None = None
+    blocks_directory: str | None = None
+    agent_urls: dict[str, str] = {}
+    kafka: dict[str, str] = {}
+    groups: tuple[str, ...] = ()
+    headers: bool = False
+
+
+class EarliestRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/earliest. Of each partition: from where on the WAL holds all, but for gaps, up to the position."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+class EarliestAnswer(Message, frozen=True, kw_only=True):
+    places: tuple[CursorPlace, ...]
+
+
+class LifeSpan(Message, frozen=True, kw_only=True):
+    """Offsets ``[from, until)`` of one partition in one life."""
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class RecordedGap(Message, frozen=True, kw_only=True):
+    """Offsets that Kafka lost before they were taken in, as somebody decided."""
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+    cause: str
+
+
+class BlocksRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/blocks. The blocks that hold records of ``spans``: as many as one answer takes."""
+
+    spans: tuple[LifeSpan, ...]
+
+
+class BlocksAnswer(Message, frozen=True, kw_only=True):
+    """``reached``: for each span asked for, up to where the answer goes: what no block here has up to there, the WAL has not.
+    ``copies``: block id → hosts that were given a copy of it."""
+
+    blocks: tuple[Block, ...]
+    reached: tuple[int, ...]
+    gaps: tuple[RecordedGap, ...] = ()
+    copies: dict[str, tuple[str, ...]] = {}
+
+
+class DropCursorRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/drop-cursor. Nothing is held for it any more; its user, if one is at work, ends."""
+
+    cursor: str
+    cause: str = ""  # who drops it, and why
+
+
 # ---- people and their tools ------------------------------------------------------------------------------------------
 
 
@@ -422,6 +575,18 @@ class TrackedListener(Message, frozen=True, kw_only=True):
     last_error: str = ""
 
 
+class TrackedCursor(Message, frozen=True, kw_only=True):
+    """A query's cursor. ``behind``: offsets between it and the positions, of the newest lives."""
+
+    cursor: str
+    user: str
+    state: str  # at work | silent | expired | dropped
+    silent_seconds: float  # since its user was heard; of an ended one: since then
+    behind: int
+    detail: str = ""
+    places: tuple[CursorPlace, ...] = ()
+
+
 class StatusAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/status."""
 
@@ -447,6 +612,8 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     backpressure: bool = False
     rate: float = 0.0  # records/s that the job was seen to take; 0: not learned (yet)
     listeners: tuple[TrackedListener, ...] = ()
+    cursors: tuple[TrackedCursor, ...] = ()  # those at work or silent, and the last that ended
+    held_for_cursors: int = 0  # bytes of WAL segments that nothing but cursors keeps
 
 
 class PartitionProgress(Message, frozen=True, kw_only=True):

@@ -140,6 +140,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     lease_duration: Duration = Duration(10.0)
     #: silence after which a receiver, or a host, counts as lost; a managed receiver is then started anew
     receiver_timeout: Duration = Duration(30.0)
+    cursor_timeout: Duration = Duration(
+        7 * 86_400.0
+    )  # what a query has yet to read is held so long after it was heard last
+    cursor_lease: Duration = Duration(10.0)  # so long after it was heard a query's cursor takes no other user
     placing_interval: Duration = Duration(1.0)  # between two looks at where managed receivers shall run
     journal_segment_size: Size = Size(64_000_000)
     journal_reserve: Size = Size(64_000_000)  # with less left, nothing new is taken in; 0B: none
@@ -351,6 +355,8 @@ _POSITIVE = (
     "driver.receiver_timeout",
     "driver.unreadable_retry",
     "driver.placing_interval",
+    "driver.cursor_timeout",
+    "driver.cursor_lease",
     "agent.heartbeat_interval",
     "agent.idle_timeout",
     "driver.web_hook_timeout",

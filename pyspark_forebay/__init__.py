@@ -5,6 +5,7 @@ Options, schema and meanings are those of Spark's own ``format("kafka")`` (docs/
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_forebay.batch import BatchReader
+    from pyspark_forebay.intake_batch import IntakeBatchReader
+    from pyspark_forebay.intake_stream import IntakeStreamReader
     from pyspark_forebay.stream import StreamReader
     from pyspark_forebay.writer import AtLeastOnceWriter, TransactionalWriter
+
+
+def _new_id() -> str:
+    return secrets.token_hex(4)
 
 
 class DefaultSource(DataSource):
@@ -35,20 +42,26 @@ class DefaultSource(DataSource):
         check(self.options)
         return spark_schema(self.options.get("includeHeaders", "false").strip().lower() == "true")
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
         from pyspark_forebay.batch import BatchReader
+        from pyspark_forebay.intake_batch import IntakeBatchReader
 
         self._check_schema(schema)
+        if "tracker" in self.options:
+            return IntakeBatchReader(self.options)
         return BatchReader(self.options)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader | IntakeStreamReader:  # noqa: N802 - Spark's name
         try:
             from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2: starts and limits are told to a source
         except ImportError:
             raise UsageError(f"streaming queries need PySpark 4.2 or newer, not {pyspark.__version__}") from None
+        from pyspark_forebay.intake_stream import IntakeStreamReader
         from pyspark_forebay.stream import StreamReader
 
         self._check_schema(schema)
+        if "tracker" in self.options:
+            return IntakeStreamReader(self.options, _new_id)
         return StreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:

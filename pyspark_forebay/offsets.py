@@ -4,7 +4,9 @@ The form is that of Spark's Kafka source, ``{"topic": {"0": 23, "1": 5}}``: the 
 topics there may be keys that no topic can be named:
 
 * ``"#topic-ids"``: topic → the id that Kafka knows it by, so that one that was deleted and created again is told from the old;
-* ``"#start"``: in the end of a query's first batch alone, the offsets that the query begins at, in the same form.
+* ``"#start"``: in the end of a query's first batch alone, the offsets that the query begins at, in the same form;
+* of a query over an intake, ``"#cursor"``: its cursor's name, and ``"#lives"``, ``"#start-lives"``: the life that an offset is
+  of, where that is not the first.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ EARLIEST = -2
 
 TOPIC_IDS = "#topic-ids"
 START = "#start"
+CURSOR = "#cursor"
+LIVES = "#lives"
+START_LIVES = "#start-lives"
+_OWN = {TOPIC_IDS, START, CURSOR, LIVES, START_LIVES}
 
 Positions = Mapping[TopicPartition, int]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -33,11 +39,15 @@ _MOST = 2**63 - 1
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """``at``: the next offset of each partition. ``topic_ids``: of those topics whose id is known. ``start``: where the query
-    begins, if these are the end of its first batch."""
+    begins, if these are the end of its first batch. Of a query over an intake, ``cursor``, and the ``lives`` of
+    offsets that are not of the first one."""
 
     at: Positions
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     start: Positions | None = None
+    cursor: str = ""
+    lives: Positions = field(default_factory=dict)
+    start_lives: Positions = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """Topics by name, partitions by number: the same offsets always give the same text."""
@@ -46,6 +56,11 @@ class Offsets:
             made[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
         if self.start is not None:
             made[START] = _by_topic(self.start)
+        if self.cursor:
+            made[CURSOR] = self.cursor
+        for key, lives in ((LIVES, self.lives), (START_LIVES, self.start_lives)):
+            if lives:
+                made[key] = _by_topic(lives)
         return made
 
     @classmethod
@@ -58,9 +73,19 @@ class Offsets:
         if not isinstance(ids, dict) or not all(isinstance(own, str) for own in ids.values()):
             raise _wrong(f"{name}: {TOPIC_IDS}", ids)
         start = given.get(START)
-        if {key for key in given if key.startswith("#")} - {TOPIC_IDS, START}:
+        if {key for key in given if key.startswith("#")} - _OWN:
             raise UsageError(f"{name}: written by a newer release, or no offsets: {json.dumps(given)[:200]}")
-        return cls(at, ids, None if start is None else _numbers(start, f"{name}: {START}"))
+        cursor = given.get(CURSOR, "")
+        if not isinstance(cursor, str):
+            raise _wrong(f"{name}: {CURSOR}", cursor)
+        return cls(
+            at,
+            ids,
+            None if start is None else _numbers(start, f"{name}: {START}"),
+            cursor,
+            _numbers(given.get(LIVES, {}), f"{name}: {LIVES}"),
+            _numbers(given.get(START_LIVES, {}), f"{name}: {START_LIVES}"),
+        )
 
 
 def parse_offsets(text: str, name: str) -> Offsets:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
+from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.java_options import translate
 from forebay.units import parse_duration
-from forebay.values import TopicPartition
+from forebay.values import TopicPartition, check_name
 from pyspark_forebay.offsets import EARLIEST, LATEST, parse_numbers, parse_offsets, parse_partitions
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
@@ -26,10 +28,15 @@ _BATCH_ONLY = {
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
     "endingTimestamp": "ending timestamp not valid in streaming queries",
 }
+#: only for queries over an intake
+_INTAKE_ONLY = ("cursor", "progressGroup", "tokenFile", "caFile", "certFile", "keyFile")
+#: not for them yet: a block says of its records' times no more than the latest
+_KAFKA_ONLY = ("startingTimestamp", "startingOffsetsByTimestamp", "endingTimestamp", "endingOffsetsByTimestamp")
 KNOWN = (
     *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "tracker", *_INTAKE_ONLY,
 )  # fmt: skip
 _REFUSED_KAFKA = {
     "auto.offset.reset": (
@@ -44,6 +51,8 @@ _REFUSED_KAFKA = {
 #: seconds that a broker may be silent in a task, where neither the option nor Spark's network time-out is at hand
 POLL_TIMEOUT_SECONDS = 120.0
 _MAX_TRIGGER_DELAY = "15m"
+#: of the option ``cursor``: what makes it unique comes behind
+CURSOR_LENGTH_MAX = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +84,21 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class IntakeOptions:
+    """``urls``: of the stream's drivers. ``cursor``: how a new query's cursor is named, before a part that makes it unique.
+    ``progress_group``: the consumer group that shows how far the query is."""
+
+    urls: tuple[str, ...]
+    cursor: str
+    progress_group: str | None
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """``kafka``: the ``kafka.*`` options for librdkafka; they may hold passwords, so nothing shows them. ``told``: a sentence for
-    each option that does nothing or something else here."""
+    each option that does nothing or something else here. ``intake``: what is read instead of Kafka; the subscription may then be
+    empty, for all that is taken in, and ``kafka`` for what the intake says."""
 
     subscription: Subscription
     kafka: Mapping[str, str] = field(repr=False)
@@ -96,6 +117,7 @@ class SourceOptions:
     offset_retries: int
     offset_retry_seconds: float
     told: tuple[str, ...]
+    intake: IntakeOptions | None = None
 
 
 def check(options: Mapping[str, str]) -> None:
@@ -118,11 +140,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         _check_batch(starting, ending)
     subscription = _subscription(given)
     kafka = translate(_common(given))
+    intake = _intake(given)
     prefix = given.get("groupidprefix", "forebay-source" if streaming else "forebay-relation")
     return SourceOptions(
         subscription=subscription,
         # as the Java client has it where nothing is said
-        kafka={"isolation.level": "read_uncommitted", **_without_group(kafka.options)},
+        kafka={**({} if intake else {"isolation.level": "read_uncommitted"}), **_without_group(kafka.options)},
         group=kafka.options.get("group.id", prefix),
         starting=starting,
         ending=ending,
@@ -140,6 +163,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         offset_retries=_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
         offset_retry_seconds=(_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
         told=(*_notes(given, streaming), *kafka.told),
+        intake=intake,
     )  # fmt: skip
 
 
@@ -153,6 +177,8 @@ def _notes(given: Mapping[str, str], streaming: bool) -> list[str]:
         f"option {name} is ignored in batch queries" for name in _STREAM_ONLY if not streaming and name.lower() in given
     ]
     told += unknown_options(given, KNOWN)
+    if "tracker" not in given:
+        told += [f"option {name} is ignored without tracker" for name in _INTAKE_ONLY if name.lower() in given]
     if "kafka.group.id" in given and "groupidprefix" in given:
         told.append("option groupIdPrefix is ignored, as option kafka.group.id is set")
     return told
@@ -168,12 +194,51 @@ def unknown_options(given: Mapping[str, str], known: Sequence[str]) -> list[str]
     ]
 
 
+def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
+    if "tracker" not in given:
+        return None
+    for name in _KAFKA_ONLY:
+        if name.lower() in given:
+            raise UsageError(f"option {name}: a query over an intake begins and ends at offsets, not at times")
+    urls = tuple(url.strip() for url in given["tracker"].split(",") if url.strip())
+    for url in urls or ("",):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise UsageError(
+                "option tracker: write where the stream's driver is, as in http://driver:7080, or all of them with commas"
+            )
+    cursor = given.get("cursor", "query").strip()
+    try:
+        check_name("option cursor:", cursor)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if len(cursor) > CURSOR_LENGTH_MAX:
+        raise UsageError(f"option cursor: {cursor!r} has more than {CURSOR_LENGTH_MAX} characters")
+    files = {
+        name: given.get(name.lower(), "").strip() or None for name in ("caFile", "certFile", "keyFile", "tokenFile")
+    }
+    return IntakeOptions(
+        urls=urls,
+        cursor=cursor,
+        progress_group=given.get("progressgroup", "").strip() or None,
+        access=Access(
+            role="reader",
+            token_file=files["tokenFile"],
+            ca_file=files["caFile"],
+            cert_file=files["certFile"],
+            key_file=files["keyFile"],
+        ),
+    )
+
+
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
     named = [name for name in STRATEGIES if name.lower() in given]
+    if not named and "tracker" in given:
+        return Subscription()
     if not named:
         raise UsageError(f"one of the options {', '.join(STRATEGIES)} must say what to read")
     if len(named) > 1:
@@ -212,7 +277,7 @@ def kafka_options(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[
     for name, reason in refused.items():
         if name in kafka:
             raise UsageError(f"option kafka.{name} is not supported: {reason}")
-    if not kafka.get("bootstrap.servers"):
+    if not kafka.get("bootstrap.servers") and "tracker" not in given:
         raise UsageError("option kafka.bootstrap.servers must say where Kafka is: host:port, or several with commas")
     return kafka
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RangeNotHeldError, UsageError
-from forebay.kafka.planning import is_enough, share_by_lag, split_ranges
+from forebay.kafka.planning import split_ranges
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
+from pyspark_forebay.pacing import Pacing
 from pyspark_forebay.planning import continued, lower_ends, plan
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
 
 _log = logging.getLogger("forebay.source")
-_NO_LIMIT = 2**63 - 1
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,12 +37,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], clock: Clock | None = None) -> None:
         """Raises UsageError."""
         self._options = read_options(options, streaming=True)
-        self._clock = clock or SystemClock()
+        self._pacing = Pacing(self._options, clock or SystemClock())
         self._questions: Questions | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._began: Positions = {}  # where this run began, by a time whose record may have come after the target
         self._seen: Offsets | None = None  # the newest ends, for the query's progress
-        self._triggered: float | None = None  # when a trigger read last
         for sentence in self._options.told:
             _log.warning("%s", sentence)
 
@@ -55,11 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Any limit but "all" stands for what the options say: Spark's limits can't say the half of it."""
-        options = self._options
-        if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is None:
-            return ReadAllAvailable()
-        return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
+        return self._pacing.default_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._ask().latest()
@@ -67,6 +62,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """``start`` itself if this trigger shall read nothing. Raises UnreachableError, UsageError."""
         known = Offsets.of(start) if start else None
+        if known is not None and known.cursor:
+            raise UsageError(
+                "the checkpoint is of a query over an intake: give the option tracker as before, or begin with a new checkpoint"
+            )
         end = self._target
         if end is None:
             end = self._ask().latest(known)
@@ -82,16 +81,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = continued(begun, end.topic_ids)
         new = [tp for tp in end.at if tp not in begin]
         begin.update(self._ask().beginnings(new))
-        until = dict(end.at)
-        if not isinstance(limit, ReadAllAvailable):
-            if self._waits(begin, end.at):
-                return start or Offsets(begin, end.topic_ids, own_start).json()
-            if self._options.max_offsets_per_trigger is not None:
-                until = share_by_lag(begin, end.at, self._options.max_offsets_per_trigger)
+        until = self._pacing.until(begin, end.at, limit, whole=self._target is not None)
+        if until is None:
+            return start or Offsets(begin, end.topic_ids, own_start).json()
         if self._target is not None:
             if own_start is not None and self._options.starting.offsets is None:
                 self._began = own_start
-            until = dict(self._past_begin(Offsets(until)).at)
+            until = self._past_begin(Offsets(until)).at
         made = Offsets(until, end.topic_ids, own_start)
         if own_start is None and made.at == begun.at and made.topic_ids == begun.topic_ids:
             return start  # to the letter, so that Spark sees that there is nothing new
@@ -100,18 +96,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _past_begin(self, end: Offsets) -> Offsets:
         """``end``, or where this run began if that is further."""
         return replace(end, at={tp: max(offset, self._began.get(tp, 0)) for tp, offset in end.at.items()})
-
-    def _waits(self, begin: Positions, end: Positions) -> bool:
-        """Whether too little is there for a trigger yet. What Trigger.AvailableNow found is read to its end, however little."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or self._target is not None:
-            return False
-        now, longest = self._clock.monotonic(), self._options.max_trigger_delay_seconds
-        waited = longest if self._triggered is None else now - self._triggered
-        if not is_enough(begin, end, least, waited, longest):
-            return True
-        self._triggered = now
-        return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._seen is None else Offsets(self._seen.at).json()

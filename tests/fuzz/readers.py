@@ -141,7 +141,8 @@ def _journal_bytes() -> bytes:
         [ev.ReceiverRegistered("r1", "h1", "i1", EPOCH), ev.ClaimGiven("a", 0, "r1", EPOCH, numbered(1, 1))],
         [ev.BlockAdded(added), ev.BatchAllocated(numbered(1, 1), 1, 5, ((meta.id,),))],
         [ev.BatchCompleted(numbered(1, 1), 6, 1), ev.CleanupIntended(1, "h1", (meta.id,)), ev.CleanupDone(1)],
-        [ev.BatchesArchived((numbered(1, 1),)), ev.CursorMoved("c", {"a/0": (1, 5)})],
+        [ev.BatchesArchived((numbered(1, 1),)), ev.CursorOpened("c", numbered(1, 2), "u", {"a/0": (1, 0)}, 7)],
+        [ev.CursorMoved("c", {"a/0": (1, 5)}, 8), ev.CursorEnded("c", 9, "dropped by a person")],
     )
 
 

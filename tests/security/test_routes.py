@@ -36,6 +36,7 @@ MAY = {
     "/v1/partitions/": ("receiver",),
     "/v1/blocks/report": ("receiver",),
     "/v1/agents/": ("agent",),
+    "/v1/cursors/": ("reader", "operator"),
     "/v1/operator/": ("operator",),
     "/v1/blocks/{stream}/{block_id}": ("reader", "agent", "operator"),
 }

@@ -280,6 +280,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.lease_duration": NO_TIME,
     "driver.receiver_timeout": NO_TIME,
     "driver.placing_interval": NO_TIME,
+    "driver.cursor_timeout": NO_TIME,
+    "driver.cursor_lease": NO_TIME,
     "driver.journal_segment_size": NO_BYTES,
     "driver.journal_reserve": NO_SIZE,
     "driver.journal_flush_interval": NO_DURATION,

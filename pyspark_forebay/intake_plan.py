@@ -1,0 +1,190 @@
+"""Which blocks and offsets a query over an intake reads, and in how many tasks: decisions on values alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from forebay.errors import UsageError
+from forebay.kafka.spans import Span
+from forebay.messages import IntakePartition, LifeSpan
+from forebay.values import TopicPartition
+from pyspark_forebay.intake import FoundBlocks, Place, Places
+from pyspark_forebay.offsets import Offsets
+from wal.reading import BlockReference, ReadPlan
+
+#: a task reads about so much where there is much, and no less than this where that makes fewer tasks than partitions
+TASK_BYTES, TASK_BYTES_MIN = 32_000_000, 1_000_000
+
+Partitions = Mapping[TopicPartition, IntakePartition]
+
+
+class BlockPart(msgspec.Struct, frozen=True, gc=False):
+    """A block, and which offsets of it are read. ``cuts``: ``topic/partition`` → [from, until) of the ranges that are not read
+    whole; ``unwanted``: labels of those that are not read at all."""
+
+    reference: BlockReference
+    cuts: dict[str, tuple[int, int]] = {}
+    unwanted: frozenset[str] = frozenset()
+    records: int = 0
+
+
+class IntakeTask(msgspec.Struct, frozen=True):
+    """What one task reads: blocks, by ``plan``; or what only Kafka has, by ``kafka``'s options. Can be pickled; may hold secrets,
+    so nothing shows it."""
+
+    plan: ReadPlan
+    parts: tuple[BlockPart, ...] = ()
+    span: Span | None = None
+    kafka: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<IntakeTask: {len(self.parts)} blocks, {self.span}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``parts``: in the order of acceptance. ``spans``: what no block has and Kafka may. ``losses``: a sentence for what neither
+    can have; ``gaps``: for what Kafka lost before it was taken in."""
+
+    parts: tuple[BlockPart, ...]
+    spans: tuple[Span, ...]
+    losses: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+
+def places(offsets: Offsets) -> dict[TopicPartition, Place]:
+    return {tp: (offsets.lives.get(tp, 1), offset) for tp, offset in offsets.at.items()}
+
+
+def start_places(offsets: Offsets) -> dict[TopicPartition, Place]:
+    return {tp: (offsets.start_lives.get(tp, 1), offset) for tp, offset in (offsets.start or {}).items()}
+
+
+def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
+    """As a checkpoint keeps them."""
+    return Offsets(
+        at={tp: offset for tp, (_, offset) in at.items()},
+        start=None if start is None else {tp: offset for tp, (_, offset) in start.items()},
+        cursor=cursor,
+        lives={tp: life for tp, (life, _) in at.items() if life != 1},
+        start_lives={tp: life for tp, (life, _) in (start or {}).items() if life != 1},
+    )
+
+
+def next_end(begin: Place, partition: IntakePartition) -> Place:
+    """Up to where a trigger may read: the position, or, where a life has ended, the beginning of the next one."""
+    for life in partition.lives:
+        if life.life > begin[0]:
+            return (life.life, life.start)
+    return (partition.lives[-1].life, partition.position)
+
+
+def spans_between(begin: Places, end: Places, partitions: Partitions) -> list[LifeSpan]:
+    """What lies between, life by life. Raises UsageError where ``end`` lies before ``begin``, or the intake does not know one."""
+    found: list[LifeSpan] = []
+    for tp, (end_life, end_offset) in sorted(end.items()):
+        partition = partitions.get(tp)
+        life, offset = begin[tp]
+        known = {one.life: one for one in partition.lives} if partition is not None else {}
+        if life not in known or end_life not in known:
+            raise UsageError(
+                f"the intake knows no {tp} in life {max(life, end_life)}: is it the stream of the checkpoint?"
+            )
+        while life < end_life:
+            until = known[life].end
+            assert until is not None  # it has ended, since another one follows
+            found.append(_span(tp, life, offset, max(offset, until)))
+            life += 1
+            offset = known[life].start
+        if end_offset < offset:
+            raise UsageError(f"{tp}: offset {end_offset} lies before {offset}, where reading begins")
+        found.append(_span(tp, life, offset, end_offset))
+    return [span for span in found if span.from_offset < span.until_offset]
+
+
+def _span(tp: TopicPartition, life: int, begin: int, until: int) -> LifeSpan:
+    return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
+
+
+def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool) -> Reading:
+    """Each offset of ``spans`` from one block, or from Kafka if its topic is still the one of that life."""
+    wanted = {(span.topic, span.partition, span.life): span for span in spans}
+    covered: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    parts = []
+    for block in found.blocks:
+        cuts: dict[str, tuple[int, int]] = {}
+        unwanted = set()
+        records = 0
+        for r in block.meta.ranges:
+            key = (r.topic, r.partition, r.life)
+            span = wanted.get(key)
+            begin, until = (
+                (max(r.from_offset, span.from_offset), min(r.until_offset, span.until_offset)) if span else (0, 0)
+            )
+            if begin >= until:
+                unwanted.add(r.label)
+                continue
+            covered.setdefault(key, []).append((begin, until))
+            records += min(r.records, until - begin)
+            if (begin, until) != (r.from_offset, r.until_offset):
+                cuts[f"{r.topic}/{r.partition}"] = (begin, until)
+        if len(unwanted) < len(block.meta.ranges):
+            reference = BlockReference.of(block).also_at(found.copies.get(block.id, ()))
+            parts.append(BlockPart(reference, cuts, frozenset(unwanted), records))
+    gaps = []
+    for gap in found.gaps:
+        key = (gap.topic, gap.partition, gap.life)
+        if key in wanted:
+            covered.setdefault(key, []).append((gap.from_offset, gap.until_offset))
+            gaps.append(
+                f"{gap.topic}/{gap.partition}[{gap.from_offset}, {gap.until_offset}) was lost in Kafka: {gap.cause}"
+            )
+    of_kafka: list[Span] = []
+    losses: list[str] = []
+    for key, span in wanted.items():
+        newest = partitions[span.tp].lives[-1]
+        for begin, until in _holes(span, covered.get(key, ())):
+            if has_kafka and span.life == newest.life:
+                of_kafka.append(Span(span.topic, span.partition, begin, until, newest.topic_id))
+            else:
+                life = "" if span.life == 1 else f" of life {span.life}"
+                losses.append(
+                    f"{span.topic}/{span.partition}[{begin}, {until}){life}: the WAL has it no more, and Kafka can't"
+                )
+    return Reading(tuple(parts), tuple(of_kafka), tuple(losses), tuple(gaps))
+
+
+def _holes(span: LifeSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    reached = span.from_offset
+    for begin, until in sorted(covered):
+        if begin > reached:
+            yield reached, min(begin, span.until_offset)
+        reached = max(reached, until)
+    if reached < span.until_offset:
+        yield reached, span.until_offset
+
+
+def packed(
+    parts: Sequence[BlockPart], partitions: int, min_tasks: int | None, max_records: int | None
+) -> list[tuple[BlockPart, ...]]:
+    """``parts`` as tasks, neighbours together: many blocks in one, as long as that leaves enough tasks. ``partitions``: how many
+    are read, each of which would be a task of Kafka's source. A block is never split."""
+    size = sum(part.reference.handle.length for part in parts)
+    tasks = max(math.ceil(size / TASK_BYTES), min(partitions, math.ceil(size / TASK_BYTES_MIN)), min_tasks or 1)
+    share = size / tasks
+    made: list[tuple[BlockPart, ...]] = []
+    task: list[BlockPart] = []
+    done = records = 0
+    for part in parts:
+        over = max_records is not None and records + part.records > max_records
+        if task and (over or done >= share * (len(made) + 1)):
+            made.append(tuple(task))
+            task, records = [], 0
+        task.append(part)
+        done += part.reference.handle.length
+        records += part.records
+    return [*made, tuple(task)] if task else made

@@ -1,0 +1,63 @@
+"""One task's records of an intake: what runs in Spark's workers. Whole columns, no record by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import UnreadableBlockError
+from forebay.records import DATAFRAME_SCHEMA
+from pyspark_forebay.intake_plan import BlockPart, IntakeTask
+from pyspark_forebay.options import SourceOptions
+from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
+from wal.reading import read_block
+
+_log = logging.getLogger("forebay.source")
+
+
+def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBatch]:
+    """Batches of ``DATAFRAME_SCHEMA``, one block in memory at a time.
+
+    A block that no tier can read raises UnreadableBlockError with ``failOnDataLoss``, and is told and left out without; otherwise
+    as :func:`read_span`.
+    """
+    for part in task.parts:
+        # ranges that this query does not read are passed over like those whose loss was accepted
+        plan = msgspec.structs.replace(task.plan, lost=part.unwanted) if part.unwanted else task.plan
+        try:
+            batches = read_block(part.reference, plan).batches
+        except UnreadableBlockError as error:
+            if options.fail_on_data_loss:
+                raise UnreadableBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+            _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
+            continue
+        for batch in batches:
+            found = _cut(batch, part, options.include_headers)
+            if found.num_rows:
+                yield found
+    if task.span is not None:
+        yield from read_span(replace(options, kafka=task.kafka), task.span)
+
+
+def _cut(batch: pa.RecordBatch, part: BlockPart, headers: bool) -> pa.RecordBatch:
+    """The rows of ``batch``, which are of one range in the order of their offsets, that are read."""
+    names = DATAFRAME_SCHEMA(headers).names
+    if batch.num_columns > len(names):
+        batch = batch.select(names)
+    if not part.cuts or not batch.num_rows:
+        return batch
+    cut = part.cuts.get(f"{batch.column('topic')[0].as_py()}/{batch.column('partition')[0].as_py()}")
+    if cut is None:
+        return batch
+    begin, end = np.searchsorted(batch.column("offset").to_numpy(), cut)
+    return batch.slice(int(begin), int(end - begin))
+
+
+def kafka_options(options: SourceOptions, told: Mapping[str, str]) -> dict[str, str]:
+    """Where the intake's Kafka is, as its driver ``told``; the query's own ``kafka.*`` options count for more."""
+    return {**told, **options.kafka} if {**told, **options.kafka}.get("bootstrap.servers") else {}

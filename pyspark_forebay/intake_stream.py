@@ -1,0 +1,201 @@
+"""A streaming query over an intake. It reads by a cursor, whose name is in the offsets that Spark keeps in the checkpoint.
+
+The journal has the cursor before Spark is told the first offset, so nothing from there on is deleted before the query has
+finished it. It moves when Spark commits a batch, which the checkpoint has by then: so the cursor never lies beyond the
+checkpoint. A query that is killed before its first offset is in the checkpoint leaves a cursor that nobody uses, which the driver
+forgets after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import UsageError
+from forebay.messages import IntakeAnswer
+from forebay.values import TopicPartition
+from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
+from pyspark_forebay.intake_plan import Partitions, next_end, offsets_of, places, start_places
+from pyspark_forebay.intake_reading import kafka_options, read_task
+from pyspark_forebay.intake_source import IntakeSource
+from pyspark_forebay.offsets import Offsets
+from pyspark_forebay.options import SourceOptions, read_options
+from pyspark_forebay.pacing import Pacing
+
+_log = logging.getLogger("forebay.source")
+
+
+class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the planner's process as long as the query runs; copies of it read in the tasks."""
+
+    def __init__(self, options: Mapping[str, str], new_id: Callable[[], str], clock: Clock | None = None) -> None:
+        """``new_id``: a few random letters. Raises UsageError."""
+        self._options = read_options(options, streaming=True)
+        self._new_id = new_id
+        self._pacing = Pacing(self._options, clock or SystemClock())
+        self._planner: _Planner | None = None
+        for sentence in self._options.told:
+            _log.warning("%s", sentence)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plan(self) -> _Planner:
+        if self._planner is None:
+            self._planner = _Planner(self._options, self._new_id)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return self._pacing.default_limit()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._plan.aim()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """``start`` itself if this trigger shall read nothing. Raises UnreachableError, UsageError, FencedError, RefusedError."""
+        return self._plan.latest(start, limit, self._pacing)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._plan.seen.json() if self._plan.seen is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raises RangeNotHeldError for what was lost, with ``failOnDataLoss``; else as :meth:`latestOffset`."""
+        return self._plan.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(self._options, partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """What lies before ``end`` is held no more. Raises as :meth:`latestOffset`."""
+        self._plan.commit(Offsets.of(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+class _Planner:
+    """What the planner's process keeps of the query."""
+
+    def __init__(self, options: SourceOptions, new_id: Callable[[], str]) -> None:
+        assert options.intake is not None
+        self._options = options
+        self._new_id = new_id
+        self._own = options.intake
+        self._intake = Intake(options)
+        self._source = IntakeSource(options, self._intake)
+        self._cursor: QueryCursor | None = None
+        self._progress: Progress | None = None
+        self._target: tuple[IntakeAnswer, Partitions] | None = None  # of Trigger.AvailableNow
+        self._begun: tuple[str, Places] | None = None  # the cursor of a query that just began, and where
+        self._passed: set[TopicPartition] = set()  # partitions of the intake that the driver knows not to be read
+        self.seen: Offsets | None = None  # the newest ends, for the query's progress
+
+    def close(self) -> None:
+        if self._cursor is not None:
+            self._cursor.close()
+        if self._progress is not None:
+            self._progress.close()
+        self._intake.close()
+
+    def aim(self) -> None:
+        self._target = self._source.look()
+
+    def latest(self, start: dict[str, Any], limit: ReadLimit, pacing: Pacing) -> dict[str, Any]:
+        answer, partitions = self._target or self._source.look()
+        self.seen = offsets_of(self._source.latest(partitions), "")
+        own_start: Places | None = None
+        begin: Places
+        if start:
+            known = Offsets.of(start)
+            name = known.cursor or self._new_name()  # a checkpoint of a query on Kafka alone goes on over the intake
+            begin = self._continued(places(known), answer, partitions)
+        else:
+            if self._begun is None:
+                self._source.check_topics(partitions)
+                began = self._source.resolve(self._options.starting, answer, partitions, "starting")
+                self._begun = (self._new_name(), began)
+            name, own_start = self._begun
+            begin = own_start
+        self._read_by(name, begin, answer)
+        until = self._until(begin, partitions, limit, pacing)
+        if until is None or (own_start is None and until == places(Offsets.of(start)) and Offsets.of(start).cursor):
+            return start or offsets_of(begin, name, own_start).json()
+        return offsets_of(until, name, own_start).json()
+
+    def _until(
+        self, begin: Places, partitions: Partitions, limit: ReadLimit, pacing: Pacing
+    ) -> dict[TopicPartition, Place] | None:
+        """A life that has ended is read to its end in one trigger, and the next one from the next trigger on."""
+        ends = {tp: next_end(begin[tp], partitions[tp]) for tp in begin if tp in partitions}
+        same = {tp: place for tp, place in ends.items() if place[0] == begin[tp][0]}
+        paced = pacing.until(
+            {tp: begin[tp][1] for tp in same},
+            {tp: max(place[1], begin[tp][1]) for tp, place in same.items()},
+            limit,
+            whole=self._target is not None or len(same) < len(ends),
+        )
+        if paced is None:
+            return None
+        return {**ends, **{tp: (same[tp][0], offset) for tp, offset in paced.items()}}
+
+    def _continued(self, known: Places, answer: IntakeAnswer, partitions: Partitions) -> dict[TopicPartition, Place]:
+        """``known``, and new partitions from the earliest place on; without those that are read no more."""
+        new = {tp: one for tp, one in partitions.items() if tp not in known}
+        return {
+            **{tp: place for tp, place in known.items() if tp in partitions},
+            **(self._source.earliest(answer, new) if new else {}),
+        }
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        until = Offsets.of(end)
+        if not until.cursor or (not start and until.start is None):
+            raise UsageError(
+                "the checkpoint's last batch was planned by another source, and only that knows how: let it end there"
+            )
+        answer, _ = self._source.look()
+        partitions = partitions_of(answer)
+        at = places(until)
+        known = places(Offsets.of(start)) if start else start_places(until)
+        begin = self._continued(known, answer, {tp: partitions[tp] for tp in at if tp in partitions})
+        self._read_by(until.cursor, begin, answer)
+        return self._source.tasks(answer, partitions, {**known, **begin}, at)
+
+    def commit(self, end: Offsets) -> None:
+        at = places(end)
+        if self._cursor is None:
+            self._read_by(end.cursor, at, self._source.look()[0])
+        assert self._cursor is not None
+        self._cursor.move(at, ())
+        if self._progress is not None:
+            self._progress.show(end.at)
+
+    def _read_by(self, name: str, begin: Places, answer: IntakeAnswer) -> None:
+        """The journal has the cursor from now on, and holds what lies after ``begin``."""
+        others = {one.tp for one in answer.partitions} - begin.keys()
+        if self._cursor is None:
+            if self._own.progress_group is not None and self._progress is None:
+                kafka = kafka_options(self._options, answer.kafka)
+                self._progress = Progress(self._own.progress_group, kafka, answer.groups)
+            user = f"{socket.gethostname()} pid {os.getpid()} {self._new_id()}"
+            self._cursor = QueryCursor(self._intake, name, user, begin, others)
+        elif others - self._passed:
+            self._cursor.move({}, others - self._passed)
+        self._passed |= others
+        self._cursor.check()
+
+    def _new_name(self) -> str:
+        return f"{self._own.cursor}-{self._new_id()}"

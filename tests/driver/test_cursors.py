@@ -1,0 +1,441 @@
+"""Cursors: what a query has yet to read is held, one user at a time reads, and a forgotten one is told and let go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from driver import cursors
+from driver.block_index import BlockIndex
+from driver.clean_up import CleanSegment
+from driver.cursors import CursorRules
+from driver.events import (
+    CleanupIntended,
+    CursorEnded,
+    CursorMoved,
+    CursorOpened,
+    GapRecorded,
+    LifeBegun,
+    LifeStart,
+)
+from driver.state import BrokenInvariant, State, apply
+from driver.status import status
+from driver.tracker import CleanedUp, ExpireCursors, FoundPartitions
+from forebay import messages as m
+from forebay.errors import FencedError, RefusedError, UsageError
+from forebay.values import Gap, TopicPartition
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from wal.retention import FrameFacts, Limits, SegmentFacts
+
+RULES = CursorRules(in_use_seconds=10, timeout_seconds=3_600)
+
+
+def path(epoch: int, number: int) -> str:
+    return f"{STREAM}/blocks/r1/{epoch:016x}/{number:08d}.seg"
+
+
+def worked(segments: int = 4, partitions: int = 1) -> tuple[Tracked, int, int]:
+    """``segments`` archived batches of ten offsets of partition 0 each, a segment for each; nothing else holds them."""
+    t = Tracked(partitions=partitions)
+    t.tracker.cursor_rules = RULES
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for number in range(1, segments + 1):
+        t.now_ms += 1_000
+        t.take_in(epoch, token, number * 10, path=path(epoch, number))
+        batch = t.batch()
+        t.complete(batch)
+        t.archive(batch)
+    t.copy()
+    return t, epoch, token
+
+
+def place(offset: int, life: int = 1, partition: int = 0) -> m.CursorPlace:
+    return m.CursorPlace(topic=TOPIC, partition=partition, life=life, offset=offset)
+
+
+def open_(t: Tracked, *places: m.CursorPlace, cursor: str = "q", user: str = "u1", **more: Any) -> m.OpenCursorAnswer:
+    request = m.OpenCursorRequest(cursor=cursor, user=user, places=places, **more)
+    return t.say(request)  # type: ignore[no-any-return]
+
+
+def move(t: Tracked, epoch: int, *places: m.CursorPlace, cursor: str = "q", **more: Any) -> None:
+    t.say(m.MoveCursorRequest(cursor=cursor, epoch=epoch, places=places, **more))
+
+
+def due(t: Tracked) -> list[int]:
+    """Numbers of the segments that retention would take now."""
+    return [int(s.path[-12:-4]) for s, _ in t.state.index.due(Limits(0), t.now_ms)]
+
+
+def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:
+    share = t.state.index.segments[path(epoch, number)]
+    frames = tuple(FrameFacts(name, t.state.blocks[name].meta.ranges) for name in share.blocks)
+    return CleanSegment(SegmentFacts(path(epoch, number), True, False, frames), "r1", epoch, t.now_ms)
+
+
+def check_index(t: Tracked) -> None:
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
+    assert t.state.index == BlockIndex.of(t.state) == decoded.index
+
+
+# ---- retention -------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_cursor_has_yet_to_read_is_held_and_goes_when_it_has_moved_on() -> None:
+    """INV-8."""
+    t, epoch, _ = worked()
+    assert due(t) == [1, 2, 3, 4]
+    answer = open_(t, place(15))
+    assert due(t) == [1]
+    assert not t.decide(clean(t, epoch, 2)).events
+    check_index(t)
+    move(t, answer.epoch, place(20))
+    assert due(t) == [1, 2]
+    move(t, answer.epoch, place(39))
+    assert due(t) == [1, 2, 3]
+    check_index(t)
+    move(t, answer.epoch, place(40))
+    assert due(t) == [1, 2, 3, 4]
+    assert t.decide(clean(t, epoch, 2)).events
+    check_index(t)
+
+
+def test_of_two_cursors_the_one_that_is_further_back_holds() -> None:
+    """INV-8: whichever comes, goes back or ends."""
+    t, _, _ = worked()
+    ahead = open_(t, place(30), cursor="ahead")
+    open_(t, place(10), cursor="behind")
+    assert due(t) == [1]
+    check_index(t)
+    move(t, ahead.epoch, place(40), cursor="ahead")
+    assert due(t) == [1]
+    t.say(m.DropCursorRequest(cursor="behind", cause="its owner is gone"))
+    assert due(t) == [1, 2, 3, 4]
+    check_index(t)
+
+
+def test_blocks_that_come_in_later_are_held_as_well() -> None:
+    t, epoch, token = worked(2)
+    open_(t, place(20))
+    t.take_in(epoch, token, 30, path=path(epoch, 3))
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert due(t) == [1, 2]
+    check_index(t)
+
+
+def test_a_partition_that_comes_later_is_held_from_its_beginning_until_the_query_says_that_it_does_not_read_it() -> (
+    None
+):
+    """INV-8: a query that is behind, or away, has not seen it yet."""
+    t, epoch, _ = worked(1)
+    answer = open_(t, place(10))
+    t.say(FoundPartitions((LifeStart(TOPIC, 7, 5, "id-1"),), t.now_ms, "found"))
+    token = t.claim(epoch, 7).view.token
+    t.take_in(epoch, token, 15, partition=7, path=path(epoch, 9))
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert due(t) == [1]
+    check_index(t)
+    move(t, answer.epoch, left=(tp(7),))
+    assert due(t) == [1, 9]
+    check_index(t)
+
+
+def test_a_life_that_ended_is_held_until_it_is_read() -> None:
+    t, epoch, _ = worked(1)
+    answer = open_(t, place(5))
+    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    token = t.claim(epoch).view.token
+    made = t.block(epoch, [offsets(0, 10, token, life=2)], path=path(epoch, 2))
+    t.report(epoch, made)
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert due(t) == []
+    move(t, answer.epoch, place(0, life=2))
+    assert due(t) == [1]
+    move(t, answer.epoch, place(10, life=2))
+    assert due(t) == [1, 2]
+    check_index(t)
+
+
+def test_deleting_what_a_cursor_has_yet_to_read_is_a_broken_invariant() -> None:
+    """INV-8."""
+    t, epoch, _ = worked(1)
+    open_(t, place(0))
+    apply(t.state, CleanupIntended(t.state.cleanup_count + 1, segments=(path(epoch, 1),)))
+    with pytest.raises(BrokenInvariant, match="a cursor has yet to read it"):
+        t.say(CleanedUp(t.state.cleanup_count))
+
+
+# ---- who reads -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later() -> None:
+    """INV-4."""
+    t, _, _ = worked()
+    first = open_(t, place(0))
+    t.now_ms += 9_000
+    with pytest.raises(RefusedError, match="in use by u1, heard 9 s ago: two queries can't read by one cursor"):
+        open_(t, place(0), user="u2")
+    move(t, first.epoch)  # it is there still
+    t.now_ms += 9_000
+    with pytest.raises(RefusedError, match="in use by u1"):
+        open_(t, place(0), user="u2")
+    t.now_ms += 1_000
+    second = open_(t, place(0), user="u2")
+    with pytest.raises(FencedError, match="opened by u2 since"):
+        move(t, first.epoch, place(40))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 0)}
+    move(t, second.epoch, place(10))
+
+
+def test_a_user_that_ended_in_order_is_not_waited_for() -> None:
+    t, _, _ = worked()
+    first = open_(t, place(0))
+    t.say(m.CloseCursorRequest(cursor="q", epoch=first.epoch))
+    assert open_(t, place(0), user="u2").epoch > first.epoch
+
+
+def test_a_driver_that_has_just_begun_takes_it_that_every_user_is_at_work() -> None:
+    t, _, _ = worked()
+    open_(t, place(0))
+    again = Tracked.__new__(Tracked)
+    again.state, again.events, again.now_ms = t.state, [], t.now_ms
+    again.tracker = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    with pytest.raises(RefusedError, match="in use by u1"):
+        open_(again, place(0), user="u2")
+    again.now_ms += 10_000
+    open_(again, place(0), user="u2")
+
+
+def test_the_same_user_gets_the_same_epoch_again_and_nothing_is_journalled() -> None:
+    """The answer to the first request may have been lost."""
+    t, _, _ = worked()
+    first = open_(t, place(10))
+    events = len(t.events)
+    assert open_(t, place(10)).epoch == first.epoch
+    assert len(t.events) == events
+
+
+def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
+    """INV-8. A checkpoint that somebody put back reads from where it says."""
+    t, _, _ = worked()
+    first = open_(t, place(10))
+    move(t, first.epoch, place(30))
+    move(t, first.epoch, place(20))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 30)}
+    with pytest.raises(BrokenInvariant, match="went back"):
+        apply(t.state, CursorMoved("q", {"t/0": (1, 20)}))
+    t.now_ms += 10_000
+    open_(t, place(20), user="u2")
+    assert t.state.cursors["q"].vector == {"t/0": (1, 20)}
+    assert due(t) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': allowed are"),
+        (m.OpenCursorRequest(cursor="q", user="", places=()), "a cursor's user is named"),
+        (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "a cursor's user is named"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, partition=9),)), "no partition t/9"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, life=2),)), "no offset 0 in life 2"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(-1),)), "no offset -1"),
+        (m.EarliestRequest(partitions=(tp(9),)), "no partition t/9"),
+        (
+            m.BlocksRequest(spans=(m.LifeSpan(topic="x", partition=0, life=1, from_offset=0, until_offset=1),)),
+            "no partition x/0",
+        ),
+    ],
+)
+def test_what_can_not_be_is_refused_in_a_sentence(request_: Any, words: str) -> None:
+    t, _, _ = worked(1)
+    with pytest.raises(UsageError, match=words):
+        t.say(request_)
+
+
+def test_there_is_a_limit_to_the_cursors_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    monkeypatch.setattr(cursors, "CURSORS_MAX", 2)
+    t, _, _ = worked(1)
+    open_(t, cursor="a")
+    open_(t, cursor="b")
+    with pytest.raises(RefusedError, match="forebay cursors drop"):
+        open_(t, cursor="c")
+
+
+# ---- the end of one --------------------------------------------------------------------------------------------------
+
+
+def test_a_forgotten_cursor_expires_in_words_and_holds_nothing_any_more() -> None:
+    """INV-5: status, log, and whoever comes back to it."""
+    t, _, _ = worked()
+    answer = open_(t, place(0))
+    t.now_ms += 3_600_000
+    assert t.say(ExpireCursors()) == ()
+    t.now_ms += 1
+    (words,) = t.say(ExpireCursors())
+    assert "cursor q expired: u1 was not heard for 1.0 h (driver.cursor_timeout)" in words
+    assert due(t) == [1, 2, 3, 4]
+    (shown,) = shown_cursors(t)
+    assert (shown.state, shown.behind) == ("expired", 40) and "held no more" in shown.detail
+    with pytest.raises(RefusedError, match="cursor q is gone: expired"):
+        move(t, answer.epoch, place(10))
+    t.say(m.DropCursorRequest(cursor="q", cause="ann"))
+    assert [one.state for one in shown_cursors(t)] == ["dropped"]  # a person has seen to it
+    with pytest.raises(RefusedError, match="there is no cursor q"):
+        t.say(m.DropCursorRequest(cursor="q"))
+    assert "expired" in open_(t, place(10), user="u2").ended
+    assert [one.state for one in shown_cursors(t)] == ["at work"]
+    check_index(t)
+
+
+def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_its_cursor() -> None:
+    t, _, _ = worked()
+    answer = open_(t, place(0))
+    for _ in range(4):
+        t.now_ms += 1_000_000
+        move(t, answer.epoch)
+        assert t.say(ExpireCursors()) == ()
+    assert [type(event) for event in t.events].count(CursorMoved) == 4  # an idle one is journalled now and then
+    again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    now_ms = t.now_ms + 8_000_000  # nobody was there to hear
+    assert again.decide(ExpireCursors(), 100.0, now_ms).answer == ()
+    assert again.decide(ExpireCursors(), 129.0, now_ms).answer == ()
+    assert len(again.decide(ExpireCursors(), 131.0, now_ms).answer) == 1
+
+
+def test_a_person_drops_a_cursor_by_name() -> None:
+    t, _, _ = worked()
+    answer = open_(t, place(0))
+    assert (
+        t.say(m.DropCursorRequest(cursor="q", cause="ann: job removed")).message
+        == "cursor q dropped by ann: job removed"
+    )
+    assert [one.state for one in shown_cursors(t)] == ["dropped"]
+    with pytest.raises(RefusedError, match="gone: dropped by ann"):
+        move(t, answer.epoch, place(10))
+    with pytest.raises(RefusedError, match="there is no cursor q"):
+        t.say(m.DropCursorRequest(cursor="q"))
+
+
+def shown_cursors(t: Tracked) -> tuple[m.TrackedCursor, ...]:
+    soft: dict[str, Any] = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
+    return status(t.tracker, t.now_ms / 1000, "test", 30.0, soft, t.now_ms).cursors
+
+
+def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:
+    """INV-4."""
+    t, _, _ = worked(1)
+    with pytest.raises(BrokenInvariant, match="not the next one"):
+        apply(t.state, CursorOpened("q", t.state.epochs, "u", {}, 1))
+    with pytest.raises(BrokenInvariant):
+        apply(t.state, CursorEnded("q", 1, "no such"))
+
+
+# ---- what a query is told --------------------------------------------------------------------------------------------
+
+
+def span(begin: int, end: int, partition: int = 0, life: int = 1) -> m.LifeSpan:
+    return m.LifeSpan(topic=TOPIC, partition=partition, life=life, from_offset=begin, until_offset=end)
+
+
+def told(t: Tracked, *spans: m.LifeSpan) -> m.BlocksAnswer:
+    return t.say(m.BlocksRequest(spans=spans))  # type: ignore[no-any-return]
+
+
+def held(answer: m.BlocksAnswer) -> list[tuple[int, int]]:
+    return [(r.from_offset, r.until_offset) for block in answer.blocks for r in block.meta.ranges]
+
+
+def test_the_blocks_of_offsets_are_those_that_hold_any_of_them() -> None:
+    t, _, _ = worked()
+    assert held(told(t, span(0, 40))) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert held(told(t, span(9, 11))) == [(0, 10), (10, 20)]
+    assert held(told(t, span(10, 20))) == [(10, 20)]
+    assert held(told(t, span(10, 10))) == []
+    assert held(told(t, span(0, 40, life=2))) == []
+
+
+def test_what_is_about_to_be_deleted_is_not_named() -> None:
+    t, epoch, _ = worked()
+    t.decide(clean(t, epoch, 2))
+    assert held(told(t, span(0, 40))) == [(0, 10), (20, 30), (30, 40)]
+    assert earliest(t) == (1, 20)
+
+
+def test_gaps_come_with_the_blocks() -> None:
+    t, epoch, _ = worked(1)
+    apply(t.state, GapRecorded(TOPIC, 0, Gap(10, 25, "aged out"), t.now_ms))
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 30, path=path(epoch, 2))
+    answer = told(t, span(0, 30))
+    assert [(g.from_offset, g.until_offset, g.cause) for g in answer.gaps] == [(10, 25, "aged out")]
+    assert held(answer) == [(0, 10), (25, 30)]
+    assert told(t, span(25, 30)).gaps == ()
+    assert earliest(t) == (1, 0)
+
+
+def earliest(t: Tracked) -> tuple[int, int]:
+    (found,) = t.say(m.EarliestRequest(partitions=(tp(0),))).places
+    return found.life, found.offset
+
+
+def test_the_earliest_place_is_that_from_which_on_nothing_is_missing() -> None:
+    t, epoch, _ = worked()
+    assert earliest(t) == (1, 0)
+    for number in (1, 3):
+        t.decide(clean(t, epoch, number))
+        t.say(CleanedUp(t.state.cleanup_count))
+    assert earliest(t) == (1, 30)
+    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 7, "id-2"), t.now_ms, "recreated"))
+    assert earliest(t) == (1, 30)
+    t.decide(clean(t, epoch, 4))
+    assert earliest(t) == (2, 7)
+
+
+def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6. Blocks of two partitions, with one of them further back."""
+    monkeypatch.setattr(cursors, "BLOCKS_AT_ONCE", 3)
+    t = Tracked(partitions=2)
+    epoch = t.register()
+    tokens = [t.claim(epoch, number).view.token for number in range(2)]
+    made = []
+    for number in range(8):
+        t.now_ms += 1
+        begin = number * 10
+        ranges = [offsets(begin, begin + 10, tokens[0])]
+        if number % 2:
+            ranges.append(offsets(begin // 2 - 5, begin // 2 + 5, tokens[1], partition=1))
+        block = t.block(epoch, ranges)
+        (result,) = t.report(epoch, block)
+        assert result.accepted
+        made.append(block.id)
+    spans = [span(0, 80), span(0, 40, partition=1)]
+    seen: list[str] = []
+    while any(s.from_offset < s.until_offset for s in spans):
+        answer = told(t, *spans)
+        assert 1 <= len(answer.blocks) <= 3
+        seen += [block.id for block in answer.blocks]
+        spans = [span(at, s.until_offset, partition=s.partition) for s, at in zip(spans, answer.reached, strict=True)]
+    assert list(dict.fromkeys(seen)) == made
+    assert len(seen) <= len(made) + 2  # a block of both partitions comes once, or twice at the edge of an answer
+
+
+def test_the_intake_shows_each_partitions_lives_and_position() -> None:
+    t, _, _ = worked(1, partitions=2)
+    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
+    (first, second) = cursors.intake(t.state)
+    assert (first.tp, first.position) == (TopicPartition(TOPIC, 0), 3)
+    assert [(one.life, one.start, one.end, one.topic_id) for one in first.lives] == [
+        (1, 0, 10, "id-1"),
+        (2, 3, None, "id-2"),
+    ]
+    assert second.position == 0

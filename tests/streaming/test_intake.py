@@ -1,0 +1,335 @@
+"""Queries over an intake, called as Spark's planner calls them, without Spark: real driver, receiver and Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from forebay.errors import ForebayError, RangeNotHeldError, RefusedError, UnknownTopicError, UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.range_reader import forget_consumers
+from forebay.messages import TrackedCursor
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.values import TopicPartition
+from pyspark_forebay import intake
+from pyspark_forebay.intake_batch import IntakeBatchReader
+from pyspark_forebay.intake_stream import IntakeStreamReader
+from tests.support.again import produce
+from tests.support.cluster import Cluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+ALL = ReadAllAvailable()
+Reader = IntakeBatchReader | IntakeStreamReader
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    forget_consumers()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, kafka_broker: KafkaBroker, topic: str) -> Iterator[Cluster]:
+    """An intake of the topic, which deletes what nothing needs within a second or two."""
+    driver = {"cursor_lease": "2s"}
+    wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
+    with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver, wal=wal) as cluster:
+        cluster.await_completed({(topic, 0): 10, (topic, 1): 5})
+        yield cluster
+
+
+class Ids:
+    """One after the other."""
+
+    def __init__(self, prefix: str = "id") -> None:
+        self.prefix, self.count = prefix, 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count}"
+
+
+@contextlib.contextmanager
+def query(cluster: Cluster, ids: str = "id", **options: str) -> Iterator[IntakeStreamReader]:
+    reader = IntakeStreamReader({"tracker": cluster.driver_url, **options}, Ids(ids))
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def batch(cluster: Cluster, **options: str) -> IntakeBatchReader:
+    return IntakeBatchReader({"tracker": cluster.driver_url, **options})
+
+
+def rows(reader: Reader, *between: dict[str, Any]) -> list[dict[str, Any]]:
+    copy = pickle.loads(pickle.dumps(reader))  # as a task has it
+    return [
+        row
+        for part in reader.partitions(*between)
+        for found in copy.read(pickle.loads(pickle.dumps(part)))
+        for row in found.to_pylist()
+    ]
+
+
+def offsets(reader: Reader, *between: dict[str, Any]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows(reader, *between):
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return {partition: sorted(own) for partition, own in found.items()}
+
+
+def cursors(cluster: Cluster) -> dict[str, TrackedCursor]:
+    status = cluster.status()
+    return {cursor.cursor: cursor for cursor in status.cursors} if status else {}
+
+
+def segments(cluster: Cluster) -> int:
+    return len(cluster.wal_storage.list("stream/blocks"))
+
+
+def await_clean(cluster: Cluster) -> None:
+    """Until the WAL holds the one segment alone that is being written."""
+    cluster.wait(lambda: segments(cluster) <= 1, "the WAL to be cleaned up")
+
+
+def test_what_kafka_has_dropped_comes_from_the_wal_as_long_as_the_cursor_has_yet_to_read_it(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """INV-5, INV-8: a query that is far behind, with Kafka's records deleted and nothing else that holds the WAL's."""
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with query(cluster) as reader:
+        begun = reader.latestOffset(reader.initialOffset(), ALL)
+        assert begun[topic] == begun["#start"][topic] == {"0": 10, "1": 5}
+        assert begun["#cursor"] == "query-id1"
+        assert cursors(cluster)["query-id1"].state == "at work"
+        for _ in range(3):
+            produce(kafka_broker.options, first, 40)
+            produce(kafka_broker.options, second, 40)
+        cluster.await_completed({(topic, 0): 130, (topic, 1): 125})
+        with KafkaAdmin(kafka_broker.options) as admin:
+            admin.delete_records({first: 120, second: 120})
+        cluster.wait(lambda: not cluster.state().batches, "the history to hold all batches")
+        end = reader.latestOffset(begun, ALL)
+        assert end == {topic: {"0": 130, "1": 125}, "#cursor": "query-id1"}
+        assert offsets(reader, begun, end) == {0: list(range(10, 130)), 1: list(range(5, 125))}
+        assert rows(reader, begun, end) == rows(reader, begun, end)  # a batch that is run again has the same rows
+        held = cursors(cluster)["query-id1"]
+        assert held.behind == 240
+        reader.commit(end)
+        assert cursors(cluster)["query-id1"].behind == 0
+        await_clean(cluster)
+        with pytest.raises(Exception, match=r"/0\[10, 1.*it holds offsets 120 to 130"):
+            offsets(reader, begun, end)
+
+
+def test_batch_queries_read_what_the_wal_and_kafka_have_and_give_whole_columns(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    await_clean(cluster)
+    reader = batch(cluster)
+    assert offsets(reader) == {0: list(range(10)), 1: list(range(5))}  # of Kafka, by now
+    with query(cluster) as holding:
+        holding.latestOffset({}, ALL)
+        produce(kafka_broker.options, TopicPartition(topic, 0), 20)
+        cluster.await_completed({(topic, 0): 30, (topic, 1): 5})
+        assert offsets(batch(cluster)) == {0: list(range(30)), 1: list(range(5))}
+        ends = json.dumps({topic: {"0": 17, "1": -1}})
+        cut = batch(cluster, startingOffsets=json.dumps({topic: {"0": 8, "1": -2}}), endingOffsets=ends)
+        assert offsets(cut) == {0: list(range(8, 17)), 1: list(range(5))}
+        (row,) = (row for row in rows(cut) if (row["partition"], row["offset"]) == (0, 12))
+        assert (row["key"], row["value"], row["topic"]) == (b"k2", b"value 2", topic)
+        for part in cut.partitions():
+            for found in cut.read(part):
+                assert found.schema == DATAFRAME_SCHEMA(False)
+        assert offsets(batch(cluster, subscribe=topic, minPartitions="3")) == offsets(batch(cluster))
+        assert offsets(batch(cluster, assign=json.dumps({topic: [1]}))) == {1: list(range(5))}
+        assert offsets(batch(cluster, subscribePattern="no.*such")) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"subscribe": "nowhere"}, UnknownTopicError, "the stream takes in no nowhere"),
+        ({"startingOffsets": '{"T": {"0": 3}}'}, UsageError, "missing: T/1"),
+        (
+            {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
+            UsageError,
+            "99 of T/0 lies beyond what the stream has taken in",
+        ),
+        (
+            {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},
+            UsageError,
+            "beyond",
+        ),
+    ],
+)
+def test_a_query_that_can_not_be_is_refused_in_a_sentence(
+    options: dict[str, str], kind: type[Exception], words: str, cluster: Cluster, topic: str
+) -> None:
+    given = {name: value.replace("T", topic) for name, value in options.items()}
+    with pytest.raises(kind, match=words.replace("T", topic)):
+        batch(cluster, **given).partitions()
+
+
+def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4."""
+    monkeypatch.setattr(intake, "IN_USE_SECONDS", 0.5)
+    with query(cluster) as reader:
+        begun = reader.latestOffset({}, ALL)
+        with query(cluster, "other") as copy, pytest.raises(RefusedError, match="cursor query-id1 is in use by"):
+            copy.latestOffset(begun, ALL)
+    with query(cluster, "again") as reader:  # the first one ended in order
+        produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+        cluster.await_completed({(topic, 0): 13})
+        end = reader.latestOffset(begun, ALL)
+        assert offsets(reader, begun, end) == {0: [10, 11, 12]}
+        planner = reader._planner
+        assert planner is not None and planner._cursor is not None
+        planner._cursor._closing.set()  # it is silent from now on, as if it was killed
+        monkeypatch.setattr(intake, "IN_USE_SECONDS", 60)
+        with query(cluster, "third") as successor:
+            assert offsets(successor, begun, end) == {0: [10, 11, 12]}
+            with pytest.raises(ForebayError, match=r"was opened by .* since"):
+                reader.commit(end)
+            successor.commit(end)
+
+
+def test_a_query_goes_on_over_a_driver_that_was_killed_around_each_event_of_its_cursor(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """INV-7, INV-8: nothing is answered that the journal does not hold."""
+    marks = [
+        f"journal.{place}:{event}"
+        for event in ("CursorOpened", "CursorMoved", "CursorEnded")
+        for place in ("before-sync", "after-sync")
+    ]
+    cluster.kill9("driver")
+    cluster.restart("driver", failpoints=",".join(f"{mark}=kill" for mark in marks))
+    waiting = ThreadedWait(cluster)
+    with waiting, query(cluster) as reader:
+        begun = reader.latestOffset({}, ALL)
+        assert "query-id1" in cluster.state().cursors
+        for count in range(2):
+            produce(kafka_broker.options, TopicPartition(topic, 1), 5)
+            waiting.until(
+                lambda count=count: (p := cluster.partition(topic, 1)) is not None and p.position == 10 + 5 * count
+            )
+            end = reader.latestOffset(begun, ALL)
+            assert offsets(reader, begun, end) == {1: list(range(5 + 5 * count, 10 + 5 * count))}
+            reader.commit(end)
+            assert cluster.state().cursors["query-id1"].vector[f"{topic}/1"] == (1, 10 + 5 * count)
+            begun = end
+    for _ in range(3):
+        if cluster.command("cursors", "drop", "query-id1", "--yes").returncode == 0:
+            break
+        cluster.wait(lambda: cluster.status() is not None, "the driver")
+    assert "query-id1" not in cluster.state().cursors
+    assert all(cluster.was_hit(mark) for mark in marks)
+    await_clean(cluster)
+
+
+class ThreadedWait:
+    """Keeps the cluster's processes up in a thread while the test is in a call."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        import threading
+
+        self._cluster, self._done = cluster, threading.Event()
+        self._wanted: Callable[[], Any] = lambda: None
+        self._found = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self._cluster.wait(self._look, "the test to end")
+
+    def _look(self) -> bool:
+        if self._wanted():
+            self._found.set()
+        return self._done.is_set()
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        self._found.clear()
+        self._wanted = condition
+        assert self._found.wait(120), self._cluster.describe()
+        self._wanted = lambda: None
+
+    def __enter__(self) -> ThreadedWait:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def test_limits_and_what_is_there_at_the_start_are_read_in_portions(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    with query(cluster, maxOffsetsPerTrigger="6", startingOffsets="earliest") as reader:
+        assert reader.getDefaultReadLimit() == ReadMaxRows(6)
+        at = reader.latestOffset({}, ReadMaxRows(6))
+        assert at["#start"] == {topic: {"0": 0, "1": 0}}
+        read = offsets(reader, {}, at)
+        assert sum(map(len, read.values())) == 6
+        reader.commit(at)
+        reader.prepareForTriggerAvailableNow()
+        produce(kafka_broker.options, TopicPartition(topic, 0), 9)
+        cluster.await_completed({(topic, 0): 19})
+        for _ in range(10):
+            end = reader.latestOffset(at, ReadMaxRows(6))
+            if end == at:
+                break
+            for partition, own in offsets(reader, at, end).items():
+                read.setdefault(partition, []).extend(own)
+            reader.commit(end)
+            at = end
+        assert read == {0: list(range(10)), 1: list(range(5))}
+        assert reader.reportLatestOffset() == {topic: {"0": 10, "1": 5}}
+
+
+def test_what_is_gone_from_wal_and_kafka_ends_the_query_or_is_left_out(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """INV-5. Without Kafka's address there is no tier behind the WAL."""
+    await_clean(cluster)
+    lost = batch(cluster, startingOffsets=json.dumps({topic: {"0": 0, "1": 5}}))
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 7})
+    with pytest.raises(RangeNotHeldError, match=r'/0\[0, 10\).*failOnDataLoss" to "false"'):
+        offsets(lost)
+    left = batch(cluster, startingOffsets=json.dumps({topic: {"0": 0, "1": 5}}), failOnDataLoss="false")
+    assert offsets(left) == {0: [7, 8, 9]}
+    assert offsets(batch(cluster)) == {0: [7, 8, 9], 1: list(range(5))}
+
+
+def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_own(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str
+) -> None:
+    group = f"{topic}-progress"
+    with query(cluster, progressGroup=group) as reader:
+        end = reader.latestOffset({}, ALL)
+        reader.commit(end)
+        with KafkaAdmin(kafka_broker.options) as admin:
+            shown = admin.committed(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        assert {tp.partition: committed.offset for tp, committed in shown.items()} == {0: 10, 1: 5}
+    with query(cluster, "b", progressGroup="forebay.stream") as reader, pytest.raises(UsageError, match="stream's own"):
+        reader.latestOffset({}, ALL)
+
+
+def test_a_driver_that_does_not_answer_is_waited_for_so_long_and_no_longer(cluster: Cluster) -> None:
+    cluster.kill9("driver")
+    reader = batch(cluster, **{"kafkaConsumer.pollTimeoutMs": "300"})
+    with pytest.raises(ForebayError, match="did not answer"):
+        reader.partitions()
