@@ -38,6 +38,7 @@ BENCHMARKS = {
     "verify": "benchmarks.wal_verification",
     "latency": "benchmarks.batch_latency",
     "blocks": "benchmarks.block_serving",
+    "locality": "benchmarks.locality",
 }
 SMALL_SCALE = 0.05
 

@@ -102,7 +102,7 @@ class WalCopies:
 
 
 class TierCopies:
-    """What one tier of reading keeps."""
+    """What one tier of reading keeps: every agent is asked, since the journal does not name the copies that agents were given."""
 
     def __init__(self, tier: Tier, plan: ReadPlan) -> None:
         self.name: str = "local copy" if tier == "local" else tier
@@ -110,7 +110,8 @@ class TierCopies:
         self._plan = plan
 
     def read(self, block: Block) -> Found | None:
-        stored = stored_copy(BlockReference.of(block), self._plan, self._tier)
+        reference = BlockReference.of(block).also_at(tuple(self._plan.agent_urls))
+        stored = stored_copy(reference, self._plan, self._tier)
         return None if stored is None else _exact(self.name, stored)
 
 

@@ -588,6 +588,7 @@ class Tracker:
         self._check_epoch(request.receiver_id, request.epoch)
         decided: list[ev.Event] = []
         results = []
+        host = self.state.receivers[request.receiver_id].host
         for block in request.blocks:  # all of them first: once an event is applied nothing may be refused any more
             meta = block.meta
             if (
@@ -596,6 +597,10 @@ class Tracker:
                 or meta.stream != self.state.stream
             ):
                 raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+            if meta.host != host:
+                raise UsageError(
+                    f"block {meta.id} says that it lies on {meta.host!r}, and its receiver registered on {host!r}"
+                )
             self._check_place(block)
         for block in request.blocks:
             meta = block.meta

@@ -302,8 +302,11 @@ def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> No
 
 def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
     """The block as ``tier`` keeps it, verified, its payload as it is; None where the tier does not apply. For who writes it
-    again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError, urllib3's HTTPError."""
-    stored = _from_any_agent(reference, plan) if tier == "agent" else _STORED[tier](reference, plan)
+    again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError; of agents ForebayError, which says
+    of each host that was asked why it gave none."""
+    if tier == "agent":
+        return _from_any_agent(reference, plan)
+    stored = _STORED[tier](reference, plan)
     if stored is not None:
         check_same(reference, stored, f"{tier} copy of block {reference.id}")
     return stored
@@ -332,9 +335,19 @@ def this_host() -> str:
 
 
 def _from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    reasons = []
     for host in reference.hosts:
-        if (stored := _from_agent(reference, plan, host)) is not None:
-            return stored
+        try:
+            stored = _from_agent(reference, plan, host)
+            if stored is not None:
+                check_same(reference, stored, f"agent copy of block {reference.id}")
+                return stored
+        except FileNotFoundError:
+            reasons.append(f"{host} has none")
+        except (ForebayError, OSError, urllib3.exceptions.HTTPError) as error:  # another host may have it whole
+            reasons.append(f"{host}: {error}")
+    if reasons:
+        raise UnreachableError("; ".join(reasons))
     return None
 
 

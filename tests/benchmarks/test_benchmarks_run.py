@@ -13,6 +13,7 @@ from benchmarks.setup import Setup
 from forebay.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
 from tests.support import nginx
+from tests.support.namespaces import require_namespaces
 from tests.support.stores import require_s3
 
 #: name → the lines that it gives
@@ -61,9 +62,12 @@ LINES = {
         "the same: CPU of the server per GB",
         "agent's memory for each of 64 readers",
     ],
+    "locality": ["ranges read on the task's own host, of 3"],
 }
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency")
-NEEDS_SPARK = ("arrow", "dataframe")
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality")
+NEEDS_SPARK = ("arrow", "dataframe", "locality")
+#: a cluster of its own
+LONG = ("locality",)
 
 
 def test_every_benchmark_is_named_here() -> None:
@@ -81,7 +85,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     [
         pytest.param(
             name,
-            marks=[pytest.mark.kafka] * (name in NEEDS_KAFKA) + [pytest.mark.spark] * (name in NEEDS_SPARK),
+            marks=[pytest.mark.kafka] * (name in NEEDS_KAFKA)
+            + [pytest.mark.spark] * (name in NEEDS_SPARK)
+            + [pytest.mark.long] * (name in LONG),
         )
         for name in LINES
     ],
@@ -93,6 +99,8 @@ def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
         require_s3()
     if name == "blocks":
         _require_nginx()
+    if name == "locality":
+        require_namespaces(missing)
     found = list(importlib.import_module(BENCHMARKS[name]).measure(tiny))
     assert [measured.what for measured in found] == LINES[name]
     assert {measured.benchmark for measured in found} == {name}

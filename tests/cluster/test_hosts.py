@@ -5,9 +5,12 @@ Whatever happens, each record is in exactly one batch, and the audit is clean (I
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,19 @@ class Scene:
         self.cluster.wait(found, f"all at work again after the cut {after}")
         self.go_on()
 
+    def lose_for_good(self, name: str) -> None:
+        """First cut off, then gone, while batches go on; its receiver runs elsewhere in the end."""
+        self.network.cut_off(name)
+        self.go_on()
+        self.cluster.lose(name)
+        one, other = (worker for worker in WORKERS if worker != name)
+        elsewhere = [(one, one, other), (one, other, other)]
+        self.cluster.wait(
+            lambda: next((True for hosts in elsewhere if on_hosts(self.cluster, *hosts)), None),
+            "its receiver elsewhere",
+        )
+        self.go_on()
+
     def end(self) -> None:
         """All is completed, each record once."""
         self.flow.stop()
@@ -62,20 +78,26 @@ class Scene:
         self.cluster.check(self.flow.truth)
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+@contextmanager
+def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
     require_kafka()
     require_namespaces(missing)
     with (
-        Network(tmp_path, [DRIVER, KAFKA, *WORKERS], ["blocks"]) as network,
-        HostBroker(tmp_path / "kafka", network[KAFKA]) as broker,
+        Network(folder, [DRIVER, KAFKA, *WORKERS], ["blocks"]) as network,
+        HostBroker(folder / "kafka", network[KAFKA]) as broker,
     ):
         broker.create_topic(TOPIC, PARTITIONS)
-        with SparkHosts(tmp_path, network, WORKERS, broker.options, [TOPIC]) as cluster:
+        with SparkHosts(folder, network, WORKERS, broker.options, [TOPIC], **settings) as cluster:
             cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
             await_spark(cluster)
             with Flow(broker.options, TOPIC, partitions=range(PARTITIONS)) as flow:
                 yield Scene(cluster, flow)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with scene_of(tmp_path) as scene:
+        yield scene
 
 
 def share_of_local_reads(cluster: SparkHosts) -> float:
@@ -84,19 +106,39 @@ def share_of_local_reads(cluster: SparkHosts) -> float:
     return status.tiers.get("local", 0) / sum(status.tiers.values())
 
 
-def test_tasks_read_what_their_host_holds_and_a_lost_host_costs_no_batch(scene: Scene) -> None:
-    cluster = scene.cluster
+def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_batch(scene: Scene) -> None:
+    """All cuts are in the long form, below."""
+    cluster, network = scene.cluster, scene.network
     scene.go_on(1000)
     assert share_of_local_reads(cluster) >= 0.9, cluster.describe()
+    shown = cluster.command("status")
+    assert re.search(r"\((9\d|100) % local\)", shown.stdout), shown.stdout + shown.stderr
 
-    scene.network.cut_off("w3")
-    scene.go_on()
-    cluster.lose("w3")
-    cluster.wait(
-        lambda: on_hosts(cluster, "w1", "w1", "w2") or on_hosts(cluster, "w1", "w2", "w2"), "its receiver elsewhere"
-    )
-    scene.go_on()
+    network.cut_way(DRIVER, "w1")
+    network.cut("w2", KAFKA)
+    scene.go_on(1000)
+    network.mend_way(DRIVER, "w1")
+    network.mend("w2", KAFKA)
+    scene.all_at_work("driver → w1 and w2 – kafka")
+
+    scene.lose_for_good("w3")
     scene.end()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_without_a_wal_and_with_two_copies_a_lost_host_costs_no_batch(tmp_path: Path) -> None:
+    """INV-1, INV-5: what lay on the lost host is read from its second copy; Kafka is not asked for it."""
+    settings = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
+    with scene_of(tmp_path, **settings) as scene:
+        scene.go_on(1000)
+        assert share_of_local_reads(scene.cluster) >= 0.9, scene.cluster.describe()
+        scene.lose_for_good("w3")
+        scene.go_on(1000)
+        scene.end()
+        tiers = scene.cluster.wait(scene.cluster.status, "status").tiers
+        assert tiers.get("agent", 0) > 0 and not tiers.keys() & {"wal", "kafka"}, tiers
+        assert not (tmp_path / "wal").exists()
 
 
 CUTS = [("w1", DRIVER), (DRIVER, "w1"), ("w2", KAFKA), (KAFKA, "w2"), (DRIVER, KAFKA), (KAFKA, DRIVER)]
@@ -106,8 +148,9 @@ CUTS = [("w1", DRIVER), (DRIVER, "w1"), ("w2", KAFKA), (KAFKA, "w2"), (DRIVER, K
 @pytest.mark.timeout(1800)
 def test_whatever_line_is_cut_nothing_is_lost_or_repeated_and_all_goes_on(scene: Scene) -> None:
     """Between a receiver's host and the driver (which is its agent's and executor's line too), that host and Kafka, driver and
-    Kafka: each way alone and both; a host from all others, which then comes back; each longer than every time-out."""
-    network = scene.network
+    Kafka: each way alone and both; an agent alone; a host from all others, which then comes back; each longer than every
+    time-out."""
+    cluster, network = scene.cluster, scene.network
     scene.go_on()
     for source, target in CUTS:
         network.cut_way(source, target)
@@ -119,8 +162,20 @@ def test_whatever_line_is_cut_nothing_is_lost_or_repeated_and_all_goes_on(scene:
         scene.go_on(3000)
         network.mend(one, other)
         scene.all_at_work(f"{one} – {other}")
+    kept = processes(cluster)
+    cluster.pause("w2")
+    scene.go_on(6000)
+    assert processes(cluster) == kept, "an agent that is silent costs no receiver while that is heard"
+    cluster.wake("w2")
+    scene.all_at_work("w2's agent – all others")
+    assert processes(cluster) == kept
     network.cut_off("w3")
     scene.go_on(3000)
     network.put_back("w3")
     scene.all_at_work("w3 – all others")
     scene.end()
+
+
+def processes(cluster: SparkHosts) -> dict[str, tuple[str, int]]:
+    """Receiver → host and process."""
+    return {name: (receiver.host, receiver.pid) for name, receiver in managed(cluster).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from driver import events as ev
@@ -201,6 +202,18 @@ def test_a_report_with_a_block_of_somebody_else_takes_in_none_of_its_blocks() ->
         t.report(epoch, own, foreign)
     assert t.state.partitions["t/0"].position == 0
     assert t.state.events == len(t.events)
+
+
+def test_a_block_that_says_it_lies_on_another_host_than_its_receivers_is_refused() -> None:
+    """So tasks ask for blocks on hosts that registered, and on no host of a receiver's choice."""
+    t = Tracked()
+    epoch = t.register(host="h1")
+    block = t.block(epoch, [offsets(0, 5, t.claim(epoch).view.token)], local=True)
+    forged = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, host="h2"))
+    with pytest.raises(UsageError, match="lies on 'h2', and its receiver registered on 'h1'"):
+        t.report(epoch, forged)
+    assert t.state.partitions["t/0"].position == 0 and not t.state.blocks
+    assert t.report(epoch, block)[0].accepted
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.recovery.test_recovering import served
 from tests.support.fault_proxy import FaultProxy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
+from wal.blocks import given_path
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -100,7 +101,7 @@ def test_the_agents_copy_is_named_in_the_plan_and_written_anew_bit_by_bit(
         ("a bit turned", "is damaged at byte"),
         ("cut off", "is damaged at byte"),
         ("another block", "agent copy of block "),
-        ("gone", "agent: it is not there"),
+        ("gone", "agent: h1 has none"),
     ],
 )
 def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
@@ -125,6 +126,31 @@ def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
     assert why in reason
     assert logged.state().blocks[block.id].handle == block.handle
     served(logged, other)
+
+
+@pytest.mark.parametrize("first", ["damaged", "gone"])
+def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
+    logged: Logged, agent: Agent, recover: Recover, tmp_path: Path, first: str
+) -> None:
+    """The journal names no such copy, and the agent that it names has the block no longer, or not whole."""
+    block, _ = two_blocks(logged)
+    file = logged.local_file(block)
+    data = file.read_bytes()
+    file.unlink()
+    if first == "damaged":
+        file.write_bytes(data[:-70])
+    given = given_path(tmp_path / "blocks-of-h3", STREAM, block.id)
+    given.parent.mkdir(parents=True)
+    given.write_bytes(data)
+    other = msgspec.structs.replace(
+        logged.settings.agent, url="http://127.0.0.1:0", blocks=str(tmp_path / "blocks-of-h3"), host="h3"
+    )
+    with Agent(msgspec.structs.replace(logged.settings, agent=other)) as third:
+        code, plan = recover(agent.url, "--agent", f"h3={third.url}", "--apply")
+    assert code == 0, plan
+    (found,) = plan["recoveries"]
+    assert (found["block_id"], found["source"], found["exact"], found["done"]) == (block.id, "agent", True, True)
+    assert served(logged, block).handle.checksum == block.handle.checksum
 
 
 def test_an_agent_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged, agent: Agent, recover: Recover) -> None:

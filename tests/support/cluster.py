@@ -106,7 +106,9 @@ class Cluster:
         self.topics = tuple(topics)
         self.seen = folder / "seen"
         self.failpoint_folder = folder / "failpoints"
-        self.driver_url = f"http://127.0.0.1:{free_port()}"
+        security = settings.get("security", {})
+        self._scheme = "https" if "cert_file" in security else "http"
+        self.driver_url = self.another_url()
         self._config = folder / "forebay.toml"
         self._start_all = start
         self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
@@ -124,14 +126,14 @@ class Cluster:
             "job": job or f"jobs:{'local' if engine == 'local' else 'by_dataframe'}", **self._sections["driver"],
         }  # fmt: skip
         self._sections["agent"] = {
-            "url": f"http://127.0.0.1:{free_port()}",
+            "url": self.another_url(),
             "blocks": f"{folder}/blocks",
             **self._sections["agent"],
         }
         self._services = {name: _Service(name, (name,)) for name in ("driver", "agent")}
         for number in range(1, receivers + 1):
             self.add_receiver(f"r{number}")
-        self._access = Access(token_file=settings.get("security", {}).get("token_file"))
+        self._access = Access(**security)
         self._client = Client(self.driver_url, 3.0, self._access)
         self._last_status = "no answer yet"
 
@@ -174,7 +176,7 @@ class Cluster:
     def start_agent(self, host: str) -> None:
         """Starts an agent of another host than this machine, as far as Forebay can tell: its name, port and folder."""
         self._services[host] = _Service(host, ("agent",))
-        own = {"HOST": host, "URL": f"http://127.0.0.1:{free_port()}", "BLOCKS": f"{self.folder}/blocks-{host}"}
+        own = {"HOST": host, "URL": self.another_url(), "BLOCKS": f"{self.folder}/blocks-{host}"}
         self.start(host, environment={f"FOREBAY__AGENT__{key}": value for key, value in own.items()}, keep=False)
 
     @property
@@ -219,7 +221,7 @@ class Cluster:
 
     def another_url(self) -> str:
         """Where one more service may listen."""
-        return f"http://127.0.0.1:{free_port()}"
+        return f"{self._scheme}://127.0.0.1:{free_port()}"
 
     def _spawn(self, service: _Service, *more: str) -> None:
         environment = {

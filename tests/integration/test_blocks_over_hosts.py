@@ -1,0 +1,67 @@
+"""Spark's tasks and the blocks that other processes hold for them, through agents with mutual TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.access import Access
+from forebay.errors import UnreachableError
+from forebay.http import Client
+from forebay.kafka.broker import KafkaBroker
+from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+OTHER = "host-two"
+#: a second output of each batch, which reads the one before it once more
+AGAIN = """
+def again(batch):
+    assert batch.window(2).df.count() >= batch.df.count()
+"""
+
+
+def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_only_the_wal_had(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """r1 writes its copies on another host. r2 makes none: whatever is local was read from the WAL first, and stored back."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    (tmp_path / "second.py").write_text(AGAIN)
+    authority = Authority(tmp_path)
+    with (
+        Flow(kafka_broker.options, topic, rate=200) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], engine="spark", start=False, agent={"store_back": True},
+            driver={"job": ["jobs:by_dataframe", "second:again"], "window_batches": 1},
+            security={"ca_file": str(authority.ca_file), **authority.issue("host")},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.start("driver")
+        cluster.start("agent")
+        cluster.start_agent(OTHER)
+        there = {"FOREBAY__RECEIVER__HOST": OTHER, "FOREBAY__AGENT__BLOCKS": str(tmp_path / f"blocks-{OTHER}")}
+        cluster.start("r1", environment=there)
+        cluster.start("r2", environment={"FOREBAY__RECEIVER__LOCAL_COPIES": "false"})
+
+        def each_tier_has_given() -> bool:
+            status = cluster.status()
+            return status is not None and min(status.tiers.get(tier, 0) for tier in ("wal", "agent", "local")) >= 4
+
+        cluster.wait(each_tier_has_given, "blocks from the WAL, the other host's agent and the copies stored back")
+        status = cluster.wait(cluster.status, "status")
+        assert {name for name in status.tiers if ":" in name} <= {"local: missing"}, status.tiers
+        assert not any(block.local for block in cluster.state().blocks.values() if block.meta.receiver_id == "r2")
+        for agent in status.agents:
+            assert agent.url.startswith("https://")
+            nobody = Client(agent.url, 10.0, Access(ca_file=str(authority.ca_file)))
+            with pytest.raises(UnreachableError):
+                nobody.request("GET", "/v1/status")
+            nobody.close()
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)
