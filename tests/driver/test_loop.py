@@ -83,7 +83,7 @@ CREATE = FoundPartitions((ev.LifeStart(TOPIC, 0, 0),), 1, "earliest")
 
 
 def register(receiver: str) -> m.RegisterRequest:
-    return m.RegisterRequest(stream=STREAM, receiver_id=receiver, host="h", instance_id="i", release="1")
+    return m.RegisterRequest(stream=STREAM, receiver_id=receiver, host="h1", instance_id="i", release="1")
 
 
 def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_before_them(led: Led) -> None:

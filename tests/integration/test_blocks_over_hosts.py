@@ -11,6 +11,7 @@ from forebay.access import Access
 from forebay.errors import UnreachableError
 from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker
+from tests.integration.test_spark import await_spark
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
@@ -33,17 +34,16 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_
     kafka_broker.create_topic(topic)
     (tmp_path / "second.py").write_text(AGAIN)
     authority = Authority(tmp_path)
-    with (
-        Flow(kafka_broker.options, topic, rate=200) as flow,
-        Cluster(
-            tmp_path, kafka_broker.options, [topic], engine="spark", start=False, agent={"store_back": True},
-            driver={"job": ["jobs:by_dataframe", "second:again"], "window_batches": 1},
-            security={"ca_file": str(authority.ca_file), **authority.issue("host")},
-        ) as cluster,
-    ):  # fmt: skip
-        cluster.start("driver")
-        cluster.start("agent")
+    with Cluster(
+        tmp_path, kafka_broker.options, [topic], engine="spark", start=False, agent={"store_back": True},
+        receiver={"block_interval": "200ms", "local_copies": True},
+        driver={"job": ["jobs:by_dataframe", "second:again"], "window_batches": 1, "batch_interval": "500ms"},
+        security={"ca_file": str(authority.ca_file), **authority.issue("host")},
+    ) as cluster:  # fmt: skip
+        for name in ("driver", "agent"):
+            cluster.start(name)
         cluster.start_agent(OTHER)
+        await_spark(cluster)
         there = {"FOREBAY__RECEIVER__HOST": OTHER, "FOREBAY__AGENT__BLOCKS": str(tmp_path / f"blocks-{OTHER}")}
         cluster.start("r1", environment=there)
         cluster.start("r2", environment={"FOREBAY__RECEIVER__LOCAL_COPIES": "false"})
@@ -52,7 +52,8 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_
             status = cluster.status()
             return status is not None and min(status.tiers.get(tier, 0) for tier in ("wal", "agent", "local")) >= 4
 
-        cluster.wait(each_tier_has_given, "blocks from the WAL, the other host's agent and the copies stored back")
+        with Flow(kafka_broker.options, topic, rate=200) as flow:
+            cluster.wait(each_tier_has_given, "blocks from the WAL, the other host's agent and the copies stored back")
         status = cluster.wait(cluster.status, "status")
         assert {name for name in status.tiers if ":" in name} <= {"local: missing"}, status.tiers
         assert not any(block.local for block in cluster.state().blocks.values() if block.meta.receiver_id == "r2")
@@ -62,6 +63,5 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_
             with pytest.raises(UnreachableError):
                 nobody.request("GET", "/v1/status")
             nobody.close()
-        flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)

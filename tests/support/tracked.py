@@ -134,7 +134,7 @@ class Tracked:
             ranges=tuple(ranges),
             records=sum(r.records for r in ranges),
             created_ms=self.now_ms,
-            host="h1",
+            host=self.state.receivers[receiver].host if receiver in self.state.receivers else "h1",
         )
         return Block(
             meta, Handle(path or f"{STREAM}/blocks/{receiver}/{epoch:016x}/00000000.seg", number * 1000, 1000, 7), local
