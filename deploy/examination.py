@@ -340,7 +340,13 @@ def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def is_needed(state: State, block_id: str) -> bool:
-    """Whether the block waits, or an unfinished batch, the window of one, or a replay, holds it."""
+    """Whether the block waits, or an unfinished batch, the window of one, a replay, or a cursor holds it."""
     batch = state.batches.get(state.batch_of.get(block_id, 0))
     held = batch is not None and not state.is_past(batch.number)
-    return block_id in state.waiting or held or block_id in wanted_again(state)
+    return block_id in state.waiting or held or block_id in wanted_again(state) or is_unread(state, block_id)
+
+
+def is_unread(state: State, block_id: str) -> bool:
+    """Whether a cursor has yet to read it."""
+    block = state.blocks.get(block_id)
+    return block is not None and block.in_wal and state.index.unread(block) > 0

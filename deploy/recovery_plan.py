@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deploy.examination import Examination, Hole, Place, Segment, described, is_needed
-from driver.block_index import wanted_again
+from deploy.examination import Examination, Hole, Place, Segment, described, is_needed, is_unread
+from driver.block_index import unread, wanted_again
 from driver.discovery import LostJournal, check_commits
 from driver.history import FinishedBatch
 from driver.state import Partition, State
@@ -168,11 +168,12 @@ def aside_path(path: str) -> str:
 
 
 def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> list[str]:
-    """Those of the segments ``gone`` of which nothing but a replay would need a block, and all are ``lost``."""
+    """Those of the segments ``gone`` of which nothing but a replay to come would need a block, and all are ``lost``."""
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
     spare = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - wanted_again(state).keys()
+    spare -= unread(state)
     return [
         path
         for path in sorted(gone)
@@ -198,7 +199,8 @@ def loss_of(state: State, block: Block, reasons: Sequence[str]) -> Loss:
     needed = is_needed(state, block.id)
     labels = tuple(r.label for r in block.meta.ranges)
     command = ""
-    if needed and batch_id and not set(labels) <= set(state.batches[batch_id].lost):
+    by_batch = needed and not (is_unread(state, block.id) and block.id in state.released)
+    if by_batch and batch_id and not set(labels) <= set(state.batches[batch_id].lost):
         command = f"forebay recover --accept-loss {batch_id} " + " ".join(f"'{label}'" for label in labels) + " --yes"
     return Loss(
         block_id=block.id,

@@ -66,6 +66,13 @@ def wanted_again(state: State) -> dict[str, None]:
     return {b: None for batch in batches for task in batch.tasks for b in task}
 
 
+def unread(state: State) -> set[str]:
+    """Ids of the blocks in the WAL that a cursor has yet to read. Goes over all of them once."""
+    if not state.cursors:
+        return set()
+    return {block.id for block in state.blocks.values() if block.in_wal and state.index.unread(block)}
+
+
 def lowest(state: State, key: str) -> Place | None:
     """Up to where every cursor that reads the partition has finished; None if none does."""
     return min((cursor.vector[key] for cursor in state.cursors.values() if key in cursor.vector), default=None)
@@ -132,12 +139,12 @@ class BlockIndex:
             self._not_free(share, block.handle.path)
         share.blocks[block.id] = None
         share.held += 1
-        share.unread += self._unread(block)
+        share.unread += self.unread(block)
         grown = max(0, block.handle.offset + block.handle.length - share.bytes)
         share.bytes += grown
         self.bytes += grown
 
-    def _unread(self, block: Block) -> int:
+    def unread(self, block: Block) -> int:
         """Ranges of it that a cursor has yet to read."""
         if not self.lowest:
             return 0
@@ -173,7 +180,7 @@ class BlockIndex:
             self._not_free(share, path)
         del share.blocks[block.id]
         share.held -= released_ms is None or wanted
-        share.unread -= self._unread(block)
+        share.unread -= self.unread(block)
         others = share.blocks
         if block.handle.offset + block.handle.length == share.bytes:
             handles = (state.blocks[other].handle for other in others)

@@ -160,7 +160,7 @@ class QueryCursor:
         self.name = name
         self._intake = intake
         self._user = user
-        request = OpenCursorRequest(cursor=name, user=user, places=_messages(places), left=tuple(sorted(left)))
+        request = OpenCursorRequest(cursor=name, user=user, places=place_messages(places), left=tuple(sorted(left)))
         answer = intake.open(request)
         if answer.ended:
             _log.warning(
@@ -181,7 +181,7 @@ class QueryCursor:
         """What lies before ``places`` is held no more. Raises as :meth:`check`, and UnreachableError."""
         self.check()
         request = MoveCursorRequest(
-            cursor=self.name, epoch=self._epoch, places=_messages(places), left=tuple(sorted(left))
+            cursor=self.name, epoch=self._epoch, places=place_messages(places), left=tuple(sorted(left))
         )
         self._intake.move(request)
 
@@ -238,7 +238,7 @@ def partitions_of(answer: IntakeAnswer) -> dict[TopicPartition, IntakePartition]
     return {partition.tp: partition for partition in answer.partitions}
 
 
-def _messages(places: Places) -> tuple[CursorPlace, ...]:
+def place_messages(places: Places) -> tuple[CursorPlace, ...]:
     return tuple(
         CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset)
         for tp, (life, offset) in sorted(places.items())

@@ -32,6 +32,9 @@ from pyspark_forebay.pacing import Pacing
 
 _log = logging.getLogger("forebay.source")
 
+#: before all that a partition ever held
+FIRST_PLACE = (1, 0)
+
 
 class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the planner's process as long as the query runs; copies of it read in the tasks."""
@@ -125,9 +128,7 @@ class _Planner:
             begin = self._continued(places(known), answer, partitions)
         else:
             if self._begun is None:
-                self._source.check_topics(partitions)
-                began = self._source.resolve(self._options.starting, answer, partitions, "starting")
-                self._begun = (self._new_name(), began)
+                self._begun = self._begin(answer, partitions)
             name, own_start = self._begun
             begin = own_start
         self._read_by(name, begin, answer)
@@ -135,6 +136,18 @@ class _Planner:
         if until is None or (own_start is None and until == places(Offsets.of(start)) and Offsets.of(start).cursor):
             return start or offsets_of(begin, name, own_start).json()
         return offsets_of(until, name, own_start).json()
+
+    def _begin(self, answer: IntakeAnswer, partitions: Partitions) -> tuple[str, Places]:
+        """A new cursor's name, and where it begins: all is held before that is asked, or it could be gone by then."""
+        self._source.check_topics(partitions)
+        name = self._new_name()
+        self._read_by(name, dict.fromkeys(partitions, FIRST_PLACE), answer)
+        if self._target is None:
+            answer, partitions = self._source.look()
+        start = self._source.resolve(self._options.starting, answer, partitions, "starting")
+        assert self._cursor is not None
+        self._cursor.move(start, ())
+        return name, start
 
     def _until(
         self, begin: Places, partitions: Partitions, limit: ReadLimit, pacing: Pacing

@@ -169,9 +169,19 @@ def test_deleting_what_a_cursor_has_yet_to_read_is_a_broken_invariant() -> None:
     """INV-8."""
     t, epoch, _ = worked(1)
     open_(t, place(0))
-    apply(t.state, CleanupIntended(t.state.cleanup_count + 1, segments=(path(epoch, 1),)))
     with pytest.raises(BrokenInvariant, match="a cursor has yet to read it"):
-        t.say(CleanedUp(t.state.cleanup_count))
+        apply(t.state, CleanupIntended(t.state.cleanup_count + 1, segments=(path(epoch, 1),)))
+
+
+def test_a_cursor_that_begins_before_what_is_about_to_be_deleted_does_not_keep_it() -> None:
+    """The intent is journalled, and the file may be gone already."""
+    t, epoch, _ = worked(2)
+    t.decide(clean(t, epoch, 1))
+    open_(t, place(0))
+    assert held(told(t, span(0, 20))) == [(10, 20)]
+    t.say(CleanedUp(t.state.cleanup_count))
+    assert path(epoch, 1) not in t.state.index.segments
+    check_index(t)
 
 
 # ---- who reads -------------------------------------------------------------------------------------------------------

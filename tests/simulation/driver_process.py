@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from driver import history, journal
 from driver.adoption import advanced
 from driver.batch_order import Run, following, window
 from driver.cleaner import CleanedWal, Cleaner, due_paths
+from driver.cursors import CursorRules, intake
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart, ReplayedBatch
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
@@ -41,6 +43,7 @@ from driver.tracker import (
     Request,
     Tracker,
 )
+from forebay import messages as m
 from forebay.errors import (
     FencedError,
     ForebayError,
@@ -55,6 +58,8 @@ from forebay.kafka.admin import Committed
 from forebay.kafka.ranges import Wanted
 from forebay.records import decode_block
 from forebay.values import Block, OffsetRange
+from pyspark_forebay.intake import FoundBlocks, partitions_of, place_messages
+from pyspark_forebay.intake_plan import BlockPart, next_end, reading, spans_between
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
@@ -66,7 +71,7 @@ from wal.scan import read_frame
 from wal.writer import SegmentLimits
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Query, World
 
 #: so long after its heartbeat a host counts as there
 AGENT_SECONDS = 60.0
@@ -167,6 +172,8 @@ class DriverProcess:
         state = self.tracker.state
         if task == "timer":
             return bool(state.waiting) or self._may_be_empty()
+        if task == "query":
+            return state.created
         if task.startswith("job"):
             return following(state, self._in_work) is not None
         if task == "discover":
@@ -338,7 +345,10 @@ class DriverProcess:
             lambda: world.wall_ms,
             world.new_uid,
         )
+        # whoever read by the cursor before died with the driver before: nobody waits for it
+        self.tracker.cursor_rules = CursorRules(in_use_seconds=0.0)
         tasks = {
+            **({"query": self._query()} if world.options.queries else {}),
             "discover": self._discover(),
             "timer": self._timer(),
             "job": self._job(),
@@ -559,6 +569,56 @@ class DriverProcess:
         self.world.invariants.block_read(self, block, rows)
         return [f"{r.topic}/{r.partition}/{r.life}/{offset}" for r, offset, _ in rows]
 
+    def _query(self) -> Task:
+        """A query over the intake, as ``pyspark_forebay.intake_stream`` and Spark play it together: what it has in its checkpoint
+        outlives it. It is begun anew with each driver, and after a refusal."""
+        query = self.world.query
+        while True:
+            yield "begin"
+            query.runs += 1
+            try:
+                yield from self._run_query(query)
+            except (FencedError, RefusedError, TurnedAwayError, UsageError):
+                continue
+
+    def _run_query(self, query: Query) -> Task:
+        world = self.world
+        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+        at = query.finished or dict.fromkeys(shown, (1, 0))
+        request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
+        epoch = (yield request).epoch
+        if query.finished is None:
+            query.losses = world.losses
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            start = {tp: (p.lives[-1].life, p.position) for tp, p in shown.items() if tp in at}
+            yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))
+            query.finished = start
+        while True:
+            yield "trigger"
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            begin = query.finished
+            if query.planned is None:
+                query.planned = {tp: next_end(place, shown[tp]) for tp, place in begin.items()}
+            spans = spans_between(begin, query.planned, shown)
+            blocks: dict[str, Block] = {}
+            gaps: dict[m.RecordedGap, None] = {}
+            left = tuple(spans)
+            while left:
+                answer = yield m.BlocksRequest(spans=left)
+                blocks.update((block.id, block) for block in answer.blocks)
+                gaps |= dict.fromkeys(answer.gaps)
+                reached = zip(left, answer.reached, strict=True)
+                left = tuple(msgspec.structs.replace(s, from_offset=at) for s, at in reached if at < s.until_offset)
+            found = reading(spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}), shown, has_kafka=False)
+            rows: list[str] = []
+            for part in found.parts:
+                yield "read"
+                rows += _wanted(self._read(blocks[part.reference.id]), part)
+            world.invariants.query_read(query, found.losses, sorted(rows))
+            yield "commit"
+            query.finished, query.planned, query.read = query.planned, None, None
+            yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
+
     def _clean(self) -> Task:
         """A round of ``driver.cleaner``, its I/O as steps."""
         world = self.world
@@ -627,6 +687,16 @@ class DriverProcess:
             self.world.invariants.deleting(self, action.path)
             self.world.wal.delete(action.path)
             yield CleanedUp(action.number)
+
+
+def _wanted(rows: Iterable[str], part: BlockPart) -> Iterator[str]:
+    """Of a block's ``rows``, those that the part of it holds."""
+    ranges = {f"{r.topic}/{r.partition}": r for r in part.reference.ranges if r.label not in part.unwanted}
+    for row in rows:
+        key, _, offset = row.rsplit("/", 2)
+        begin, until = part.cuts.get(key, (0, 1 << 62))
+        if key in ranges and begin <= int(offset) < until:
+            yield row
 
 
 def _due_and_named(state: State, limits: Limits, now_ms: int) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -7,6 +7,7 @@ bytes whenever those have changed, blocks are read back by handle from the WAL's
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,7 @@ from wal.storage import Paths
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess
     from tests.simulation.receiver_process import ReceiverProcess
-    from tests.simulation.world import World
+    from tests.simulation.world import Query, World
 
 #: (lineage, life) in the metadata of our commits
 _METADATA = re.compile(r"forebay:(\d+):(\d+)")
@@ -630,6 +631,18 @@ class Invariants:
         before = self.runs.setdefault(batch_id, rows)
         if before != rows:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")
+
+    def query_read(self, query: Query, losses: Iterable[str], rows: list[str]) -> None:
+        """INV-8: all that a cursor had yet to read was held; INV-3: a batch that is run again has the same rows. A journal that
+        was lost may have taken the cursor with it, until the query came back."""
+        if query.losses == self._world.losses:
+            for loss in losses:
+                raise InvariantViolation("INV-8", f"what a cursor has yet to read was deleted: {loss}")
+            if query.read is not None and query.read != rows:
+                raise InvariantViolation("INV-3", f"a query's batch had {query.read}, and run again {rows}")
+        if query.read is None:
+            query.read = rows
+            query.rows += len(rows)
 
     def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
         """A driver ends when fenced, and when its journal's store fails. Everything else is a finding."""

@@ -69,6 +69,7 @@ def test_random_runs_reach_what_they_are_for() -> None:
     assert sum(len(p.lives) - 1 for state in states if state is not None for p in state.partitions.values()) > 0
     assert sum(len(world.invariants.runs) for world in worlds) > 50
     assert sum(world.read_from_kafka for world in worlds) > 5
+    assert sum(world.query.rows for world in worlds) > 100
     assert any(len(state.cleanups) or state.cleanup_count for state in states if state is not None)
     seeds = Counter(kind for world in worlds for kind in world.reached)
     rare = ("adopted", "EpochBarred", "ReplayCompleted", "turned away", "no room above the reserve")

@@ -14,6 +14,7 @@ import msgspec
 
 from driver import history, journal, rebuild
 from driver.adoption import Adopter
+from driver.block_index import Place
 from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.replay import Horizon, RewindTo, needed
@@ -79,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resets: bool = (
         False  # a person begins new lives; not drawn: what dead writers left of the old one is given up by intent
     )
+    queries: bool = False  # one reads the intake by a cursor
     copies: int = 0  # of each block, on so many hosts; 0: there is a WAL
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
@@ -107,6 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             concurrent_jobs=random.choice((1, 1, 2, 3)),
             window_batches=random.choice((0, 0, 1, 2)),
             empty_batches=random.random() < 0.2,
+            queries=random.random() < 0.4,
         )
 
     @classmethod
@@ -115,7 +118,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         drawn = cls.drawn(seed)
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
         return msgspec.structs.replace(
-            drawn, copies=1 + seed % 2, wal_objects=False, wal_reserve_bytes=0, faults=faults
+            drawn, copies=1 + seed % 2, queries=False, wal_objects=False, wal_reserve_bytes=0, faults=faults
         )
 
 
@@ -133,6 +136,19 @@ class Kinds:
     writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
     kafka_tier: type[KafkaTier] = KafkaTier
+
+
+@dataclass(slots=True)
+class Query:
+    """What a query over the intake has in its checkpoint, and what it read: it outlives drivers, and is begun anew with each.
+    ``planned``: the end of a batch that is not finished; ``read``: the rows of its first run."""
+
+    runs: int = 0
+    finished: dict[TopicPartition, Place] | None = None
+    planned: dict[TopicPartition, Place] | None = None
+    read: list[str] | None = None
+    rows: int = 0
+    losses: int = 0  # journals that were lost when its cursor was opened
 
 
 class World:
@@ -170,6 +186,7 @@ class World:
         self._produced = 0
         self._replays = 0
         self.read_from_kafka = 0  # blocks
+        self.query = Query()
         self.invariants = Invariants(self)
 
     @property

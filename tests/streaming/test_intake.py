@@ -97,6 +97,12 @@ def segments(cluster: Cluster) -> int:
     return len(cluster.wal_storage.list("stream/blocks"))
 
 
+def holds(cluster: Cluster, topic: str, partition: int) -> bool:
+    """Whether the WAL has blocks of the partition."""
+    ranges = (r for block in cluster.state().blocks.values() for r in block.meta.ranges)
+    return any((r.topic, r.partition) == (topic, partition) for r in ranges)
+
+
 def await_clean(cluster: Cluster) -> None:
     """Until the WAL holds the one segment alone that is being written."""
     cluster.wait(lambda: segments(cluster) <= 1, "the WAL to be cleaned up")
@@ -128,7 +134,7 @@ def test_what_kafka_has_dropped_comes_from_the_wal_as_long_as_the_cursor_has_yet
         reader.commit(end)
         assert cursors(cluster)["query-id1"].behind == 0
         await_clean(cluster)
-        with pytest.raises(Exception, match=r"/0\[10, 1.*it holds offsets 120 to 130"):
+        with pytest.raises(Exception, match=r"/0\[10, \d+\).*it holds offsets 120 to 130"):
             offsets(reader, begun, end)
 
 
@@ -156,29 +162,27 @@ def test_batch_queries_read_what_the_wal_and_kafka_have_and_give_whole_columns(
         assert offsets(batch(cluster, subscribePattern="no.*such")) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"subscribe": "nowhere"}, UnknownTopicError, "the stream takes in no nowhere"),
-        ({"startingOffsets": '{"T": {"0": 3}}'}, UsageError, "missing: T/1"),
-        (
-            {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
-            UsageError,
-            "99 of T/0 lies beyond what the stream has taken in",
-        ),
-        (
-            {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},
-            UsageError,
-            "beyond",
-        ),
-    ],
-)
-def test_a_query_that_can_not_be_is_refused_in_a_sentence(
-    options: dict[str, str], kind: type[Exception], words: str, cluster: Cluster, topic: str
-) -> None:
-    given = {name: value.replace("T", topic) for name, value in options.items()}
-    with pytest.raises(kind, match=words.replace("T", topic)):
-        batch(cluster, **given).partitions()
+REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
+    ({"subscribe": "nowhere"}, UnknownTopicError, "the stream takes in no nowhere"),
+    ({"startingOffsets": '{"T": {"0": 3}}'}, UsageError, "missing: T/1"),
+    (
+        {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
+        UsageError,
+        "99 of T/0 lies beyond what the stream has taken in",
+    ),
+    (
+        {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},
+        UsageError,
+        "beyond",
+    ),
+]
+
+
+def test_a_query_that_can_not_be_is_refused_in_a_sentence(cluster: Cluster, topic: str) -> None:
+    for options, kind, words in REFUSED:
+        given = {name: value.replace("T", topic) for name, value in options.items()}
+        with pytest.raises(kind, match=words.replace("T", topic)):
+            batch(cluster, **given).partitions()
 
 
 def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
@@ -236,7 +240,7 @@ def test_a_query_goes_on_over_a_driver_that_was_killed_around_each_event_of_its_
             break
         cluster.wait(lambda: cluster.status() is not None, "the driver")
     assert "query-id1" not in cluster.state().cursors
-    assert all(cluster.was_hit(mark) for mark in marks)
+    assert [mark for mark in marks if not cluster.was_hit(mark)] == []
     await_clean(cluster)
 
 
@@ -303,15 +307,17 @@ def test_what_is_gone_from_wal_and_kafka_ends_the_query_or_is_left_out(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
     """INV-5. Without Kafka's address there is no tier behind the WAL."""
-    await_clean(cluster)
+    produce(kafka_broker.options, TopicPartition(topic, 1), 30)  # so that the segment with the first records is sealed
+    cluster.await_completed({(topic, 1): 35})
+    cluster.wait(lambda: not holds(cluster, topic, 0), "the first records to be deleted")
     lost = batch(cluster, startingOffsets=json.dumps({topic: {"0": 0, "1": 5}}))
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.delete_records({TopicPartition(topic, 0): 7})
     with pytest.raises(RangeNotHeldError, match=r'/0\[0, 10\).*failOnDataLoss" to "false"'):
         offsets(lost)
     left = batch(cluster, startingOffsets=json.dumps({topic: {"0": 0, "1": 5}}), failOnDataLoss="false")
-    assert offsets(left) == {0: [7, 8, 9]}
-    assert offsets(batch(cluster)) == {0: [7, 8, 9], 1: list(range(5))}
+    assert offsets(left) == {0: [7, 8, 9], 1: list(range(5, 35))}
+    assert offsets(batch(cluster)) == {0: [7, 8, 9], 1: list(range(35))}
 
 
 def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_own(
