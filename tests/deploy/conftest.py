@@ -113,6 +113,7 @@ class MadeUpDriver:
     refusals: list[RefusedError] = field(default_factory=list)  # of the next accept-gap requests
     losses: list[m.AcceptLossRequest] = field(default_factory=list)
     replays: list[m.ReplayRequest] = field(default_factory=list)
+    drops: list[m.DropCursorRequest] = field(default_factory=list)
     lag: m.LagAnswer = field(default_factory=lambda: m.LagAnswer(partitions=()))
 
 
@@ -146,12 +147,18 @@ def made_up_driver(project: Project) -> Iterator[MadeUpDriver]:
         driver.replays.append(data)
         return m.OperatorAnswer(message="replay 1: 2 batches run again")
 
+    @post("/v1/operator/drop-cursor", status_code=200)
+    async def drop_cursor(data: JSONBody[m.DropCursorRequest]) -> m.OperatorAnswer:
+        driver.drops.append(data)
+        return m.OperatorAnswer(message=f"cursor {data.cursor} dropped")
+
     @get("/v1/lag")
     async def get_lag() -> m.LagAnswer:
         return driver.lag
 
     with Server(
-        application("driver", "0.1.0", [status, get_lag, accept_gap, fence, accept_loss, replay]), "http://127.0.0.1:0"
+        application("driver", "0.1.0", [status, get_lag, accept_gap, fence, accept_loss, replay, drop_cursor]),
+        "http://127.0.0.1:0",
     ) as server:
         project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
         yield driver

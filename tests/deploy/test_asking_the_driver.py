@@ -95,6 +95,37 @@ def test_a_batch_that_no_tier_can_read_is_said_with_its_command_and_exit_code_1(
     assert words in capsys.readouterr().err
 
 
+def cursor(name: str, state: str, detail: str = "") -> m.TrackedCursor:
+    return m.TrackedCursor(cursor=name, user="h pid 1", state=state, silent_seconds=3.2, behind=40, detail=detail)
+
+
+@pytest.mark.parametrize("command", ["status", "cursors"])
+def test_a_cursor_that_expired_is_said_with_its_command_and_exit_code_1(
+    command: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
+) -> None:
+    """INV-5: what its query had yet to read is held no more."""
+    held = (cursor("a", "at work"), cursor("b", "expired", "expired: h pid 1 was not heard for 200 h"))
+    made_up_driver.status = make_status(cursors=held, held_for_cursors=2_000_000)
+    assert run(project, command) == 1
+    out, err = capsys.readouterr()
+    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --yes" in err
+    assert ("1 at work, 1 expired; the WAL keeps 2.0 MB" if command == "status" else "3 s ago") in out
+
+
+def test_a_cursor_is_dropped_only_when_it_is_said(
+    project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
+) -> None:
+    made_up_driver.status = make_status(cursors=(cursor("a", "silent"),))
+    assert run(project, "cursors") == 0
+    assert run(project, "cursors", "drop", "a") == 0
+    assert "cursor a of h pid 1 (silent, 40 offsets behind) would be dropped" in capsys.readouterr().err
+    assert run(project, "cursors", "drop", "b") == 1
+    assert "there is no cursor b" in capsys.readouterr().err
+    assert made_up_driver.drops == []
+    assert run(project, "cursors", "drop", "a", "--because", "job is gone", "--yes") == 0
+    assert [(drop.cursor, drop.cause) for drop in made_up_driver.drops] == [("a", person("job is gone"))]
+
+
 def test_a_failed_driver_is_exit_code_1(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
