@@ -141,6 +141,31 @@ def test_outputs_are_made_in_order_and_a_rerun_leaves_out_what_is_done(settings:
     assert is_clean(s)
 
 
+def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: Configure) -> None:  # noqa: F811
+    """A batch whose remaining output is none of the job's any more is completed, and nothing of it is made again."""
+    made: list[tuple[str, int]] = []
+
+    def bad(batch: Batch) -> None:
+        raise ValueError("no")
+
+    s = settings(job_max_failures=1)
+    context = IngestContext(None, s).foreach_batch(lambda batch: made.append(("old", batch.id)), "first")
+    context.foreach_batch(bad, "second").start()
+    tp = ready(context, s)
+    PlayedReceiver(s, context.url).take_in(tp, 5)
+    with pytest.raises(JobError):
+        context.await_termination(30)
+    context.stop()
+    with IngestContext(None, settings(batch_interval="50ms", concurrent_jobs=2)) as intake:
+        intake.foreach_batch(lambda batch: made.append(("new", batch.id)), "first").start()
+        until(lambda: status(intake).batches_completed == 1)
+        PlayedReceiver(s, intake.url).take_in(ready(intake, s), 5)
+        until(lambda: status(intake).batches_completed == 2)
+    assert [name for name, _ in made] == ["old", "new"]
+    assert made[1][1] == made[0][1] + 1
+    assert is_clean(s)
+
+
 def test_an_output_named_twice_is_refused(settings: Configure) -> None:  # noqa: F811
     context = IngestContext(None, settings()).foreach_batch(Collecting(1), "a")
     with pytest.raises(UsageError, match="'a' is named twice"):

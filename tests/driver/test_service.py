@@ -11,13 +11,16 @@ import msgspec
 import pytest
 
 from driver import IngestContext, journal
+from driver.allocation import BatchLimits
 from driver.audit import audit
 from driver.batch import Batch, NamedJob
 from driver.discovery import LostJournal
-from driver.lease import LeaseHeld
+from driver.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.lineage import LineageFound
 from driver.listeners import BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.local_engine import LocalEngine
+from driver.rate import Gains
+from driver.rate_sharing import RateLimits
 from driver.service import Driver
 from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
@@ -37,6 +40,7 @@ from forebay.http import Client
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.kafka.broker import MockBroker
 from forebay.settings import NO_WAL, Settings, from_values
+from forebay.units import Duration
 from forebay.values import TopicPartition
 from tests.support.played import PlayedReceiver
 from wal import layout
@@ -685,3 +689,107 @@ def test_listeners_that_the_settings_name_hear_of_receivers_and_blocks_and_distu
     assert [type(event) for event in watching.heard] == [ReceiverStarted, BlockAdded, ReceiverFailed]
     assert (listener.failures, listener.dropped) == (1, 0)
     assert listener.last_error == "block_added: ValueError: a listener of little worth"
+
+
+class Elsewhere(LocalEngine):
+    """As one whose work is done in an application of Spark."""
+
+    @property
+    def application(self) -> tuple[str, str]:
+        return ("app-1", "spark://m:7077")
+
+
+def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease names the application; no batch begins before its driver has ended, as far as that can be seen."""
+    s = settings(job_max_failures=1)
+    storage = open_storage(s.driver.journal)
+
+    def failing(batch: Batch) -> None:
+        raise ValueError("no")
+
+    first = Driver(
+        s, KafkaAdmin(s.kafka.options), Elsewhere(s, dict), [NamedJob("job", failing)], SystemClock(), "test"
+    )
+    context = IngestContext(None, s)
+    context._driver = first
+    first.start()
+
+    def run() -> None:
+        with pytest.raises(JobError):
+            first.run()
+
+    runs = threading.Thread(target=run)
+    runs.start()
+    try:
+        tp = ready(context, s)
+        while (lease := read_lease(storage, "s")) is None or not lease.spark_application:
+            threading.Event().wait(0.02)
+        PlayedReceiver(s, first.url).take_in(tp, 5)
+        runs.join(30)
+        assert not runs.is_alive()
+    finally:
+        first.close()
+    assert (lease.spark_application, lease.spark_master) == ("app-1", "spark://m:7077")
+    of_another = msgspec.structs.replace(lease, host="h2", duration_seconds=0.01)
+    storage.replace(lease_path("s"), msgspec.json.encode(of_another))
+    waited: list[tuple[Lease, int]] = []
+    job = Collecting(5)
+
+    def unseen(lease: Lease, stopping: threading.Event) -> bool:
+        waited.append((lease, len(job.seen)))
+        return False
+
+    monkeypatch.setattr("driver.service.await_end_of", unseen)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        assert job.enough.wait(30)
+    assert waited == [(of_another, 0)]
+    assert job.reruns == list(job.seen)
+    assert "in Spark's application app-1 at spark://m:7077" in caplog.text
+
+
+def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None:
+    """One argument that is left out or swapped would leave a stream to a default without a word."""
+    s = settings(
+        batch_interval="7s", job_max_failures=3, job_retry_delay="11s", max_queued_batches=5, concurrent_jobs=13,
+        window_batches=17, empty_batches="deliver", unreadable_retry="19s", tasks_min=23, max_batch_records=29,
+        max_batch_bytes="31B", receiver_timeout="37s", placing_interval="41s", backpressure=True,
+        backpressure_proportional=0.43, backpressure_integral=0.47, backpressure_derivative=0.53,
+        backpressure_min_rate=59,
+    )  # fmt: skip
+    receiver = msgspec.structs.replace(
+        s.receiver, mode="managed", count=2, preferred_hosts=("h7",), hosts_wait=Duration(61), moves_max=67,
+        start_timeout=Duration(71), host_failures_max=73, avoid_host=Duration(79), max_rate=89,
+        max_rate_per_partition=97, min_rate_per_partition=83,
+    )  # fmt: skip
+    s = msgspec.structs.replace(s, receiver=receiver)
+    driver = Driver(s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), [], SystemClock(), "test")
+    try:
+        driver.start()
+        scheduler, tracker = vars(driver._scheduler), vars(driver._tracker)
+        managed, sharing = vars(tracker["managed"]), vars(tracker["sharing"])
+        learning = scheduler["_completed"].__self__
+        assert {name: scheduler[f"_{name}"] for name in ("interval", "max_failures", "retry_delay")} == {
+            "interval": 7, "max_failures": 3, "retry_delay": 11,
+        }  # fmt: skip
+        assert (scheduler["_concurrent_jobs"], scheduler["_window_batches"], scheduler["_empty_batches"]) == (
+            13,
+            17,
+            True,
+        )
+        assert (scheduler["_unreadable_retry"], scheduler["_tasks"]()) == (19, 23)
+        assert (tracker["_max_queued_batches"], tracker["_batch_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
+        assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
+        assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)
+        assert (managed["_start_patience_seconds"], managed["_timeout_seconds"], managed["_round_seconds"]) == (
+            71,
+            37,
+            41,
+        )
+        assert sharing["_limits"] == RateLimits(89, 97, 83)
+        assert learning._estimator._gains == Gains(0.43, 0.47, 0.53, 59)
+        assert learning._estimator._interval_ms == 7_000
+    finally:
+        driver.close()

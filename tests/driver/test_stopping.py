@@ -245,6 +245,27 @@ def test_a_stop_without_drain_ends_one_that_is_under_way(settings: Configure) ->
     assert context.await_termination(0)
 
 
+def test_a_stop_that_waits_for_a_job_registers_no_more_receivers(settings: Configure) -> None:  # noqa: F811
+    s = settings()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def job(batch: Batch) -> None:
+        entered.set()
+        assert go_on.wait(30)
+
+    context = IngestContext(None, s).foreach_batch(job)
+    partition = ready(context, s)
+    try:
+        PlayedReceiver(s, context.url).take_in(partition, 10)
+        assert entered.wait(30)
+        Client(context.url).post("/v1/operator/stop", m.StopRequest(), m.OperatorAnswer)
+        with pytest.raises(UnreachableError, match="stopping"):
+            PlayedReceiver(s, context.url, "late")
+    finally:
+        go_on.set()
+    assert context.await_termination(30)
+
+
 def test_a_summary_is_read_in_the_deciding_thread_and_also_when_that_has_ended(
     settings: Configure,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
