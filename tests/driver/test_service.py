@@ -724,7 +724,11 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
     runs.start()
     try:
         tp = ready(context, s)
-        while (lease := read_lease(storage, "s")) is None or not lease.spark_application:
+        for _ in range(1000):
+            lease = read_lease(storage, "s")
+            assert lease is not None
+            if lease.spark_application:
+                break
             threading.Event().wait(0.02)
         PlayedReceiver(s, first.url).take_in(tp, 5)
         runs.join(30)

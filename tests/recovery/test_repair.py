@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,37 @@ def test_a_frame_gets_its_very_bytes_back_from_the_local_copy(logged: Logged, pa
     assert logged.segments() == before
     assert logged.wal.read(done.mended[0].aside) == damaged
     assert not repair(logged).mended
+
+
+@pytest.mark.parametrize(
+    ("step", "done"), [("put_new", False), ("put_new", True), ("replace", False), ("replace", True)]
+)
+def test_a_repair_that_dies_at_a_step_is_finished_by_the_next_call(
+    logged: Logged, step: str, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-1: the damaged bytes are aside before anything takes their place; they are kept once."""
+
+    class Killed(BaseException):
+        pass
+
+    block = some_blocks(logged)[1]
+    before = logged.segments()
+    logged.flip(block.handle.path, block.handle.offset + 70)
+    damaged = logged.wal.read(block.handle.path)
+    real = getattr(logged.wal, step)
+
+    def die(*arguments: Any) -> None:
+        if done:
+            real(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logged.wal, step, die)
+        with pytest.raises(Killed):
+            repair(logged)
+    repair(logged)
+    assert logged.segments() == before
+    assert [logged.wal.read(path) for path in logged.wal.list(f"{STREAM}/aside")] == [damaged]
 
 
 def test_a_segment_that_was_cut_gets_all_of_its_accepted_blocks_back(logged: Logged) -> None:
