@@ -309,6 +309,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "agent.labels": NO_LIST,
     "agent.capacity": NEGATIVE,
     "spark.ship": ("always", 'allowed are "auto", "installed"'),
+    "spark.modules": NO_LIST,
     "storage": ("s3", "is no section"),
     "dead_letters.url": ("/letters", 'write it as "file:///folder"'),
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
