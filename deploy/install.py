@@ -33,6 +33,7 @@ from deploy.installation import (
 )
 from deploy.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
 from forebay.errors import SettingsError, StoreError, UsageError
+from forebay.security import parse_tokens
 from forebay.settings import load
 
 #: folders that the units hide from the services: what lies there can't be run by them
@@ -241,7 +242,7 @@ def install(
             raise
         settings = None
     configuration = given.read_text(encoding="utf-8") if given is not None else first_configuration()
-    tokens = given_tokens.read_text(encoding="utf-8") if given_tokens is not None else new_tokens(roles)
+    tokens = _checked_tokens(given_tokens) if given_tokens is not None else new_tokens(roles)
     wanted = plan(roles, command, settings, configuration, tokens)
     booted = real and Path("/run/systemd/system").exists()
     steps = _uninstalled(host, wanted, roles, booted) if uninstall else _installed(host, wanted, booted)
@@ -283,6 +284,16 @@ def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], booted: bool) 
     yield from host.take_away(replace(wanted, files=files))
     if booted:
         yield host.run("systemctl", "daemon-reload")
+
+
+def _checked_tokens(given: Path) -> str:
+    """What ``given`` holds, if services can read it. Raises SettingsError, which shows no token."""
+    try:
+        text = given.read_bytes().decode("ascii")
+    except UnicodeDecodeError:
+        raise SettingsError(f"--tokens: {given} is no text of ASCII letters, digits and signs") from None
+    parse_tokens(text, f"--tokens: {given}")
+    return text
 
 
 def _require_visible(command: str) -> None:

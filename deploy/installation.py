@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from deploy.token import TOKEN_BYTES
 from forebay import security
+from forebay.errors import SettingsError
 from forebay.settings import Settings
 
 Role = Literal["driver", "agent", "receiver"]
@@ -85,8 +86,18 @@ def unit(role: Role, program: str = _PROGRAM, writable: Sequence[str] = ()) -> s
     """The unit file of ``role``, for a ``program`` elsewhere, that may write to ``writable`` folders too."""
     text = (Path(__file__).parent / "systemd" / UNITS[role]).read_text(encoding="utf-8")
     text = text.replace(_PROGRAM, program)
-    paths = "".join(f"ReadWritePaths=-{path}\n" for path in writable)
+    paths = "".join(f"ReadWritePaths={_word(f'-{path}')}\n" for path in writable)
     return text.replace("ProtectSystem=strict\n", f"ProtectSystem=strict\n{paths}")
+
+
+def _word(text: str) -> str:
+    """``text`` as one word of a unit file. Raises SettingsError for signs that no unit can name."""
+    if not text.isprintable():
+        raise SettingsError(
+            f"{text!r}: a unit can't name a folder with signs that can't be printed: choose another one"
+        )
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{plain}"' if any(sign in text for sign in " '\"\\") else plain
 
 
 def folders_outside(settings: Settings) -> list[str]:

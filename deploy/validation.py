@@ -26,6 +26,7 @@ from deploy.invocation import (
     prepare_job_imports,
     shared_options,
 )
+from driver.spark_address import check_address
 from forebay.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.promises import without_wal
 from forebay.settings import Settings
@@ -62,6 +63,8 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield _outcome("listeners", f"{names} can be made", lambda: make_listeners(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
         yield _outcome("java", "found", _check_java)
+        master = settings.spark.options.get("spark.master", "")
+        yield _outcome("spark address", "this host has one", lambda: check_address(master))
     if settings.own_source:
         yield from _check_own_source(settings, config_path)
     else:

@@ -209,6 +209,11 @@ class ManagedReceivers:
                     commands.append(command)
         return tuple(commands)
 
+    def forget(self, host: str) -> None:
+        """Of a host that was not heard for long: it makes room for another one."""
+        self._hosts.pop(host, None)
+        self._host_silence.pop(host, None)
+
     def _adopt(self, receiver: _Receiver, host: str) -> bool:
         """Takes the process that runs on ``host`` for the receiver's, unless it has one elsewhere."""
         if (receiver.has_process and not receiver.presumed) or host in receiver.avoided:

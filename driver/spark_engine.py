@@ -24,10 +24,11 @@ from driver.batch import Batch, BatchWork, Job
 from driver.batch_order import Run
 from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
+from driver.spark_address import addressed
 from driver.spark_blocks import TaskPartitions, executors, hosts_of
 from driver.spark_executors import check, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
-from forebay.errors import JobError, UsageError
+from forebay.errors import ForebayError, JobError, UsageError
 from forebay.settings import Settings
 from pyspark_forebay.schema import spark_schema
 from wal.reading import ReadPlan, TierCounts
@@ -137,7 +138,10 @@ class SparkJobs(ABC):
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            return builder.getOrCreate()
+            with addressed(self._options.get("spark.master", "")):
+                return builder.getOrCreate()
+        except ForebayError:
+            raise
         except Exception as error:
             raise UsageError(f"Spark can't start (it needs Java 17 or 21): {error}") from error
         finally:

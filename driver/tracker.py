@@ -8,9 +8,12 @@ the decisions **before** an answer, a refusal or an action leaves.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from driver import cursors
 from driver import events as ev
@@ -35,6 +38,11 @@ from wal.retention import Limits
 
 #: signs of the words in which a person says who and why
 CAUSE_LENGTH_MAX = 300
+#: hosts whose agents are known at once, and after which silence one makes room for another
+AGENTS_MAX, AGENT_FORGOTTEN_SECONDS = 1_000, 3600.0
+#: what one agent says of itself: given copies, receivers, labels; and the length of a text of it
+AGENT_ITEMS_MAX, AGENT_TEXT_LENGTH_MAX = 10_000, 1_000
+_AGENT_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/?", re.IGNORECASE)
 
 # ---- requests that only the driver itself makes ----------------------------------------------------------------------
 
@@ -914,10 +922,13 @@ class Tracker:
 
     def _agent_heartbeat(self, request: m.AgentHeartbeatRequest, now: float, now_ms: int) -> Decision:
         """Delete commands are the open clean-ups of the host; a clean-up's number is its command's version."""
-        _check_names(("host", request.host))
+        _check_agent(request)
         before = self.agent_news.get(request.host)
+        if before is None:
+            self._make_room_for_agent(now)
         copies = request.copies if request.copies is not None else before.copies if before is not None else ()
-        self.agent_news[request.host] = AgentNews(request, now, copies)
+        kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
+        self.agent_news[request.host] = AgentNews(kept, now, copies)
         mine = [c for c in self.state.cleanups.values() if c.host == request.host and c.blocks]
         done = [c.number for c in mine if c.number <= request.acknowledged]
         decided = self._applied(*(ev.CleanupDone(number) for number in done))
@@ -944,6 +955,18 @@ class Tracker:
         )
         commands += self.managed.heard(request, now)
         return Decision(m.AgentHeartbeatAnswer(driver_epoch=self.driver_epoch, commands=commands), decided)
+
+    def _make_room_for_agent(self, now: float) -> None:
+        if len(self.agent_news) < AGENTS_MAX:
+            return
+        host, news = min(self.agent_news.items(), key=lambda item: item[1].at)
+        if now - news.at < AGENT_FORGOTTEN_SECONDS:
+            raise RefusedError(
+                f"{AGENTS_MAX} hosts have agents, and each was heard within {AGENT_FORGOTTEN_SECONDS:g} s: no more are known",
+                "too-many",
+            )
+        del self.agent_news[host]
+        self.managed.forget(host)
 
     def _place_receivers(self, request: PlaceReceivers, now: float, now_ms: int) -> Decision:
         self.managed.look(
@@ -1254,6 +1277,23 @@ def _outdated(state: State) -> dict[str, set[TopicPartition]]:
             if writer.receiver_id != partition.owner:
                 found.setdefault(writer.receiver_id, set()).add(partition.tp)
     return found
+
+
+def _check_agent(beat: m.AgentHeartbeatRequest) -> None:
+    """Raises UsageError for what no agent says of itself: it is kept, and shown to others."""
+    _check_names(("host", beat.host))
+    if not _AGENT_URL.fullmatch(beat.url):
+        raise UsageError(
+            f"host {beat.host}: an agent's url is http:// or https:// with a host and a port, nothing else"
+        )
+    if max(map(len, (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers))) > AGENT_ITEMS_MAX:
+        raise UsageError(
+            f"host {beat.host}: an agent tells of {AGENT_ITEMS_MAX} copies, blocks, labels or receivers at most"
+        )
+    texts = (beat.url, beat.instance_id, beat.state, beat.release, *beat.labels, *beat.old_blocks, *(beat.copies or ()))
+    of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_words))
+    if max(map(len, (*texts, *of_receivers))) > AGENT_TEXT_LENGTH_MAX:
+        raise UsageError(f"host {beat.host}: a text of an agent has {AGENT_TEXT_LENGTH_MAX} characters at most")
 
 
 def _check_names(*names: tuple[str, str]) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
+from forebay.certificates import Certificates
 from forebay.errors import SettingsError
 from forebay.secret_file import read_secret, secret_path
 from forebay.security import Caller, Role, Tokens, authorize, parse_tokens
@@ -150,8 +151,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def tls(self) -> ssl.SSLContext:
-        """For https. Raises SettingsError if a file is no certificate, or no key of it."""
-        return _client_context(self.ca_file, self.cert_file, self.key_file, os.getpid())
+        """For the next handshake. Raises SettingsError if a file is no certificate, or no key of it."""
+        return _client_certificates(self.ca_file, self.cert_file, self.key_file, os.getpid()).context()
 
     def __repr__(self) -> str:
         return f"<Access of {self.role}{f' {self.name}' if self.name else ''}>"
@@ -160,10 +161,26 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return [("of", self.role)]
 
 
+class _Connections(urllib3.PoolManager):
+    """Each request goes by the certificates as they are then; connections that were made with others are left."""
+
+    def __init__(self, access: Access, timeout: urllib3.Timeout | None) -> None:
+        super().__init__(maxsize=4, retries=False, timeout=timeout)
+        self._access = access
+
+    def connection_from_host(
+        self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None
+    ) -> urllib3.HTTPConnectionPool:
+        if scheme == "https":
+            pool_kwargs = {**(pool_kwargs or {}), "ssl_context": self._access.tls()}
+        return super().connection_from_host(host, port, scheme, pool_kwargs)
+
+
 def connections(url: str, access: Access, timeout: urllib3.Timeout | None = None) -> urllib3.PoolManager:
     """Kept connections to services like that at ``url``. Raises SettingsError for certificates that can't be read."""
-    context = access.tls() if urlsplit(url).scheme == "https" else None
-    return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout, ssl_context=context)
+    if urlsplit(url).scheme == "https":
+        access.tls()
+    return _Connections(access, timeout)
 
 
 #: sends no token, and trusts the system's authorities
@@ -189,7 +206,9 @@ class Guard:
         security = settings.security if settings is not None else None
         self.limits = Limits() if security is None else Limits.of(security)
         self._file = TokenFile(security.token_file if security is not None else None, None if security else {})
-        self._security = security
+        self._certificates: Certificates | None = None
+        if security is not None and security.cert_file is not None:
+            self._certificates = Certificates(True, security.ca_file, security.cert_file, security.key_file)
 
     @property
     def guarded(self) -> bool:
@@ -199,22 +218,16 @@ class Guard:
     @property
     def https(self) -> bool:
         """Whether there is a certificate to serve with."""
-        return self._security is not None and self._security.cert_file is not None
+        return self._certificates is not None
 
     def authorize(self, authorization: str | None, roles: frozenset[Role]) -> Caller:
         """As ``forebay.security.authorize``, by the tokens as they are now. Cheap: the file is looked at, not read."""
         return authorize(self._file.tokens, authorization, roles)
 
     def tls(self) -> ssl.SSLContext | None:
-        """For a server; None where it serves plain http. Raises SettingsError for files that are no certificate or key."""
-        security = self._security
-        if security is None or security.cert_file is None or security.key_file is None:
-            return None
-        context = _context(ssl.PROTOCOL_TLS_SERVER, "security.cert_file", security.cert_file, security.key_file)
-        if security.ca_file is not None:
-            _trust(context, security.ca_file)
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
+        """For a server's next handshake; None where it serves plain http. Raises SettingsError for files that are no certificate
+        or key."""
+        return self._certificates.context() if self._certificates is not None else None
 
     def check_address(self, address: str, where: str) -> None:
         """Raises SettingsError if a service without tokens would be reached from elsewhere at ``address``; ``where``: its url."""
@@ -247,34 +260,7 @@ def is_loopback(address: str) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _client_context(ca_file: str | None, cert_file: str | None, key_file: str | None, process: int) -> ssl.SSLContext:
-    context = _context(ssl.PROTOCOL_TLS_CLIENT, "security.cert_file", cert_file, key_file)
-    if ca_file is None:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    else:
-        _trust(context, ca_file)
-    return context
-
-
-def _context(protocol: int, key: str, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if cert_file is not None:
-        try:
-            # a key with a passphrase would be asked for at the terminal: it has none, and the file is guarded by its mode
-            context.load_cert_chain(cert_file, key_file, password=lambda: "")
-        except ssl.SSLError as error:
-            reason = (error.reason or "no certificate in it").lower().replace("_", " ")
-            raise SettingsError(f"{key}: {cert_file} and {key_file} can't be used: {reason}") from None
-        except OSError as error:
-            raise SettingsError(f"{key}: {cert_file} or {key_file} can't be read: {error.strerror}") from None
-    return context
-
-
-def _trust(context: ssl.SSLContext, ca_file: str) -> None:
-    try:
-        context.load_verify_locations(ca_file)
-    except ssl.SSLError:
-        raise SettingsError(f"security.ca_file: {ca_file} has no certificate of an authority in PEM form") from None
-    except OSError as error:
-        raise SettingsError(f"security.ca_file: {ca_file} can't be read: {error.strerror}") from None
+def _client_certificates(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, process: int
+) -> Certificates:
+    return Certificates(False, ca_file, cert_file, key_file)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +23,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
+from forebay.accepting import Accepting
 from forebay.access import NO_ACCESS, OPEN, Access, Guard, Limits, connections
 from forebay.errors import (
     AccessError,
@@ -54,6 +55,8 @@ _STATUS = {
 BODY_BYTES_PER_SECOND_MIN = 1 << 16
 #: what a 401 must say of how to do better (RFC 9110, 11.6.1)
 _CHALLENGE = "Bearer"
+#: turns of the serving loop, of a tenth of a second, between two looks at certificates that nobody has asked for
+_CERTIFICATE_TICKS = 600
 _ROLES = "roles"
 
 #: who sent the request that is handled now
@@ -189,24 +192,22 @@ class Direct:
 
 
 class _Bounded(Protocol):
-    """The server's protocol, with an end to connections that are far too many, or whose request does not arrive."""
+    """The server's protocol, with an end to connections whose request does not arrive."""
 
     _overdue: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, limits: Limits, connections_max: int, **options: Any) -> None:
+    def __init__(self, *args: Any, limits: Limits, lost: Callable[[], None], **options: Any) -> None:
         super().__init__(*args, **options)
         self._limits = limits
-        self._connections_max = connections_max
+        self._lost = lost
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > 2 * self._connections_max:  # those above the first half are told that it is too many
-            transport.abort()
-        else:
-            self._expect(self._limits.request_seconds)
+        self._expect(self._limits.request_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        self._lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -271,7 +272,6 @@ class Server:
             app,
             host=parts.hostname or "127.0.0.1",
             port=parts.port or 0,
-            http=cast("Any", self._protocol),
             loop="uvloop",
             log_config=None,
             access_log=False,
@@ -291,14 +291,19 @@ class Server:
         """How many are being answered now."""
         return len(self._server.server_state.tasks) if self._server is not None else 0
 
-    def _protocol(self, *args: Any, **options: Any) -> Protocol:
+    def _protocol(self, **options: Any) -> Protocol:
         assert self._senders is not None
-        return _Bounded(
-            *args,
-            senders=self._senders,
-            limits=self._guard.limits,
-            connections_max=self._connections_max,
-            **options,
+        return _Bounded(senders=self._senders, limits=self._guard.limits, **options)
+
+    def _accepting(self, server: uvicorn.Server, bound: socket.socket) -> Accepting:
+        return Accepting(
+            bound,
+            lambda lost: self._protocol(
+                config=self._config, server_state=server.server_state, app_state=server.lifespan.state, lost=lost
+            ),
+            self._guard.tls,
+            2 * self._connections_max,  # those above the first half are told that it is too many
+            self._guard.limits.request_seconds,
         )
 
     def __enter__(self) -> Server:
@@ -309,9 +314,6 @@ class Server:
                 "https needs security.cert_file and security.key_file" if context is None else "write it with https://"
             )
             raise SettingsError(f"{self._wanted}: {words}")
-        if context is not None:
-            self._config.load()
-            self._config.ssl = context
         self._senders = Senders(self._idle_seconds)
         family = socket.AF_INET6 if ":" in self._config.host else socket.AF_INET
         bound = self._socket = socket.socket(family)
@@ -332,19 +334,29 @@ class Server:
             raise
         self.url = f"{self._scheme}://{host}:{port}"
         started = threading.Event()
-        came_round = self._came_round
+        came_round, guard = self._came_round, self._guard
+        accepting = self._accepting
 
         class Announcing(uvicorn.Server):
             async def startup(self, sockets: Any = None) -> None:
-                await super().startup(sockets)
+                await super().startup([])
+                self.accepting = accepting(self, bound)
+                self.accepting.start()
                 started.set()
 
             async def on_tick(self, counter: int) -> bool:
+                self.accepting.check()
                 came_round()
+                if counter % _CERTIFICATE_TICKS == 0:
+                    guard.tls()
                 return await super().on_tick(counter)
 
+            async def shutdown(self, sockets: Any = None) -> None:
+                await self.accepting.stop()
+                await super().shutdown([])
+
         self._server = Announcing(self._config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]}, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
         if not started.wait(30):
             raise UnreachableError(f"the HTTP server at {self.url} did not start within 30 s")

@@ -42,7 +42,8 @@ def secret_path(key: str, written: str, environment: Mapping[str, str] | None = 
 def read_secret(key: str, path: Path) -> str:
     """The text of ``path``, which setting ``key`` names. Raises SettingsError, which shows nothing of it."""
     try:
-        with path.open("rb") as file:
+        # what is no file, such as a pipe that nobody writes to, is not waited for
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SettingsError(f"{key}: {path} is no file")

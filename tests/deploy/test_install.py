@@ -130,6 +130,46 @@ def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
     assert (host / "data/wal").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "there is no token in it"),
+        (b"oops\n", "4 characters"),
+        (b"redaer 0123456789abcdef-secret\n", "line 1: begins with no role"),
+        ("operator 0123456789abcdef-secr\u00e9t\n".encode(), "no text of ASCII"),
+    ],
+)
+def test_tokens_that_services_could_not_read_are_refused_before_anything_is_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+) -> None:
+    given, host = tmp_path / "given", tmp_path / "host"
+    given.write_bytes(content)
+    assert run(host, "--tokens", str(given), "--yes") == SettingsError.exit_code
+    said = capsys.readouterr().err
+    assert words in said and str(given) in said and "Traceback" not in said and "0123456789" not in said
+    assert not host.exists()
+
+
+def test_a_folder_of_any_name_is_one_word_of_a_unit(tmp_path: Path) -> None:
+    """As systemd reads it: quotes, its own specifiers and escapes."""
+    if shutil.which("systemd-analyze") is None:
+        missing("systemd-analyze is not here: apt-get install systemd")
+    names = ("/data/my wal", "/data/100%", "/data/it's", '/data/"quoted"', "/data/back\\slash")
+    text = unit("agent", writable=names)
+    for word in (
+        '"-/data/my wal"', "-/data/100%%", "\"-/data/it's\"", '"-/data/\\"quoted\\""', '"-/data/back\\\\slash"',
+    ):  # fmt: skip
+        assert f"\nReadWritePaths={word}\n" in text
+    (tmp_path / "forebay-agent.service").write_text(text.replace(PROGRAM, "/bin/true"))
+    verified = subprocess.run(
+        ["systemd-analyze", "--no-pager", "verify", str(tmp_path / "forebay-agent.service")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "ReadWritePaths" not in verified.stderr, verified.stderr
+    with pytest.raises(SettingsError, match="can't be printed"):
+        unit("agent", writable=["/data/two\nlines"])
+
+
 def test_folders_in_the_services_own_are_not_named_again() -> None:
     assert folders_outside(load(EXAMPLE, {})) == []
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from driver import tracker
 from driver.state import State, apply
 from driver.status import status
 from driver.taken import Taken
 from forebay import messages as m
+from forebay.errors import RefusedError, UsageError
 from forebay.values import Block
 from tests.support.tracked import STREAM, Tracked
 
@@ -15,7 +19,8 @@ from tests.support.tracked import STREAM, Tracked
 def beat(tracked: Tracked, host: str = "h1", **fields: Any) -> tuple[str, ...]:
     """The blocks whose deletion is ordered in the answer to a heartbeat of ``host``."""
     fields = {"blocks": 1, "used_bytes": 0, "free_bytes": 0, "acknowledged": 0, **fields}
-    request = m.AgentHeartbeatRequest(host=host, url=f"http://{host}:1", instance_id="i", **fields)
+    fields = {"url": f"http://{host}:1", **fields}
+    request = m.AgentHeartbeatRequest(host=host, instance_id="i", **fields)
     return tuple(
         name.removeprefix(f"{STREAM}/") for command in tracked.say(request).commands for name in command.blocks
     )
@@ -123,3 +128,53 @@ def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
     soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": []}
     (agent,) = status(tracked.tracker, 1.0, "test", 10.0, soft).agents
     assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)
+
+
+# ---- whoever has an agent's token ------------------------------------------------------------------------------------
+
+
+def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-6: a token that is bound to no host makes no more of them than that."""
+    monkeypatch.setattr(tracker, "AGENTS_MAX", 2)
+    tracked = Tracked()
+    beat(tracked, host="h1")
+    beat(tracked, host="h2")
+    with pytest.raises(RefusedError, match="no more are known"):
+        beat(tracked, host="h3")
+    beat(tracked, host="h1")
+    tracked.now_ms += int(tracker.AGENT_FORGOTTEN_SECONDS * 1000) - 1
+    beat(tracked, host="h1")
+    with pytest.raises(RefusedError):
+        beat(tracked, host="h3")
+    tracked.now_ms += 1
+    beat(tracked, host="h3")
+    assert set(tracked.tracker.agent_news) == {"h1", "h3"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "file:///etc/passwd"},
+        {"url": "http://"},
+        {"url": "http://user:word@h1:1"},
+        {"url": "http://h1:1/v1?x="},
+        {"url": "http://[h1"},
+        {"labels": ("a=b",) * 10_001},
+        {"copies": ("a",) * 10_001},
+        {"old_blocks": ("a" * 1_001,)},
+        {"release": "1" * 1_001},
+    ],
+)
+def test_what_no_agent_says_of_itself_is_refused(fields: dict[str, Any]) -> None:
+    tracked = Tracked()
+    with pytest.raises(UsageError, match="host h1: "):
+        beat(tracked, **fields)
+    assert not tracked.tracker.agent_news
+
+
+@pytest.mark.parametrize("host", ["", "..", "a/b", "a b", "h" * 1_000])
+def test_a_host_is_a_name(host: str) -> None:
+    with pytest.raises(UsageError):
+        beat(Tracked(), host=host)

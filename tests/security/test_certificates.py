@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -13,6 +17,8 @@ from litestar import get
 
 from executor_agent.main import Agent
 from forebay.access import Access, Guard
+from forebay.certificates import Certificates
+from forebay.clock import ManualClock
 from forebay.errors import SettingsError, UnreachableError
 from forebay.http import Client, Server, application, needs
 from tests.support.certificates import Authority
@@ -116,6 +122,92 @@ def read_from(url: str, reference: BlockReference, access: Access) -> object:
         words = str(error)
         return "agent: HTTP 401" if "HTTP 401" in words else words
     return read.tier, read.ranges
+
+
+def replaced(files: dict[str, str], by: dict[str, str]) -> None:
+    """As a person or a tool puts new ones in their place: first the key, then the certificate."""
+    for kind in ("key_file", "cert_file"):
+        os.replace(by[kind], files[kind])
+
+
+def peer(url: str, ca_file: Path) -> str:
+    """Whose certificate a server shows: by a handshake of its own."""
+    parts = urlsplit(url)
+    context = ssl.create_default_context(cafile=str(ca_file))
+    with (
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=30) as connection,
+        context.wrap_socket(connection, server_hostname=parts.hostname) as secured,
+    ):
+        certificate = secured.getpeercert()
+        assert certificate is not None
+        return str(dict(pair for names in certificate["subject"] for pair in names)["commonName"])  # type: ignore[misc]
+
+
+def test_a_server_shows_a_renewed_certificate_without_a_restart(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between the two files being written it goes on with those before, and says so."""
+    files, renewed = authority.issue("host"), authority.issue("renewed")
+    with serving(tmp_path, **files) as url:
+        assert peer(url, authority.ca_file) == "host"
+        os.replace(renewed["key_file"], files["key_file"])
+        assert peer(url, authority.ca_file) == "host"
+        assert "can't be used: key values mismatch; the certificates that were read before still count" in caplog.text
+        os.replace(renewed["cert_file"], files["cert_file"])
+        assert peer(url, authority.ca_file) == "renewed"
+
+
+def test_clients_show_a_renewed_certificate_and_believe_a_renewed_authority(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """What was valid by the old authority alone is refused by then, in both directions."""
+    client_files, server_files = authority.issue("client"), authority.issue("host")
+    believed = tmp_path / "believed.pem"
+    believed.write_bytes(authority.ca_file.read_bytes())
+    with serving(tmp_path, ca_file=str(believed), **server_files) as url:
+        client = Client(url, 20.0, Access(ca_file=str(believed), **client_files))
+        assert client.request("GET", "/v1/fine") == b"fine"
+        other = Authority(tmp_path, "other")
+        believed.write_bytes(other.ca_file.read_bytes())
+        with pytest.raises(UnreachableError, match="certificate"):
+            client.request("GET", "/v1/fine")
+        replaced(server_files, other.issue("host-of-other"))
+        with pytest.raises(UnreachableError):  # its own certificate is still the old authority's
+            client.request("GET", "/v1/fine")
+        replaced(client_files, other.issue("client-of-other"))
+        assert client.request("GET", "/v1/fine") == b"fine"
+        client.close()
+
+
+def test_a_certificate_that_ends_soon_or_has_ended_is_named_in_the_log_once_a_day(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(int(datetime.now(timezone.utc).timestamp() * 1000))
+    files = authority.issue("host", valid_days=20)
+    certificates = Certificates(True, clock=clock, **files)
+    certificates.context()
+    assert not caplog.records
+    clock.advance(7 * 24 * 3600)
+    for _ in range(3):
+        certificates.context()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{files['cert_file']} expires at" in caplog.text and "in 12 days" in caplog.text
+    caplog.clear()
+    clock.advance(14 * 24 * 3600)
+    certificates.context()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "expired at" in caplog.text
+    caplog.clear()
+    replaced(files, authority.issue("renewed", valid_days=60))
+    certificates.context()
+    assert not caplog.records
+
+
+def test_a_server_that_nobody_calls_still_names_its_certificate(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path, **authority.issue("host", valid_days=1)):
+        assert "expires at" in caplog.text
 
 
 def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +20,16 @@ import schemathesis
 from hypothesis import given
 from schemathesis import GenerationMode
 
-from driver import IngestContext
-from executor_agent.main import Agent
 from forebay import messages as m
-from forebay.access import Access
+from forebay.access import Access, Limits
+from forebay.errors import ForebayError
 from forebay.http import Client
 from forebay.kafka.broker import MockBroker
-from forebay.settings import Settings, from_values
-from tests.support.guarded import settings as guarded
+from forebay.tether import tethered
+from tests.support.ports import free_port
+from tests.support.wheel import ROOT
 
-# a server's thread leaves its loop's sockets to the collector
+# schemathesis warns of routes for which it finds no wrong input
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 TOKEN = "a-token-of-all-roles"
@@ -31,44 +37,86 @@ TOKEN = "a-token-of-all-roles"
 HANG_SECONDS = 60.0
 #: answers that are no fault though above 499: not ready, no room
 MAY_FAIL = {503: "not-ready", 507: "no-room"}
+#: of a service's memory; a third of the bytes that are sent
+GROWTH_BYTES_MAX = 64_000_000
 
 
-@contextlib.contextmanager
-def driver(folder: Path, broker: MockBroker, topic: str) -> Iterator[str]:
-    broker.create_topic(topic)
-    settings: Settings = from_values(
-        {
-            "stream": "s",
-            "kafka": {"topics": [topic], "group": topic, **broker.options},
-            "wal": {"url": f"file://{folder}/wal"},
-            "driver": {
-                "journal": f"file://{folder}/journal",
-                "url": "http://127.0.0.1:0",
-                "engine": "local",
-                "lease_duration": "2s",
-            },
-            "agent": {"blocks": f"{folder}/blocks"},
-            "security": {"token_file": str(folder / "tokens")},
-        }
-    )
-    with IngestContext(None, settings) as intake:
-        intake.foreach_batch(lambda batch: None)
-        yield intake.url
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process of its own, so that its memory is what the requests cost."""
+
+    url: str
+    process: int
+
+    def memory_bytes(self) -> int:
+        lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        client = Client(self.url, HANG_SECONDS, Access(token=TOKEN))
+        try:
+            return client.request(method, path, body)
+        finally:
+            client.close()
 
 
 @pytest.fixture(params=["driver", "agent"])
-def url(
+def service(
     request: pytest.FixtureRequest, tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
-) -> Iterator[str]:
-    tokens = tmp_path / "tokens"
+) -> Iterator[Service]:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    tokens, configuration = tmp_path / "tokens", tmp_path / "forebay.toml"
     tokens.touch(mode=0o600)
     tokens.write_text(TOKEN + "\n")
-    if request.param == "driver":
-        with driver(tmp_path, mock_broker, topic_name()) as url:
-            yield url
-    else:
-        with Agent(guarded(tmp_path, token_file=str(tokens))) as agent:
-            yield agent.url
+    urls = {name: f"http://127.0.0.1:{free_port()}" for name in ("driver", "agent")}
+    (tmp_path / "jobs.py").write_text("def nothing(batch):\n    pass\n")
+    configuration.write_text(f"""
+stream = "s"
+[kafka]
+topics = ["{topic}"]
+"bootstrap.servers" = "{mock_broker.address}"
+[wal]
+url = "file://{tmp_path}/wal"
+[driver]
+journal = "file://{tmp_path}/journal"
+url = "{urls["driver"]}"
+engine = "local"
+job = "jobs:nothing"
+lease_duration = "2s"
+[agent]
+blocks = "{tmp_path}/blocks"
+url = "{urls["agent"]}"
+host = "h1"
+[security]
+token_file = "{tokens}"
+""")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            tethered([sys.executable, "-m", "deploy.main", "--config", str(configuration), request.param]),
+            stdout=log, stderr=log, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    try:
+        service = Service(urls[request.param], process.pid)
+        _await(service, process, tmp_path / "log")
+        yield service
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _await(service: Service, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until it takes requests: of a driver, until it leads."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while True:
+        try:
+            answer = msgspec.json.decode(service.ask("GET", "/v1/status"))
+            if answer.get("state", "running") == "running":
+                return
+        except ForebayError:
+            pass
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def send_to_every_route(url: str, examples: int) -> int:
@@ -107,13 +155,41 @@ def send_to_every_route(url: str, examples: int) -> int:
     return len(sent)
 
 
-def test_no_request_made_up_from_the_documents_is_a_services_fault(url: str) -> None:
-    """And the service is as well as before: neither what fits nor what does not has stopped it."""
-    assert send_to_every_route(url, examples=4) > 0
-    assert Client(url, access=Access(token=TOKEN)).request("GET", "/v1/status")
+def send_large_bodies(service: Service) -> int:
+    """Bytes of all bodies sent, each just below what is allowed: to every route that takes one, fitting JSON and not."""
+    document = msgspec.json.decode(service.ask("GET", "/v1/openapi.json"))
+    padding = b"x" * (Limits().request_bytes - 100)
+    bodies = (b'{"padding": "' + padding + b'"}', b'"' + padding, padding)
+    sent = 0
+    for path, methods in document["paths"].items():
+        for method in {"post", "put"} & methods.keys() if path != "/v1/operator/stop" else ():
+            for body in bodies:
+                with contextlib.suppress(ForebayError):
+                    service.ask(method.upper(), re.sub(r"{[^}]*}", "x", path), body)
+                sent += len(body)
+    return sent
+
+
+def require_bounded_memory(service: Service, send: Callable[[], object]) -> None:
+    """INV-6: neither what ``send`` sends nor bodies, of which there are far more bytes than that, stay in the service."""
+    send_large_bodies(service)  # what it needs at once, and keeps for the next
+    before = service.memory_bytes()
+    send()
+    sent = 0
+    while sent < 3 * GROWTH_BYTES_MAX:
+        sent += send_large_bodies(service)
+    grown = service.memory_bytes() - before
+    print(f"{service.url}: {before / 1e6:.0f} MB before, {grown / 1e6:+.1f} MB after, {sent / 1e6:.0f} MB of bodies")
+    assert grown < GROWTH_BYTES_MAX
+
+
+def test_no_request_made_up_from_the_documents_is_a_services_fault(service: Service) -> None:
+    """And the service is as well as before: neither what fits nor what does not has stopped it, or stayed in its memory."""
+    require_bounded_memory(service, lambda: send_to_every_route(service.url, examples=4))
+    assert service.ask("GET", "/v1/status")
 
 
 @pytest.mark.long
-def test_hundreds_of_requests_to_each_route_are_no_services_fault(url: str) -> None:
-    assert send_to_every_route(url, examples=500) > 500
-    assert Client(url, access=Access(token=TOKEN)).request("GET", "/v1/status")
+def test_hundreds_of_requests_to_each_route_are_no_services_fault(service: Service) -> None:
+    require_bounded_memory(service, lambda: send_to_every_route(service.url, examples=500))
+    assert service.ask("GET", "/v1/status")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,9 @@ def test_a_credential_is_looked_for_where_systemd_puts_it(file: Path) -> None:
 
 
 def test_a_device_or_a_folder_is_no_secret_file(tmp_path: Path) -> None:
-    for path in (tmp_path, Path("/dev/zero")):
+    pipe = tmp_path / "pipe"  # nobody writes to it: opening it would wait without an end
+    os.mkfifo(pipe, 0o600)
+    for path in (tmp_path, Path("/dev/zero"), pipe):
         with pytest.raises(SettingsError, match="is no file"):
             read_secret("k", path)
 

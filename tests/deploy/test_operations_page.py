@@ -1,0 +1,83 @@
+"""docs/OPERATIONS.md beside the code: what `status` and listeners can say is on the page, and settings that it names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from driver import listeners
+from forebay.settings import Settings
+from tests.support.wheel import ROOT
+
+PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+ALERTS = PAGE.partition("## What you see, and what to do")[2].partition("\n## ")[0]
+#: whose ``state`` a person is shown
+SERVICES = ("driver", "receiver", "executor_agent")
+
+
+def states() -> Iterator[str]:
+    """Every text that the services' code gives to something called ``state``."""
+    for service in SERVICES:
+        for path in (ROOT / service).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.keyword):
+                    yield from _texts(node.value) if node.arg == "state" else ()
+                elif isinstance(node, ast.Assign):
+                    yield from _texts(node.value) if {*map(_name, node.targets)} & {"state", "_state"} else ()
+                elif isinstance(node, ast.FunctionDef) and node.name.endswith("_state"):
+                    for returned in (inner for inner in ast.walk(node) if isinstance(inner, ast.Return)):
+                        yield from _texts(returned.value)
+
+
+def _name(target: ast.expr) -> str:
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+
+
+def _texts(value: ast.expr | None) -> Iterator[str]:
+    """What an expression may give: of a choice, both sides, and not what is asked."""
+    if isinstance(value, ast.IfExp):
+        yield from _texts(value.body)
+        yield from _texts(value.orelse)
+    elif isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value:
+        yield value.value
+
+
+@pytest.mark.parametrize("state", sorted(set(states())))
+def test_every_state_that_a_service_can_show_is_on_the_page(state: str) -> None:
+    assert f"`{state}`" in PAGE, f"docs/OPERATIONS.md does not say what {state!r} means"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sorted(
+        str(event.__struct_config__.tag)
+        for event in vars(listeners).values()
+        if isinstance(event, type) and issubclass(event, listeners._Happened) and event is not listeners._Happened
+    ),
+)
+def test_every_event_that_a_listener_can_be_told_is_on_the_page(kind: str) -> None:
+    assert f"`{kind}`" in PAGE
+
+
+def test_what_makes_status_end_with_1_is_among_what_to_do() -> None:
+    for words in ("`trouble`", "`unreadable`", "`failed`", "`expired`"):
+        assert words in ALERTS
+
+
+def settings_named() -> set[str]:
+    """``section.key`` on the page, for the sections that have fixed keys."""
+    sections = "wal|receiver|driver|agent|security|dead_letters"
+    files = r"(?:service|toml|py|md|key|pem|lock)"
+    found = re.findall(rf"`({sections})\.([a-z_]+)(?= ?[=`(])", PAGE)
+    return {f"{section}.{key}" for section, key in found if not re.fullmatch(files, key)}
+
+
+@pytest.mark.parametrize("named", sorted(settings_named()))
+def test_every_setting_that_the_page_names_exists(named: str) -> None:
+    section, key = named.split(".")
+    fields = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    assert key in {field.name for field in msgspec.structs.fields(fields[section])}, named
