@@ -5,22 +5,15 @@ One machine for all tests of this file, in the order of a life: each goes on whe
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
-from tests.support.booted import Booted, NotBootedError, require_booting
-from tests.support.wheel import DEPENDENCIES, ROOT, build_wheel
+from tests.support.booted import Booted
+from tests.support.units import AGENT, DATA, DRIVER, FOREBAY, RECEIVER, machine_with_the_wheel, override
+from tests.support.wheel import ROOT
 
-FOREBAY = "/opt/forebay/bin/forebay"
-DRIVER, AGENT, RECEIVER = "forebay-driver.service", "forebay-agent.service", "forebay-receiver@r0.service"
 UNITS = (DRIVER, AGENT, RECEIVER)
-DATA = "/var/lib/forebay"
 
 CONFIGURATION = f"""
 stream = "lines"
@@ -77,37 +70,10 @@ def process(batch):
 """
 
 
-def python_of_the_machine() -> tuple[str, dict[str, Path]]:
-    """Python as the services can see it: this one, put elsewhere if it lies in somebody's home; and the folders for that."""
-    folders = {"/opt/dependencies": DEPENDENCIES}
-    base = Path(sys.base_prefix).resolve()
-    if not str(base).startswith(("/root/", "/home/", "/tmp/")):
-        return os.path.realpath(sys.executable), folders
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return f"/opt/python/bin/{name}", {**folders, "/opt/python": base}
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
-    require_booting(missing)
-    folder = tmp_path_factory.mktemp("systemd")
-    build_wheel(folder)
-    python, folders = python_of_the_machine()
-    with ExitStack() as opened:
-        try:
-            booted = opened.enter_context(Booted(folder, "lines", {**folders, "/opt/wheel": folder / "wheel-own"}))
-        except NotBootedError as error:
-            # in CI too: that is the machine's to allow, and what is missing then can't be installed
-            pytest.skip(f"NOT TESTED: this machine lets no systemd boot: {error}")
-        # where it was built with a shared library, it looks for that at its old place first, which the services can't see
-        booted.write("/etc/ld.so.conf.d/00-python.conf", "/opt/python/lib\n")
-        booted.run("ldconfig")
-        booted.run(python, "-m", "venv", "--without-pip", "/opt/forebay")
-        site = booted.run("sh", "-c", "echo /opt/forebay/lib/python3*/site-packages").stdout.strip()
-        booted.write(f"{site}/dependencies.pth", "/opt/dependencies\n")
-        # pyarrow imports pandas wherever it finds it, for nothing here: a second of every process's start
-        booted.write(f"{site}/pandas.py", 'raise ImportError("not needed")\n')
-        yield booted
+    with machine_with_the_wheel(tmp_path_factory.mktemp("systemd"), "lines", pandas=False) as machine:
+        yield machine
 
 
 def lines(machine: Booted) -> list[str]:
@@ -120,15 +86,7 @@ def add_lines(machine: Booted, *texts: str) -> None:
     machine.run("sh", "-c", 'mkdir -p /var/log/lines; printf "%s\\n" "$@" >> /var/log/lines/a.log', "add", *texts)
 
 
-def override(machine: Booted, unit: str, *directives: str) -> None:
-    machine.write(f"/etc/systemd/system/{unit}.d/test.conf", "[Service]\n" + "\n".join(directives) + "\n")
-    machine.run("systemctl", "daemon-reload")
-
-
 def test_a_host_is_set_up_from_the_wheel_without_a_network(machine: Booted) -> None:
-    machine.run(
-        "sh", "-c", "/opt/forebay/bin/python -m pip install --quiet --no-index --no-deps --ignore-installed /opt/wheel/*.whl"
-    )  # fmt: skip
     assert "changed" in machine.run(FOREBAY, "install").stderr
     assert machine.run("sh", "-c", "getent passwd forebay || echo none").stdout.strip() == "none"
     installed = machine.run(FOREBAY, "install", "--yes")
@@ -226,6 +184,24 @@ def test_wrong_use_stays_down_with_one_sentence(machine: Booted) -> None:
     assert machine.property(AGENT, "NRestarts") == "0"
     words = machine.run("journalctl", "--unit", AGENT, "--no-pager", "--lines=20").stdout
     assert "FOREBAY__AGENT__QUOTA" in words and "Traceback" not in words
+    override(machine, AGENT)
+    machine.run("systemctl", "reset-failed", AGENT)
+    machine.run("systemctl", "start", AGENT)
+
+
+def test_a_unit_that_fails_again_and_again_ends_failed_and_says_why(machine: Booted) -> None:
+    """After as many ends as the unit allows it stays down, until a person says otherwise."""
+    machine.run("systemctl", "stop", AGENT)
+    limit = machine.property(AGENT, "StartLimitBurst")
+    override(
+        machine, AGENT, "RestartSec=50ms", "ExecStart=", "ExecStart=/bin/sh -c 'echo the disk is gone >&2; exit 1'"
+    )
+    machine.run("systemctl", "start", AGENT, check=False)
+    machine.wait(lambda: machine.property(AGENT, "ActiveState") == "failed", "the last end")
+    shown = machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
+    assert "the disk is gone" in shown and "Start request repeated too quickly" in shown
+    assert int(machine.property(AGENT, "NRestarts")) == int(limit)
+    assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
     override(machine, AGENT)
     machine.run("systemctl", "reset-failed", AGENT)
     machine.run("systemctl", "start", AGENT)

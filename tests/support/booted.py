@@ -129,11 +129,11 @@ class Booted:
         command = ["nsenter", f"--target={self._init}", "--all", "--", "journalctl", "--no-pager", "--lines=120"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
-    def wait(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain for: {what}\n{self.journal()}")
+                raise AssertionError(f"waited {seconds:g} s in vain for: {what}\n{self.journal()}")
             time.sleep(_TICK_SECONDS)
 
 
