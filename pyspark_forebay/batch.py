@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.errors import UsageError
+from forebay.errors import UnknownTopicError, UsageError
 from forebay.kafka.planning import split_ranges
 from forebay.kafka.spans import Span
+from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.reading import read_span
@@ -37,6 +38,9 @@ class BatchReader(DataSourceReader):
             end = questions.resolve(options.ending, latest.at, starting=False)
         finally:
             questions.close()
+        gone = set(latest.at) - (begin.keys() & end.keys())
+        if gone:
+            raise UnknownTopicError(f"{in_words(gone)} went away while the query was planned")
         for tp in sorted(end):
             if begin[tp] > end[tp]:
                 raise UsageError(f"starting offset {begin[tp]} of {tp} lies beyond its ending offset {end[tp]}")

@@ -267,6 +267,9 @@ def _common(given: Mapping[str, str]) -> dict[str, str]:
     """The ``kafka.*`` options without the prefix."""
     for name in ("minPartitions", "maxRecordsPerPartition"):
         _number(given, name, at_least=1)
+    least, most = (_number(given, name) for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"option minOffsetsPerTrigger: {least} is higher than maxOffsetsPerTrigger, {most}")
     return kafka_options(given, _REFUSED_KAFKA)
 
 

@@ -81,8 +81,8 @@ class Questions:
         return self._again(ask)
 
     def resolve(self, limit: Limit, latest: Positions, *, starting: bool) -> dict[TopicPartition, int]:
-        """``limit`` as an offset of each partition of ``latest``. Raises UsageError if it does not name them all, or names a
-        time that a partition has no record at or after, unless that means its end."""
+        """``limit`` as an offset of each partition of ``latest``, but for those that went away meanwhile. Raises UsageError if it
+        does not name them all, or names a time that a partition has no record at or after, unless that means its end."""
         name = "starting" if starting else "ending"
         if limit.policy == "latest":
             return dict(latest)
@@ -91,10 +91,8 @@ class Questions:
         if limit.offsets is not None:
             unmatched(set(latest), set(limit.offsets), f"{name}Offsets")
             earliest = self.beginnings(tp for tp, offset in limit.offsets.items() if offset == EARLIEST)
-            return {
-                tp: latest[tp] if offset == LATEST else earliest[tp] if offset == EARLIEST else offset
-                for tp, offset in limit.offsets.items()
-            }
+            given = {tp: offset for tp, offset in limit.offsets.items() if offset != EARLIEST}
+            return {**{tp: latest[tp] if offset == LATEST else offset for tp, offset in given.items()}, **earliest}
         if limit.timestamps is not None:
             unmatched(set(latest), set(limit.timestamps), f"{name}OffsetsByTimestamp")
             times: Mapping[TopicPartition, int] = limit.timestamps

@@ -38,7 +38,7 @@ from pyspark_forebay.options import flag, kafka_options, unknown_options
 
 _log = logging.getLogger("forebay.sink")
 
-KNOWN = ("topic", "transactional", "groupIdPrefix")
+KNOWN = ("topic", "transactional", "groupIdPrefix", "checkpointLocation")
 _REFUSED = {
     "key.serializer": "keys are written as bytes or text: serialise them by DataFrame operations",
     "value.serializer": "values are written as bytes or text: serialise them by DataFrame operations",

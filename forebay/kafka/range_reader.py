@@ -7,6 +7,7 @@ offset would pass for a hole. After any error it is closed, and all that it had 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 
@@ -41,6 +42,8 @@ _log = logging.getLogger("forebay.kafka")
 MESSAGES_MAX = 4_096
 #: a poll returns at the latest after this, so that a limit is noticed
 _POLL_SECONDS = 0.02
+#: how often the client tells how far it has fetched, unless the options say otherwise
+_STATISTICS_MS = 1_000
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -112,6 +115,8 @@ class PartitionReader:
         self._ended = False  # the client came to an end that is not the range's
         self._ahead: list[Message] = []  # polled, and beyond what was asked for
         self._admin: KafkaAdmin | None = None
+        self._fetched = position  # up to here the client has asked for, though it may give nothing of it
+        self._fetched_at = clock.monotonic()
         options = consumer_options(
             access.options,
             group=access.group,
@@ -119,8 +124,10 @@ class PartitionReader:
             client_id="forebay-task",
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
+        options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
+        told = {"error_cb": self._on_error, "stats_cb": self._on_statistics}
         try:
-            self._consumer = Consumer({**options, "error_cb": self._on_error}, logger=_log)
+            self._consumer = Consumer({**options, **told}, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
@@ -151,8 +158,10 @@ class PartitionReader:
                     yield to_dataframe(batch, self._tp.topic, reading.headers)
             if self.position > before:
                 heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
-            elif now - heard > self._access.timeout_seconds:
-                raise self._unreachable(f"gave nothing of {range_} from {before} on for {now - heard:.1f} s")
+            # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
+            silent_seconds = now - max(heard, self._fetched_at)
+            if silent_seconds > self._access.timeout_seconds:
+                raise self._unreachable(f"gave nothing of {range_} from {before} on for {silent_seconds:.1f} s")
             if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
                 raise self._unreachable(f"gave {range_} up to {self.position} alone within {now - began:.1f} s")
         if range_.topic_id:
@@ -260,6 +269,13 @@ class PartitionReader:
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
+
+    def _on_statistics(self, text: str) -> None:
+        """Called within a poll."""
+        topics = json.loads(text)["topics"]
+        place = topics.get(self._tp.topic, {}).get("partitions", {}).get(str(self._tp.partition), {})
+        if place.get("next_offset", -1) > self._fetched:
+            self._fetched, self._fetched_at = place["next_offset"], self._clock.monotonic()
 
 
 #: (most, idle seconds) → what is kept so

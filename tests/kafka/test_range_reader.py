@@ -263,6 +263,38 @@ def test_a_broker_that_is_silent_is_given_up_with_the_range(access: KafkaAccess,
     reader.close()
 
 
+def test_a_long_stretch_without_records_is_no_silence(access: KafkaAccess, tp: TopicPartition) -> None:
+    """It is fetched piece by piece, which the client alone knows of: time passes, and no record comes."""
+    producer = Producer({**access.options, "transactional.id": tp.topic, "batch.num.messages": 1, "linger.ms": 0})
+    producer.init_transactions(PATIENCE_SECONDS)
+    for count, end in ((400, producer.abort_transaction), (1, producer.commit_transaction)):
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(tp.topic, b"v", partition=0)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        end(PATIENCE_SECONDS)
+    small = {"fetch.message.max.bytes": "100", "statistics.interval.ms": "5"}  # a fetch gives one batch
+    slow = KafkaAccess({**access.options, **small}, "g", timeout_seconds=20.0)
+    clock = ManualClock()
+    reader = PartitionReader(slow, tp, 0, clock)
+    real = reader._consumer
+
+    class Slow:
+        def consume(self, count: int, timeout: float) -> list[object]:
+            fetched = reader._fetched
+            while True:
+                found: list[object] = real.consume(count, 0.01)
+                if found or reader._fetched > fetched:
+                    clock.advance(15)
+                    return found
+
+    reader._consumer = Slow()  # type: ignore[assignment]
+    rows = [offset for batch in reader.read(span(tp, 0, 402), HOLES) for offset in batch.column("offset").to_pylist()]
+    reader._consumer = real
+    reader.close()
+    assert rows == [401]
+
+
 def test_a_range_has_a_limit_of_its_own_however_slowly_it_comes(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 9_000)
     clock = ManualClock()

@@ -71,7 +71,7 @@ def python_processes(session: int) -> list[int]:
 
 def to_the_end(broker: KafkaBroker, topic: str, folder: Path, more: Sequence[str] = ()) -> None:
     with running(broker, topic, folder, [*more, "--end"]) as last:
-        assert last.wait(PATIENCE_SECONDS * 5) == 0, (folder / "log").read_text()[-3000:]
+        assert last.wait(PATIENCE_SECONDS * 8) == 0, (folder / "log").read_text()[-3000:]
 
 
 def in_topic(broker: KafkaBroker, topic: str) -> dict[int, list[int]]:
@@ -83,7 +83,7 @@ def in_topic(broker: KafkaBroker, topic: str) -> dict[int, list[int]]:
     return {partition: sorted(offsets) for partition, offsets in found.items()}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_task_and_a_query_killed_around_a_commit_write_each_record_once(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def wait_for_batch(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 def wait_for(come: Callable[[], bool], process: subprocess.Popen[bytes] | None, folder: Path) -> None:
     """``process``: must not end before."""
-    deadline = time.monotonic() + PATIENCE_SECONDS * 3
+    deadline = time.monotonic() + PATIENCE_SECONDS * 8
     while not come():
         ended = process is not None and process.poll() is not None
         assert not ended and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from forebay.errors import UsageError
 from forebay.values import TopicPartition
+from pyspark_forebay.options import KNOWN as options_of_source
 from pyspark_forebay.options import Limit, check, read_options
+from pyspark_forebay.writer import KNOWN as options_of_sink
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -53,6 +57,7 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"includeHeaders": "1"}, '"true" and "false"'),
     ({"kafkaConsumer.pollTimeoutMs": "0"}, "pollTimeoutMs"),
     ({"fetchOffset.numRetries": "-1"}, "numRetries"),
+    ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "6 is higher than maxOffsetsPerTrigger, 5"),
 ]
 
 
@@ -155,3 +160,10 @@ def test_no_secret_is_shown() -> None:
     given = {**BASE, "kafka.sasl.password": "s3cret"}
     assert "s3cret" not in repr(read_options(given, streaming=True))
     check(given)
+
+
+def test_the_page_has_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "STREAMING.md").read_text()
+    rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    options = {*options_of_source, *options_of_sink, "kafka.bootstrap.servers", "kafka.group.id"}
+    assert [name for name in sorted(options) if f"`{name}`" not in rows] == ["checkpointLocation"]  # Spark's own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from forebay.kafka.range_reader import forget_consumers
 from forebay.records import DATAFRAME_SCHEMA
 from forebay.values import TopicPartition
 from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.questions import Questions
 from pyspark_forebay.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
@@ -127,6 +128,31 @@ def test_a_topic_that_is_not_there_is_refused_by_its_name(kafka_broker: KafkaBro
     name = topic_name()
     with pytest.raises(UnknownTopicError, match=f"Kafka has no topic {name}"):
         BatchReader(options(kafka_broker, name, fetchOffset_numRetries="1")).partitions()
+
+
+@pytest.mark.parametrize("starting", ["earliest", '{"T": {"0": -2, "1": -2}}'])
+def test_a_partition_that_goes_away_between_two_questions_is_named(
+    kafka_broker: KafkaBroker, topic: str, starting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch query is refused; a streaming one sees it as lost, or goes on without it."""
+    real = Questions.beginnings
+
+    def without(self: Questions, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: offset for tp, offset in real(self, partitions).items() if tp.partition == 0}
+
+    monkeypatch.setattr(Questions, "beginnings", without)
+    more = options(kafka_broker, topic, startingOffsets=starting)
+    with pytest.raises(UnknownTopicError, match=f"{topic}/1 went away while the query was planned"):
+        BatchReader(more).partitions()
+    for loses in ("true", "false"):
+        reader = StreamReader({**more, "failOnDataLoss": loses})
+        end = reader.latestOffset({}, ALL)
+        if loses == "true":
+            with pytest.raises(RangeNotHeldError, match=f"Cannot find earliest offsets of {topic}/1"):
+                reader.partitions({}, end)
+        else:
+            assert ranges(reader, {}, end) == {0: [(0, 10)]}
+        reader.stop()
 
 
 def test_rows_have_sparks_columns_with_nulls_and_headers_as_they_were(

@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from forebay.errors import ForebayError, UsageError
+from forebay.kafka import sender
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.sender import send_rows
 from pyspark_forebay import DefaultSource
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.schema import spark_schema
@@ -101,3 +103,30 @@ def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, to
     ):
         with pytest.raises(ForebayError, match=word):
             writer_of(options, schema, streaming=True).write(iter([pa.RecordBatch.from_pylist([row], columns)]))
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 65.0),
+        ({"delivery.timeout.ms": "5000"}, 10.0),
+        ({"message.timeout.ms": "300000"}, 305.0),
+        ({"delivery.timeout.ms": "0"}, -1),  # without a limit
+    ],
+)
+def test_acknowledgements_are_waited_for_as_long_as_a_delivery_may_take(
+    given: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Client:
+        def __init__(self, options: dict[str, Any], logger: object) -> None:
+            assert "message.timeout.ms" not in options, "two names of one setting"
+
+        def flush(self, timeout: float) -> int:
+            waited.append(timeout)
+            return 0
+
+    monkeypatch.setattr(sender, "Producer", Client)
+    send_rows({"bootstrap.servers": "127.0.0.1:9", **given}, "t", [])
+    assert waited == [seconds]

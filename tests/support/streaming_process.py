@@ -29,7 +29,8 @@ def main(servers: str, topic: str, folder: Path, into: str | None, end: bool) ->
     spark = session()
     frame = (
         spark.readStream.format("forebay").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200").option("minPartitions", "4").load()
+        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200")
+        .option("minPartitions", "4" if into is None else "2").load()
     )  # fmt: skip
     if into is None:
         writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
