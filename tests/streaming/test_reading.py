@@ -255,7 +255,7 @@ def test_too_few_offsets_wait_for_more_or_for_the_delay(kafka_broker: KafkaBroke
 
 
 def test_available_now_stops_at_what_was_there_when_it_began(kafka_broker: KafkaBroker, topic: str) -> None:
-    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "1000"}
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10"}
     reader = streaming(kafka_broker, topic, **given)
     reader.prepareForTriggerAvailableNow()
     produce(kafka_broker.options, TopicPartition(topic, 0), 5)
