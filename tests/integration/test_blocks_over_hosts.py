@@ -22,7 +22,7 @@ OTHER = "host-two"
 #: a second output of each batch, which reads the one before it once more
 AGAIN = """
 def again(batch):
-    assert batch.window(2).df.count() >= batch.df.count()
+    assert batch.window(2).df.count() >= batch.records
 """
 
 
@@ -36,7 +36,7 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_
     authority = Authority(tmp_path)
     with Cluster(
         tmp_path, kafka_broker.options, [topic], engine="spark", start=False, agent={"store_back": True},
-        receiver={"block_interval": "200ms", "local_copies": True},
+        receiver={"block_interval": "500ms", "local_copies": True},
         driver={"job": ["jobs:by_dataframe", "second:again"], "window_batches": 1, "batch_interval": "500ms"},
         security={"ca_file": str(authority.ca_file), **authority.issue("host")},
     ) as cluster:  # fmt: skip
@@ -52,7 +52,7 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_
             status = cluster.status()
             return status is not None and min(status.tiers.get(tier, 0) for tier in ("wal", "agent", "local")) >= 4
 
-        with Flow(kafka_broker.options, topic, rate=200) as flow:
+        with Flow(kafka_broker.options, topic, rate=100) as flow:
             cluster.wait(each_tier_has_given, "blocks from the WAL, the other host's agent and the copies stored back")
         status = cluster.wait(cluster.status, "status")
         assert {name for name in status.tiers if ":" in name} <= {"local: missing"}, status.tiers
