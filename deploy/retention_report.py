@@ -78,7 +78,7 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
                 goes, reason = True, "it is gone since this report began"
         elif path in state.cleaning_segments:
             goes, reason = True, "its deletion is under way"
-        released_ms = share.released_ms if share is not None and not share.held else 0
+        released_ms = share.released_ms if share is not None and not share.needed else 0
         segments.append(
             KeptOrGoing(path, size, len(share.blocks) if share is not None else 0, released_ms, goes, reason)
         )
@@ -128,6 +128,8 @@ def _held(state: State, path: str) -> str:
             batch = state.batches[batch_id]
             done = "is not in the history yet" if batch.completed_ms is not None else "is not completed"
             holders[f"of batch {batch_id}, which {done}"] += 1
+        elif state.index.unread(state.blocks[block_id]):
+            holders["that a cursor has yet to read"] += 1
     shown = [f"{count} blocks {words}" for words, count in holders.most_common(REASONS_SHOWN)]
     return "; ".join(shown) + ("; and others" if len(holders) > REASONS_SHOWN else "")
 

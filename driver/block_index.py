@@ -82,8 +82,8 @@ def lowest(state: State, key: str) -> Place | None:
 class BlockIndex:
     """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
     journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names. ``waiting_records``: in blocks
-    that wait; ``records``: in each unfinished batch. ``lives``: ``topic/partition`` → life → the blocks in the WAL; ``lowest``:
-    ``topic/partition`` → where the cursor stands that is furthest back, of partitions that cursors read."""
+    that wait; ``records``: in each unfinished batch. ``lowest``: ``topic/partition`` → where the cursor stands that is furthest
+    back, of partitions that cursors read. ``lives``: as :meth:`by_offset`, None until somebody asks."""
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)
     free: list[tuple[int, str]] = field(default_factory=list)
@@ -91,8 +91,8 @@ class BlockIndex:
     spare: dict[str, dict[str, None]] = field(default_factory=dict)
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
-    lives: dict[str, dict[int, LifeBlocks]] = field(default_factory=dict)
     lowest: dict[str, Place] = field(default_factory=dict)
+    lives: dict[str, dict[int, LifeBlocks]] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, state: State) -> BlockIndex:
@@ -127,10 +127,25 @@ class BlockIndex:
         """The journal names ``block`` from now on; it is held."""
         if not block.in_wal:
             return
-        for r in block.meta.ranges:
-            lives = self.lives.setdefault(f"{r.topic}/{r.partition}", {})
-            lives.setdefault(r.life, LifeBlocks()).add(r.from_offset, r.until_offset, block.id)
+        if self.lives is not None:
+            self._enter(self.lives, block)
         self._put(block)
+
+    def by_offset(self, blocks: Mapping[str, Block]) -> dict[str, dict[int, LifeBlocks]]:
+        """``topic/partition`` → life → its blocks in the WAL. Made from all ``blocks`` when first asked for, and kept from then
+        on."""
+        if self.lives is None:
+            self.lives = {}
+            for block in blocks.values():
+                if block.in_wal:
+                    self._enter(self.lives, block)
+        return self.lives
+
+    @staticmethod
+    def _enter(lives: dict[str, dict[int, LifeBlocks]], block: Block) -> None:
+        for r in block.meta.ranges:
+            own = lives.setdefault(f"{r.topic}/{r.partition}", {})
+            own.setdefault(r.life, LifeBlocks()).add(r.from_offset, r.until_offset, block.id)
 
     def _put(self, block: Block) -> None:
         """Its segment has ``block``, which is held."""
@@ -209,15 +224,16 @@ class BlockIndex:
         if not share.needed:
             self._not_free(share, path)
         self.bytes -= share.bytes
-        for block_id in share.blocks:
-            for r in blocks[block_id].meta.ranges:
-                key = f"{r.topic}/{r.partition}"
-                life = self.lives[key][r.life]
-                life.remove(r.from_offset)
-                if not life.block_ids:
-                    del self.lives[key][r.life]
-                if not self.lives[key]:
-                    del self.lives[key]
+        if self.lives is not None:
+            for block_id in share.blocks:
+                for r in blocks[block_id].meta.ranges:
+                    key = f"{r.topic}/{r.partition}"
+                    life = self.lives[key][r.life]
+                    life.remove(r.from_offset)
+                    if not life.block_ids:
+                        del self.lives[key][r.life]
+                    if not self.lives[key]:
+                        del self.lives[key]
         return tuple(share.blocks)
 
     def read_to(self, key: str, place: Place | None, blocks: Mapping[str, Block]) -> None:
@@ -233,7 +249,7 @@ class BlockIndex:
         more = before is None or (place is not None and place < before)
         first, last = (place, before) if more else (before, place)
         assert first is not None
-        for block_id in self._ids(key, first, last):
+        for block_id in _ids(self.by_offset(blocks).get(key, {}), first, last):
             path = blocks[block_id].handle.path
             share = self.segments[path]
             if not share.needed:
@@ -241,15 +257,6 @@ class BlockIndex:
             share.unread += 1 if more else -1
             if not share.needed:
                 insort(self.free, (share.released_ms, path))
-
-    def _ids(self, key: str, after: Place, upto: Place | None) -> Iterator[str]:
-        """Blocks of the partition whose ranges end after the one place, and not after the other."""
-        for life, held in self.lives.get(key, {}).items():
-            if life < after[0] or (upto is not None and life > upto[0]):
-                continue
-            begin = bisect_right(held.until_offsets, after[1]) if life == after[0] else 0
-            end = bisect_right(held.until_offsets, upto[1]) if upto is not None and life == upto[0] else None
-            yield from held.block_ids[begin:end]
 
     def finish(self, blocks: Iterable[Block]) -> None:
         """Nothing needs the local copies of ``blocks`` any more."""
@@ -287,3 +294,13 @@ class BlockIndex:
         at = bisect_left(self.free, place)
         assert self.free[at] == place
         del self.free[at]
+
+
+def _ids(lives: Mapping[int, LifeBlocks], after: Place, upto: Place | None) -> Iterator[str]:
+    """Blocks of a partition whose ranges end after the one place, and not after the other."""
+    for life, held in lives.items():
+        if life < after[0] or (upto is not None and life > upto[0]):
+            continue
+        begin = bisect_right(held.until_offsets, after[1]) if life == after[0] else 0
+        end = bisect_right(held.until_offsets, upto[1]) if upto is not None and life == upto[0] else None
+        yield from held.block_ids[begin:end]

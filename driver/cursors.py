@@ -200,7 +200,7 @@ def _earliest(state: State, key: str) -> Place:
     for life in reversed(partition.lives):
         end = partition.position if life.end is None else life.end
         reached = end
-        held = state.index.lives.get(key, {}).get(life.life, LifeBlocks())
+        held = state.index.by_offset(state.blocks).get(key, {}).get(life.life, LifeBlocks())
         at = len(held.block_ids)
         while reached > life.start:
             if (life.life, reached) in gaps:
@@ -251,7 +251,7 @@ def blocks(state: State, request: m.BlocksRequest, given: Mapping[str, tuple[str
 
 def _of_span(state: State, span: m.LifeSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
     """When it was sealed, the span's number, where its range begins, its id."""
-    held = state.index.lives.get(f"{span.topic}/{span.partition}", {}).get(span.life)
+    held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.life)
     if held is None or span.until_offset <= span.from_offset:
         return
     at = bisect_right(held.until_offsets, span.from_offset)

@@ -79,6 +79,7 @@ def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:
 def check_index(t: Tracked) -> None:
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
     assert t.state.index == BlockIndex.of(t.state) == decoded.index
+    assert t.state.index.by_offset(t.state.blocks) == decoded.index.by_offset(decoded.blocks)
 
 
 # ---- retention -------------------------------------------------------------------------------------------------------

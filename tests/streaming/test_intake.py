@@ -217,7 +217,7 @@ def test_a_query_goes_on_over_a_driver_that_was_killed_around_each_event_of_its_
     marks = [
         f"journal.{place}:{event}"
         for event in ("CursorOpened", "CursorMoved", "CursorEnded")
-        for place in ("before-sync", "after-sync")
+        for place in ("before-write", "after-sync")
     ]
     cluster.kill9("driver")
     cluster.restart("driver", failpoints=",".join(f"{mark}=kill" for mark in marks))
