@@ -515,9 +515,8 @@ def clean_up_under_a_cursor() -> Script:
         script.do("produce t/0 4")
         script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
     script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() > 0)
-    script.run(*LOOP, *CLEAN, "d1 clean:archive", until=script.covered)
-    for _ in range(12):
-        script.perhaps(*LOOP, *CLEAN, "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
+    for _ in range(30):
+        script.perhaps(*LOOP, *CLEAN, "d1 clean:archive", "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
     script.run(*LOOP, "d1 query", until=lambda: script.world.query.rows == 8, optional=True)
     return script
 

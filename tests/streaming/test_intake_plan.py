@@ -1,0 +1,161 @@
+"""Which blocks and offsets a query over an intake reads: on values alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import UsageError
+from forebay.kafka.spans import Span
+from forebay.messages import IntakePartition, LifeSpan, LifeView, RecordedGap
+from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from pyspark_forebay.intake import FoundBlocks
+from pyspark_forebay.intake_plan import next_end, offsets_of, packed, places, reading, spans_between, start_places
+from pyspark_forebay.offsets import Offsets
+from pyspark_forebay.options import read_options
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def partition(tp: TopicPartition = A, position: int = 100, *lives: LifeView) -> IntakePartition:
+    own = lives or (LifeView(life=1, start=0, topic_id="id-1"),)
+    return IntakePartition(topic=tp.topic, partition=tp.partition, position=position, lives=own)
+
+
+#: [0, 50) of the first life, which ended; [20, 100) of the second so far
+TWO = partition(A, 100, LifeView(life=1, start=0, end=50, topic_id="id-1"), LifeView(life=2, start=20, topic_id="id-2"))
+
+
+def span(begin: int, until: int, life: int = 1, tp: TopicPartition = A) -> LifeSpan:
+    return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
+
+
+def block(number: int, *ranges: tuple[TopicPartition, int, int], life: int = 1, length: int = 100) -> Block:
+    held = tuple(
+        OffsetRange(
+            topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until,
+            records=until - begin, leader_epoch=0, digest="0" * 16, token=1,
+        )
+        for tp, begin, until in ranges
+    )  # fmt: skip
+    records = sum(r.records for r in held)
+    meta = BlockMeta(block_id("r1", 1, number), "s", "r1", 1, number, held, records, number, "h1")
+    return Block(meta, Handle(f"s/blocks/{number}", 0, length, 7), False)
+
+
+def found(*blocks: Block, gaps: tuple[RecordedGap, ...] = ()) -> FoundBlocks:
+    return FoundBlocks(blocks, gaps, {blocks[0].id: ("h2",)} if blocks else {})
+
+
+def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None:
+    at, start = {A: (2, 30), B: (1, 5)}, {A: (1, 10), B: (1, 5)}
+    made = offsets_of(at, "q-1", start)
+    assert made.json() == {
+        "t": {"0": 30, "1": 5}, "#start": {"t": {"0": 10, "1": 5}}, "#cursor": "q-1", "#lives": {"t": {"0": 2}},
+    }  # fmt: skip
+    again = Offsets.of(made.json())
+    assert (places(again), start_places(again), again.cursor) == (at, start, "q-1")
+    with pytest.raises(UsageError, match="#cursor"):
+        Offsets.of({"t": {"0": 1}, "#cursor": 5})
+
+
+def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> None:
+    assert next_end((1, 10), TWO) == (2, 20)
+    assert next_end((2, 20), TWO) == (2, 100)
+    assert spans_between({A: (1, 10)}, {A: (2, 20)}, {A: TWO}) == [span(10, 50)]
+    assert spans_between({A: (1, 10)}, {A: (2, 60)}, {A: TWO}) == [span(10, 50), span(20, 60, life=2)]
+    assert spans_between({A: (2, 60)}, {A: (2, 60)}, {A: TWO}) == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [((1, 10), (1, 5), "offset 5 lies before 10"), ((1, 10), (3, 5), "the intake knows no t/0 in life 3")],
+)
+def test_offsets_that_do_not_fit_the_intake_are_refused(
+    begin: tuple[int, int], end: tuple[int, int], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        spans_between({A: begin}, {A: end}, {A: TWO})
+
+
+def test_of_each_block_only_what_is_wanted_is_read() -> None:
+    whole, cut, other = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20), (B, 4, 8)), block(3, (B, 8, 9))
+    got = reading([span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True)
+    assert [part.reference.id for part in got.parts] == [whole.id, cut.id]
+    assert (got.parts[0].cuts, got.parts[0].unwanted, got.parts[0].records) == ({}, frozenset(), 14)
+    assert got.parts[0].reference.other_hosts == ("h2",)
+    assert (got.parts[1].cuts, got.parts[1].records) == ({"t/0": (10, 15)}, 5)
+    assert got.parts[1].unwanted == frozenset({"t/1[4, 8)"})
+    assert got.spans == got.losses == got.gaps == ()
+
+
+def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwise() -> None:
+    """INV-5."""
+    got = reading([span(10, 50), span(20, 60, life=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
+    assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
+    assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
+    without = reading([span(20, 60, life=2)], found(), {A: TWO}, False)
+    assert without.spans == () and without.losses[0].startswith("t/0[20, 60) of life 2: the WAL has it no more")
+
+
+def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
+    gap = RecordedGap(
+        topic="t", partition=0, life=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
+    )
+    got = reading(
+        [span(0, 40)], found(block(1, (A, 0, 10)), block(2, (A, 30, 40)), gaps=(gap,)), {A: partition()}, True
+    )
+    assert got.spans == got.losses == ()
+    assert got.gaps == ("t/0[10, 30) was lost in Kafka: aged out, accepted by ann",)
+
+
+def parts(count: int, length: int) -> list[object]:
+    blocks = [block(n + 1, (A, n * 10, n * 10 + 10), length=length) for n in range(count)]
+    return list(reading([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "partitions", "least", "most", "sizes"),
+    [
+        (8, 100, 4, None, None, [8]),  # little: one task
+        (8, 1_000_000, 4, None, None, [2, 2, 2, 2]),  # as many as partitions
+        (8, 16_000_000, 2, None, None, [2, 2, 2, 2]),  # about 32 MB each
+        (8, 100, 4, 3, None, [3, 3, 2]),
+        (2, 100, 4, 5, None, [1, 1]),  # a block is never split
+        (8, 100, 4, None, 25, [2, 2, 2, 2]),
+        (0, 100, 4, None, None, []),
+    ],
+)
+def test_many_blocks_make_one_task_as_long_as_enough_are_left(
+    count: int, length: int, partitions: int, least: int | None, most: int | None, sizes: list[int]
+) -> None:
+    given = parts(count, length)
+    made = packed(given, partitions, least, most)  # type: ignore[arg-type]
+    assert [len(task) for task in made] == sizes
+    assert [part for task in made for part in task] == given
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tracker": ""}, "write where the stream's driver is"),
+        ({"tracker": "driver:7080"}, "write where the stream's driver is"),
+        ({"tracker": "http://user:secret-word@d:1"}, "write where the stream's driver is"),
+        ({"tracker": "http://d:1", "cursor": "a b"}, "option cursor: 'a b'"),
+        ({"tracker": "http://d:1", "cursor": "a" * 49}, "more than 48 characters"),
+        ({"tracker": "http://d:1", "startingTimestamp": "5"}, "begins and ends at offsets, not at times"),
+        ({"tracker": "http://d:1", "subscribe": "a", "assign": "{}"}, "only one of the options"),
+    ],
+)
+def test_options_over_an_intake_that_can_not_be_are_refused_in_a_sentence(given: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        read_options({name.lower(): value for name, value in given.items()}, streaming=True)
+    assert "secret-word" not in str(refused.value)
+
+
+def test_a_tracker_alone_is_enough_and_its_own_options_do_nothing_without_it() -> None:
+    options = read_options({"tracker": "http://d1:1, http://d2:2"}, streaming=True)
+    assert options.intake is not None
+    assert (options.intake.urls, options.intake.cursor) == (("http://d1:1", "http://d2:2"), "query")
+    assert options.kafka == {}
+    without = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "cursor": "q"}
+    assert "option cursor is ignored without tracker" in read_options(without, streaming=True).told
