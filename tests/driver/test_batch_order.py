@@ -137,6 +137,15 @@ def test_a_window_holds_the_batches_before_it_until_it_is_completed() -> None:
     assert t.archive_all() == [3]
 
 
+def test_a_window_ends_where_a_batch_before_it_is_not_held() -> None:
+    """It touches without a hole."""
+    t = batches()
+    t.say(KeepWindow(3))
+    ids = [t.allocate() for _ in range(4)]
+    del t.state.batches[ids[1]]
+    assert [batch.batch_id for batch in window(t.state, t.state.batches[ids[3]], False)] == [ids[2]]
+
+
 def test_a_batch_that_a_window_reaches_back_to_can_not_be_archived() -> None:
     """INV-8."""
     t = batches()

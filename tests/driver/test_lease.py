@@ -9,11 +9,21 @@ import subprocess
 import sys
 import threading
 
+import msgspec
 import pytest
 
-from driver.lease import Lease, LeaseKeeper, LeaseWatch, await_end_of, process_start, read_lease, stand_by
+from driver.lease import (
+    Lease,
+    LeaseKeeper,
+    LeaseWatch,
+    await_end_of,
+    lease_path,
+    process_start,
+    read_lease,
+    stand_by,
+)
 from driver.service import left_behind
-from forebay.clock import SystemClock
+from forebay.clock import ManualClock, SystemClock
 from forebay.errors import FencedError, StoreError
 from wal.storage import MemoryStorage
 
@@ -94,6 +104,25 @@ def test_a_standby_outlives_a_store_that_was_away() -> None:
     storage.failures = 1
     assert stand_by(storage, "s", SystemClock(), 0.01, threading.Event(), lambda _: None) is None
     assert storage.failed.is_set()
+
+
+def test_a_standby_that_could_not_look_begins_to_watch_anew() -> None:
+    """INV-4. Looks at 0, 6 (the store is away), 12, 18 and 24 s: only from 12 on was the lease of 10 s seen to stay the same."""
+    storage = Away("memory://anew")
+    storage.replace(lease_path("s"), msgspec.json.encode(lease(1)))
+    clock = ManualClock()
+    looks: list[float] = []
+
+    class Between(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            looks.append(clock.monotonic())
+            clock.advance(6.0)
+            storage.failures = int(len(looks) == 1)
+            return False
+
+    begun = clock.monotonic()
+    assert stand_by(storage, "s", clock, 6.0, Between(), lambda _: None) == lease(1)
+    assert [at - begun for at in looks] == [0, 6, 12, 18]
 
 
 def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced() -> None:

@@ -11,10 +11,11 @@ from driver import IngestContext
 from driver.audit import audit
 from driver.batch import Batch, NamedJob
 from driver.catch_up import CatchUp
+from driver.events import LifeBegun, LifeStart
 from driver.local_engine import LocalEngine
 from driver.service import Driver
 from driver.state import Batch as JournalledBatch
-from driver.state import State
+from driver.state import State, apply
 from driver.stopping import Remaining, Summary, remaining
 from driver.tracker import BeginDrain
 from forebay import messages as m
@@ -75,6 +76,10 @@ def test_caught_up_is_what_kafka_held_at_the_start_whatever_came_since() -> None
     t.complete(t.batch())
     assert target.missing(t.state) == []
     assert CatchUp.of({TopicPartition("u", 0): 1}, {TopicPartition("u", 0): 1}).missing(t.state)
+    later = CatchUp.of({tp(0): 50}, {tp(0): 1})
+    assert later.missing(t.state) == [tp(0)]
+    apply(t.state, LifeBegun(LifeStart("t", 0, 9, "id"), 1, "reset"))
+    assert later.missing(t.state) == [], "Kafka no longer has what that life did not give"
 
 
 def test_what_a_summary_says() -> None:
