@@ -78,7 +78,9 @@ def test_tokens_passwords_and_keys_are_in_no_log_status_trace_event_or_process_l
         security={"token_file": str(tokens)},
         spark={
             "spark.eventLog.enabled": True, "spark.eventLog.dir": f"file://{tmp_path}/events",
-            "spark.local.dir": f"{tmp_path}/spark",
+            "spark.local.dir": f"{tmp_path}/spark", "spark.ui.enabled": False,
+            # a job of seconds is over before anything is worth compiling twice
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
         },
     )  # fmt: skip
     with cluster:
