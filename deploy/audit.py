@@ -139,7 +139,11 @@ def audit(invocation: Invocation) -> int:
 
     Reads the journal alone: it fences nobody, and a driver may be at work. Exits with 1 on any finding.
     """
-    report = read(invocation.settings())
+    return answer(invocation, read(invocation.settings()))
+
+
+def answer(invocation: Invocation, report: AuditReport) -> int:
+    """Shows the report; the exit code."""
     invocation.write(report, lambda: tables(report))
     for finding in report.findings:
         invocation.say(f"forebay: {sentence(finding)}")

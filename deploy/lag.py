@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -18,6 +18,8 @@ from forebay.values import TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -109,17 +111,28 @@ def _tables(found: LagReport) -> list[Group]:
     return [table("Lag", columns, [*rows, ("all", "", *shown(found.received), *shown(found.processed))])]
 
 
+def limit_options(function: _Function) -> _Function:
+    """Adds ``--max-records`` and ``--max-seconds`` to a command that shows a lag."""
+    for decorate in (
+        click.option(
+            "--max-seconds",
+            metavar="DURATION",
+            type=DurationType(),
+            help="Exit with 1 if the oldest of these is older, as in 60s.",
+        ),
+        click.option(
+            "--max-records", metavar="N", type=click.IntRange(min=0), help="Exit with 1 if more are not processed."
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
 @click.command(
     short_help="How far intake and batches are behind Kafka.",
     epilog=example("forebay lag", "forebay lag --max-records 100000 --max-seconds 60s", "forebay lag --json"),
 )
-@click.option("--max-records", metavar="N", type=click.IntRange(min=0), help="Exit with 1 if more are not processed.")
-@click.option(
-    "--max-seconds",
-    metavar="DURATION",
-    type=DurationType(),
-    help="Exit with 1 if the oldest of these is older, as in 60s.",
-)
+@limit_options
 @shared_options
 @pass_invocation
 def lag(invocation: Invocation, max_records: int | None, max_seconds: float | None) -> int:
@@ -143,6 +156,11 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
         client.close()
     with KafkaAdmin(settings.kafka.options) as admin:
         found = look(progress, admin.ends, admin.first_timestamps)
+    return answer(invocation, found, max_records, max_seconds)
+
+
+def answer(invocation: Invocation, found: LagReport, max_records: int | None, max_seconds: float | None) -> int:
+    """Shows the report; the exit code."""
     invocation.write(found, lambda: _tables(found))
     words = too_much(found.processed, max_records, max_seconds)
     for sentence in words:

@@ -33,6 +33,7 @@ _COMMANDS = {
     "recover": "deploy.recovery",
     "dead-letters": "deploy.dead_letters",
     "token": "deploy.token",
+    "direct": "deploy.direct",
 }
 
 

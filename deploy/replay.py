@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.history import FinishedBatch
+    from driver.replay import ReplayPlan
+    from driver.state import State
     from wal.storage import Storage
 
 #: the driver reads the whole history before it answers
@@ -69,14 +71,22 @@ class ReplayProposal(msgspec.Struct, frozen=True):
 def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayProposal:
     """Reads journal and history, fences nobody. Raises RefusedError if there is no such batch."""
     from driver import history, journal
-    from driver.replay import Horizon, RewindTo, needed, plan, refuse
+    from driver.replay import Horizon, RewindTo, needed, plan
 
     # the journal first: batches move from it to the history
     state = journal.read_beside_a_writer(storage, stream).state
     if state is None:
         raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and driver.journal")
     to = RewindTo(batch, time_ms)
-    found = plan(state, needed(history.read_back(storage, stream), Horizon.of(state), RewindTo()), to)
+    return proposal_of(
+        state, plan(state, needed(history.read_back(storage, stream), Horizon.of(state), RewindTo()), to)
+    )
+
+
+def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
+    """``found`` in words."""
+    from driver.replay import refuse
+
     lacking = {b.batch_id for b in found.lacking}
     records = sum(b.records for b in found.batches)
     first, last = found.batches[0], found.batches[-1]
@@ -90,7 +100,7 @@ def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayPr
     if lacking:
         words = f"can't be replayed: {refuse(found)}"
     return ReplayProposal(
-        stream=stream,
+        stream=state.stream,
         possible=found.possible and running is None,
         possible_from=found.possible_from.batch_id if found.possible_from is not None else 0,
         records=records,
@@ -138,13 +148,7 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
         from wal.storage import open_storage
 
         storage = open_storage(settings.driver.journal, settings.storage)
-        proposal = propose(storage, settings.stream, batch, time_ms)
-        invocation.write(proposal, lambda: tables(proposal))
-        if not proposal.possible:
-            invocation.say(f"forebay: {proposal.message}")
-            return FOUND
-        invocation.say(f"{proposal.message}; nothing was changed: say --yes to do it")
-        return FINE
+        return show(invocation, propose(storage, settings.stream, batch, time_ms))
     from forebay.driver_client import DriverClient
 
     client = DriverClient.of(settings, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
@@ -155,4 +159,14 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
         client.close()
     invocation.write({"done": True, "message": answer.message})
     invocation.say(answer.message)
+    return FINE
+
+
+def show(invocation: Invocation, proposal: ReplayProposal) -> int:
+    """What would be done; the exit code."""
+    invocation.write(proposal, lambda: tables(proposal))
+    if not proposal.possible:
+        invocation.say(f"forebay: {proposal.message}")
+        return FOUND
+    invocation.say(f"{proposal.message}; nothing was changed: say --yes to do it")
     return FINE

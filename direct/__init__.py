@@ -1,6 +1,7 @@
 """Kafka without receivers and without a WAL: RDDs over exact offsets, and streams of them (docs/DIRECT.md)."""
 
 from direct.batch import DirectBatch
+from direct.checkpoint import Checkpoint
 from direct.locations import PreferBrokers, PreferConsistent, PreferFixed
 from direct.rdd import KafkaRDD, create_rdd
 from direct.strategies import Assign, Subscribe, SubscribePattern
@@ -10,10 +11,13 @@ from forebay.kafka.planning import PartitionRates
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.spans import Span as OffsetRange
 from forebay.kafka.starting import Timestamp
+from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition
 
 __all__ = [
     "Assign",
+    "Checkpoint",
+    "DeadLetterSettings",
     "DirectBatch",
     "DirectStream",
     "KafkaRDD",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from direct.commits import Callback, Commits
 from direct.locations import LocationStrategy
 from direct.rdd import KafkaRDD, locate
-from direct.tasks import TaskReading, encode, read_batches
-from driver.batch import Batch, BatchWork
-from driver.decoding import Decoder
+from direct.tasks import TaskReading, decode_span, encode, encode_task, read_batches
+from driver.batch import Batch, BatchWork, Rows
+from driver.decoding import DeadLetterPlan, Decoder
 from driver.spark_blocks import PlacedRows
-from driver.spark_engine import SparkJobs
-from forebay.errors import UsageError
-from forebay.kafka.planning import sizes
+from driver.spark_engine import SparkJobs, arrow_schema
 from forebay.kafka.range_reader import read_range
 from forebay.kafka.spans import Span
 from pyspark_forebay.schema import spark_schema
@@ -26,8 +25,8 @@ from pyspark_forebay.schema import spark_schema
 
 class DirectBatch(Batch):
     """As :class:`driver.batch.Batch`, but read from Kafka itself: a rerun has the same ranges, and their records as long as Kafka
-    holds them. ``ranges`` are ``direct.OffsetRange``, one for each task; ``rdd`` is a :class:`direct.rdd.KafkaRDD`. It has no
-    ``decode`` and no windows.
+    holds them. ``ranges`` are ``direct.OffsetRange``, one for each task; ``rdd`` is a :class:`direct.rdd.KafkaRDD`; ``records``
+    counts offsets. A window reads the earlier batches' ranges from Kafka again.
     """
 
     __slots__ = ("_commits",)
@@ -40,10 +39,9 @@ class DirectBatch(Batch):
     def ranges(self) -> tuple[Span, ...]:  # type: ignore[override]
         return self._work.spans
 
-    @property
-    def records(self) -> int:
-        """How many offsets the batch has: as many records, unless the topic is compacted or transactional."""
-        return sizes(self._work.spans)
+    def _over(self, work: BatchWork, rows: Rows) -> DirectBatch:
+        assert isinstance(rows, DirectRows)
+        return DirectBatch(work, rows, self._commits)
 
     def commit_async(self, ranges: Iterable[Span] | None = None, callback: Callback | None = None) -> None:
         """Commits the ends of ``ranges`` (None: the batch's) to ``group.id``, with the next batch or at the stop.
@@ -56,14 +54,22 @@ class DirectBatch(Batch):
 class DirectRows:
     """The rows of one batch, read from Kafka in Spark's tasks."""
 
-    def __init__(self, session: SparkSession, work: BatchWork, how: TaskReading, strategy: LocationStrategy) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        work: BatchWork,
+        how: TaskReading,
+        strategy: LocationStrategy,
+        letters_of: Callable[[BatchWork], DeadLetterPlan],
+    ) -> None:
         self._session = session
         self._work = work
         self._how = how
         self._strategy = strategy
+        self._letters_of = letters_of
 
     def over(self, work: BatchWork) -> DirectRows:
-        return DirectRows(self._session, work, self._how, self._strategy)
+        return DirectRows(self._session, work, self._how, self._strategy, self._letters_of)
 
     def rdd(self) -> KafkaRDD:
         spans = self._work.spans
@@ -80,22 +86,37 @@ class DirectRows:
                 rows: list[Any] = batch.column(0).to_pylist()
                 yield from read_batches(how, 0, rows)
 
-        rows = [(encode(span), place) for span, place in zip(self._work.spans, self._places(), strict=True)]
-        frame = PlacedRows(self._session.sparkContext, rows).frame(self._session)
-        return frame.mapInArrow(read, spark_schema(how.reading.headers))
+        return self._frame([encode(span) for span in self._work.spans]).mapInArrow(
+            read, spark_schema(how.reading.headers)
+        )
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for span in self._work.spans:
             yield from read_range(self._how.access, span, self._how.reading)
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
-        raise UsageError("a direct stream's batch has no decode: map over batch.rdd, or name deserialisers")
+        return arrow_schema(schema)
 
     def decode(self, decoder: Decoder) -> Any:
-        raise UsageError("a direct stream's batch has no decode: map over batch.rdd, or name deserialisers")
+        how, place = self._how, self._letters_of(self._work)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rows: list[Any] = batch.column(0).to_pylist()
+                for row in rows:
+                    yield from decode_span(how, row, decoder, place)
+
+        rows = [encode_task(number, span) for number, span in enumerate(self._work.spans)]
+        return self._frame(rows).mapInArrow(read, from_arrow_schema(decoder.schema))
 
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        raise UsageError("a direct stream's batch has no decode: map over batch.rdd, or name deserialisers")
+        place = self._letters_of(self._work)
+        for number, span in enumerate(self._work.spans):
+            yield from decode_span(self._how, encode_task(number, span), decoder, place)
+
+    def _frame(self, rows: Sequence[bytes]) -> DataFrame:
+        placed = list(zip(rows, self._places(), strict=True))
+        return PlacedRows(self._session.sparkContext, placed).frame(self._session)
 
     def _places(self) -> list[tuple[str, ...]]:
         return locate(self._session.sparkContext, self._how.access, self._work.spans, self._strategy)
@@ -104,12 +125,21 @@ class DirectRows:
 class DirectJobs(SparkJobs):
     """Runs jobs over what Kafka holds."""
 
-    def __init__(self, session: SparkSession, how: TaskReading, strategy: LocationStrategy, commits: Commits) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        how: TaskReading,
+        strategy: LocationStrategy,
+        commits: Commits,
+        letters_of: Callable[[BatchWork], DeadLetterPlan],
+    ) -> None:
         super().__init__(session)
         self._how = how
         self._strategy = strategy
         self._commits = commits
+        self._letters_of = letters_of
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         work = replace(work, headers=self._how.reading.headers)
-        return DirectBatch(work, DirectRows(self.session, work, self._how, self._strategy), self._commits)
+        rows = DirectRows(self.session, work, self._how, self._strategy, self._letters_of)
+        return DirectBatch(work, rows, self._commits)

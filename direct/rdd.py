@@ -12,17 +12,14 @@ from pyspark.core.rdd import PipelinedRDD
 
 from direct.deserializers import Deserializer, deserializer
 from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
+from direct.parameters import checked_options
 from direct.tasks import TaskReading, encode, read_batches, read_records
 from driver.spark_blocks import PlacedRows
 from driver.spark_tasks import KafkaRecord
-from forebay.errors import UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.java_options import translate
-from forebay.kafka.options import check_options
 from forebay.kafka.planning import sizes, split_ranges
 from forebay.kafka.range_reader import Reading
-from forebay.kafka.safe_options import SafeOptions, safe_options
 from forebay.kafka.spans import Span
 
 log = logging.getLogger(__name__)
@@ -79,22 +76,6 @@ def create_rdd(
     how = TaskReading(access, reading, key_deserializer, value_deserializer)
     parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
     return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
-
-
-def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
-    """Raises SettingsError for a parameter that can't be."""
-    translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
-    safe = safe_options(translated.options)
-    check_options(safe.options)
-    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.told, *safe.told))
-
-
-def _text(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise UsageError(f"kafka.{name!r}: a {type(value).__name__}: allowed are texts, numbers, and True and False")
 
 
 def locate(

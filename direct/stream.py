@@ -9,54 +9,65 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from direct.batch import DirectJobs
+from direct.checkpoint import leading
 from direct.commits import Commits
 from direct.deserializers import Deserializer, deserializer
 from direct.locations import LocationStrategy, PreferConsistent
-from direct.rdd import checked_options
+from direct.losses import Held, Loss, accept, error_of, look, of_batch, of_positions, positions
+from direct.parameters import checked_options
 from direct.strategies import ConsumerStrategy, check, find_partitions
 from direct.tasks import TaskReading
-from driver import journal
+from driver import history
 from driver.backpressure import Backpressure
-from driver.batch import Engine, Job, NamedJob
-from driver.lease import LeaseKeeper, wait_until_stale
+from driver.batch import BatchWork, Engine, Job, NamedJob
+from driver.cleaner import Cleaner
+from driver.dead_letters import settle
+from driver.ending import Ending
+from driver.lease import Lease, await_tasks_of, read_lease, wait_until_stale
+from driver.local_engine import letters_of
 from driver.loop import DriverLoop
 from driver.rate import Gains
 from driver.scheduler import Scheduler
 from driver.state import State
-from driver.tracker import AllocateSpans, Ask, BeginSpans, EndSpans, Tracker
+from driver.tracker import AllocateSpans, Ask, BeginSpans, KeepWindow
 from forebay.clock import Clock, SystemClock
-from forebay.errors import FencedError, RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
+from forebay.errors import FencedError, UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.planning import PartitionRates, limit_by_rates, spans, split_ranges
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.safe_options import SafeOptions
+from forebay.kafka.spans import without
 from forebay.kafka.starting import Known, begin
+from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition, check_name
 from wal.probe import probe
-from wal.storage import open_storage
+from wal.storage import Storage, StorageOptions, open_storage
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 10.0
+#: between two moves of finished batches to the history
+HISTORY_SECONDS = 10.0
+HISTORY_SEGMENT_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """``name`` and ``checkpoint`` (a folder's url, as for a journal) say whose offsets these are. ``interval_seconds``: between
-    batches. ``rates``: of each partition; ``backpressure``: whether completed batches bound the next ones, from
-    ``initial_rate`` on (records/s, 0: none). ``on_vanished``: what a partition that is gone from Kafka does: end the stream, or
-    be journalled while it goes on. ``min_partitions``: of each batch. ``max_failures`` of a batch's job, with
-    ``retry_seconds`` between them, end the stream."""
+    """``name`` and ``checkpoint`` (a folder's url, as for a journal) say whose offsets these are; ``storage``: what its store
+    needs. ``interval_seconds``: between batches. ``rates``: of each partition; ``backpressure``: whether completed batches bound
+    the next ones, from ``initial_rate`` on (records/s, 0: none). ``on_vanished``: what a partition that is gone from Kafka, or
+    offsets that it dropped before they were read, do: end the stream, or be journalled while it goes on. ``min_partitions``: of
+    each batch. ``max_failures`` of a batch's job, with ``retry_seconds`` between them, end the stream. ``window_batches``: so
+    many batches before one can be read with it (``batch.window``). ``dead_letters``: where records go that ``batch.decode``
+    can't decode."""
 
     name: str
     checkpoint: str
@@ -67,17 +78,32 @@ class StreamSettings:
     on_vanished: Literal["stop", "record"] = "stop"
     min_partitions: int | None = None
     max_queued_batches: int = 2
+    window_batches: int = 0
     max_failures: int = 4
     retry_seconds: float = 1.0
     storage: Mapping[str, Mapping[str, Any]] | None = None
+    dead_letters: DeadLetterSettings = DeadLetterSettings()  # noqa: RUF009 - a value
+
+    @property
+    def storage_options(self) -> StorageOptions:
+        return {key: dict(own) for key, own in (self.storage or {}).items()}
 
     def __post_init__(self) -> None:
         try:
             check_name("stream", self.name)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        if self.interval_seconds <= 0 or self.max_queued_batches < 1 or self.max_failures < 1:
-            raise UsageError("a direct stream needs an interval above 0, and numbers of batches and failures from 1")
+        if (
+            self.interval_seconds <= 0
+            or self.max_queued_batches < 1
+            or self.max_failures < 1
+            or self.window_batches < 0
+        ):
+            raise UsageError(
+                "a direct stream needs an interval above 0, numbers of batches and failures from 1, and a window from 0"
+            )
+        if self.dead_letters.url and self.dead_letters.topic:
+            raise UsageError("dead_letters: name a url or a topic, not both")
         if self.on_vanished not in ("stop", "record"):
             raise UsageError(f"on_vanished {self.on_vanished!r}: allowed are stop and record")
 
@@ -108,7 +134,8 @@ def create_direct_stream(
         KafkaAccess(safe.options, safe.task_group, timeout_seconds), reading, key_deserializer, value_deserializer
     )
     commits = Commits(safe.group)
-    engine = DirectJobs(spark, how, location_strategy, commits)
+    letters = partial(letters_of, letters=settings.dead_letters, storage=settings.storage_options, options=safe.options)
+    engine = DirectJobs(spark, how, location_strategy, commits, letters)
     return DirectStream(safe, consumer_strategy, settings, engine, commits, timeout_seconds)
 
 
@@ -135,12 +162,12 @@ class DirectStream:
         self._jobs: tuple[NamedJob, ...] = ()
         self._closing = contextlib.ExitStack()
         self._stopping = threading.Event()
-        self._ended = threading.Event()
-        self._failure: BaseException | None = None
+        self._ending = Ending()
         self._unreachable = ""
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
         self._admin: KafkaAdmin | None = None
+        self._lease_before: Lease | None = None
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
         """Names the job, which is given each :class:`direct.batch.DirectBatch` in order; or one of several, by names that the
@@ -172,17 +199,12 @@ class DirectStream:
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Waits until the stream has ended; False if it has not in time. Raises what failed in the background, once."""
-        if not self._ended.wait(timeout_seconds):
-            return False
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return True
+        return self._ending.wait_and_raise(timeout_seconds)
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
         """Where the next batch begins."""
-        found: dict[TopicPartition, int] = self._asked.ask(Ask(_positions))
+        found: dict[TopicPartition, int] = self._ask(positions)
         return found
 
     @property
@@ -195,35 +217,21 @@ class DirectStream:
 
     def _open(self) -> None:
         settings = self._settings
-        storage = open_storage(settings.checkpoint, {key: dict(own) for key, own in (settings.storage or {}).items()})
+        storage = open_storage(settings.checkpoint, settings.storage_options)
         probe(storage, settings.name, lambda: secrets.randbits(64))
+        self._lease_before = read_lease(storage, settings.name)
         wait_until_stale(storage, settings.name, self._stopping)
         self._admin = self._closing.enter_context(
             KafkaAdmin(self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct")
         )
         find_partitions(self._admin, self._strategy)  # brokers are asked before anybody is fenced
-        owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        opened, state = journal.lead(
-            storage,
-            settings.name,
-            owner,
-            self._clock.wall_ms(),
-            lambda: self._clock.wall_ms() / 1000,
-            lambda: secrets.randbits(64),
+        led = self._closing.enter_context(
+            leading(storage, settings.name, settings.max_queued_batches, self._clock, self._fail)
         )
-        self._closing.callback(opened.close)
-        if state.partitions or state.blocks:
-            raise UsageError(
-                f"{settings.checkpoint} holds the journal of an intake named {settings.name!r}: give the direct stream a name "
-                "or a checkpoint of its own"
-            )
-        lease = LeaseKeeper(storage, settings.name, opened.epoch, owner, "", LEASE_SECONDS, self._fail)
-        lease.start()
-        self._closing.callback(lease.stop)
+        loop, state = led.loop, led.state
         self._engine.start()
         self._closing.callback(self._engine.stop)
-        tracker = Tracker(state, opened.epoch, "stop", settings.max_queued_batches, 0)
-        loop = DriverLoop(tracker, opened, self._clock, lambda _: None, self._fail)
+        led.lease.name_application(*self._engine.application)
         begun_ms = self._clock.wall_ms()
         learned = Backpressure(loop, Gains(), settings.interval_seconds, state.learned, begun_ms).completed
         self._scheduler = Scheduler(
@@ -236,22 +244,46 @@ class DirectStream:
             settings.max_failures,
             settings.retry_seconds,
             headers=False,
-            epoch=opened.epoch,
+            epoch=led.epoch,
+            window_batches=settings.window_batches,
             completed=learned if settings.backpressure else None,
             allocation=self._plan,
+            lost=self._lost,
+            settle=settle,
         )
         self._loop = loop
-        loop.start()
-        self._closing.callback(loop.stop)
-        self._follow(self._admin, self._clock.wall_ms())
-        self._scheduler.start()
-        if self._stopping.is_set():  # told before there was a scheduler to tell
-            self._scheduler.stop()
+        loop.ask(KeepWindow(settings.window_batches))  # decided before any batch begins, or goes to the history
+        cleaner = Cleaner(
+            loop, None, self._history(storage, led.epoch), settings.name, self._clock, HISTORY_SECONDS, self._fail
+        )
+        cleaner.start()
+        self._closing.callback(cleaner.stop)
+        try:
+            self._follow(self._admin, self._clock.wall_ms())
+        except UnreachableError as error:
+            if not self._ask(lambda state: state.created):  # nothing says yet where partitions begin
+                raise
+            log.warning("no batch is made while Kafka is away: %s", error)
+            self._unreachable = str(error)
+
+    def _history(self, storage: Storage, epoch: int) -> history.HistoryWriter:
+        return history.HistoryWriter(
+            storage,
+            self._settings.name,
+            epoch,
+            HISTORY_SEGMENT_BYTES,
+            lambda: self._clock.wall_ms() / 1000,
+            lambda: secrets.randbits(64),
+        )
 
     def _run(self) -> None:
         assert self._scheduler is not None
         try:
             try:
+                await_tasks_of(self._lease_before, self._stopping)
+                self._scheduler.start()
+                if self._stopping.is_set():  # told before there was a scheduler to tell
+                    self._scheduler.stop()
                 self._scheduler.run()
             finally:
                 self._scheduler.join()
@@ -266,12 +298,12 @@ class DirectStream:
         try:
             self._closing.close()
         except BaseException as error:
-            self._failure = self._failure or error
+            self._ending.fail(error)
         finally:
-            self._ended.set()
+            self._ending.end()
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
+        self._ending.fail(error)
         self.stop()
         if isinstance(error, FencedError):
             # what Spark still does for a job here would write beside the newer stream (INV-4)
@@ -295,52 +327,43 @@ class DirectStream:
 
     def _gained(self, admin: KafkaAdmin, time_ms: int) -> AllocateSpans | None:
         settings = self._settings
-        self._follow(admin, time_ms)
-        state_of = lambda state: (_positions(state), dict(state.topic_ids), state.learned)  # noqa: E731
-        positions, topic_ids, learned = self._asked.ask(Ask(state_of))
+        held = self._follow(admin, time_ms)
+        begins, ids, learned = self._ask(lambda state: (positions(state), dict(state.topic_ids), state.learned))
+        new = begins.keys() - held.keys()
         try:
-            ends = admin.places(dict.fromkeys(positions, "latest"))
+            ends = {**admin.places(dict.fromkeys(new, "latest")), **{tp: held[tp].end for tp in begins.keys() - new}}
         except UnknownTopicError as error:  # it is being deleted: the next look at the topics tells
             raise UnreachableError(str(error)) from None
-        for tp, end in ends.items():
-            if end < positions[tp]:
-                raise RangeNotHeldError(
-                    f"{tp}: the stream is at offset {positions[tp]}, and Kafka's log ends at {end}: it was cut back"
-                )
         rate = 0.0
         if settings.backpressure:
             rate = learned.rate if learned is not None else settings.initial_rate
-        until = limit_by_rates(positions, ends, settings.rates, rate, settings.interval_seconds)
-        parts = split_ranges(spans(positions, until, topic_ids), settings.min_partitions)
+        until = limit_by_rates(begins, ends, settings.rates, rate, settings.interval_seconds)
+        parts = split_ranges(spans(begins, until, ids), settings.min_partitions)
         return AllocateSpans(tuple(parts), time_ms) if parts else None
 
-    def _follow(self, admin: KafkaAdmin, time_ms: int) -> None:
-        """New partitions begin; those that are gone end the stream, or are journalled."""
-        state_of = lambda state: (_positions(state), dict(state.topic_ids), state.created)  # noqa: E731
-        positions, topic_ids, known_before = self._asked.ask(Ask(state_of))
+    def _follow(self, admin: KafkaAdmin, time_ms: int) -> dict[TopicPartition, Held]:
+        """New partitions begin; what Kafka no longer holds of those known ends the stream, or is journalled. Gives what Kafka
+        holds of those that go on."""
+        known, topic_ids, known_before = self._ask(
+            lambda state: (positions(state), dict(state.topic_ids), state.created)
+        )
         there = find_partitions(admin, self._strategy)
-        ids = admin.topic_ids({tp.topic for tp in there})
-        for topic, before in topic_ids.items():
-            now = ids.get(topic, before)
-            if before and now and now != before:
-                raise RangeNotHeldError(f"topic {topic} had the id {before}, and was created again with {now}")
-        missing = positions.keys() - there
-        # metadata leave out what is merely without a leader: only a broker that does not know the topic counts
-        found = admin.topic_ids({tp.topic for tp in missing})
-        gone = sorted(tp for tp in missing if not found[tp.topic])
-        if gone:
-            words = f"partitions that the stream reads are gone: {', '.join(map(str, gone))}"
-            if self._settings.on_vanished == "stop":
-                raise UnknownTopicError(f'{words}; on_vanished = "record" goes on without them')
-            log.error("%s; it goes on without them", words)
-            ended = tuple(map(str, gone))
-            self._asked.ask(EndSpans(ended, time_ms, "gone from Kafka"))
-        new = there - positions.keys()
-        if known_before and not new:
-            return
+        held = look(admin, known, there)
+        losses = of_positions(known, topic_ids, held)
+        self._settle(losses, time_ms)
+        # one that is gone and there again begins as a new one; others among them have begun again
+        gone = {loss.label for loss in losses if loss.kind == "gone"}
+        new = {tp for tp in there - known.keys() if str(tp) not in gone}
+        if not known_before or new:
+            self._begin(admin, new, known if known_before else None, time_ms)
+        return held
+
+    def _begin(
+        self, admin: KafkaAdmin, new: set[TopicPartition], checkpoint: dict[TopicPartition, int] | None, time_ms: int
+    ) -> None:
         group = self._safe.group
         known = Known(
-            checkpoint=positions if known_before else None,
+            checkpoint=checkpoint,
             given=self._strategy.offsets,
             committed={tp: at.offset for tp, at in admin.committed(group, new).items()} if group else {},
             group=group,
@@ -350,12 +373,39 @@ class DirectStream:
             log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}
-        self._asked.ask(BeginSpans(offsets, ids, time_ms, causes))
+        self._asked.ask(BeginSpans(offsets, admin.topic_ids({tp.topic for tp in new}), time_ms, causes))
 
+    # ---- what Kafka lost ---------------------------------------------------------------------------------------------
 
-def _positions(state: State) -> dict[TopicPartition, int]:
-    found = {}
-    for key, offset in state.next_offsets.items():
-        topic, _, partition = key.rpartition("/")
-        found[TopicPartition(topic, int(partition))] = offset
-    return found
+    def _lost(self, work: BatchWork) -> bool:
+        """Whether an attempt at the batch failed since Kafka lost some of it, which is journalled now. A decision of its own
+        client: the timer's thread goes on meanwhile."""
+        wanted = [span for one in (*work.past, work) for span in one.spans]
+        partitions = {span.tp: span.topic_id for span in wanted}
+        try:
+            with KafkaAdmin(
+                self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct-losses"
+            ) as admin:
+                held = look(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
+        except UnreachableError as error:
+            log.warning("batch %d failed, and nobody can say whether Kafka still holds it: %s", work.batch_id, error)
+            return False
+        losses = of_batch(work.batch_id, without(wanted, work.lost), held)
+        self._settle(losses, self._clock.wall_ms())
+        return bool(losses)
+
+    def _settle(self, losses: Sequence[Loss], time_ms: int) -> None:
+        if not losses:
+            return
+        settings = self._settings
+        if settings.on_vanished == "stop":
+            command = f"forebay direct accept-loss {settings.checkpoint} {settings.name}"
+            raise error_of(
+                losses, f'`{command}` shows it all and journals it, on_vanished = "record" does so by itself'
+            )
+        for loss in losses:
+            log.error("%s; the stream goes on without", loss.words)
+        accept(self._asked.ask, losses, time_ms, 'by on_vanished = "record"')
+
+    def _ask(self, read: Callable[[State], Any]) -> Any:
+        return self._asked.ask(Ask(read))

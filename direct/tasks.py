@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from direct.deserializers import Deserializer, deserializer
+from driver.decoding import DeadLetterPlan, Decoder, Part, decode_parts
 from driver.spark_tasks import KafkaRecord, records
 from forebay.errors import RecordError
 from forebay.kafka.access import KafkaAccess
@@ -19,6 +20,7 @@ from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span
 
 _decoder = msgspec.msgpack.Decoder(Span)
+_task_decoder = msgspec.msgpack.Decoder(tuple[int, Span])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,18 @@ class TaskReading:
 
 def encode(range_: Span) -> bytes:
     return msgspec.msgpack.encode(range_)
+
+
+def encode_task(number: int, range_: Span) -> bytes:
+    """With which task of its batch it is, from 0."""
+    return msgspec.msgpack.encode((number, range_))
+
+
+def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
+    """As ``driver.decoding.decode_task``. ``row``: of :func:`encode_task`. A dead letter's life is 1, since spans know none."""
+    number, span = _task_decoder.decode(row)
+    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): 1})
+    yield from decode_parts([part], number, span.size, decoder, place)
 
 
 def read_batches(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
@@ -17,6 +18,7 @@ from driver import history, journal
 from driver.history import FinishedBatch, FinishedRange
 from driver.state import RepeatedBatch, State
 from forebay.errors import UsageError
+from forebay.kafka.planning import sizes
 from wal.storage import Storage
 
 _NO_CAUSES: Mapping[str, str] = {}
@@ -176,7 +178,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         if pending.batch_id not in in_history:
             blocks = [state.blocks[block_id] for block_id in pending.block_ids]
             add(
-                history.merge(r for b in blocks for r in b.meta.ranges),
+                history.merge(chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending))),
                 pending.batch_id,
                 pending.lost,
                 pending.loss_causes,
@@ -241,7 +243,8 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         batches_completed=len(in_history) + len(finished_only_in_state),
         batches_unfinished=len(state.unfinished()),
         records_completed=sum(b.records for b in in_history.values())
-        + sum(state.blocks[i].meta.records for b in finished_only_in_state for i in b.block_ids),
+        + sum(state.blocks[i].meta.records for b in finished_only_in_state for i in b.block_ids)
+        + sum(sizes(b.spans) for b in finished_only_in_state),
         lives=tuple(lives),
         findings=tuple(findings),
         losses=tuple(losses),
@@ -279,7 +282,7 @@ def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> l
     changed = []
     for batch in state.replaying.values():
         ran = in_history.get(batch.batch_id) or state.batches.get(batch.batch_id)
-        if ran is None or ran.tasks != batch.tasks:
+        if ran is None or (ran.tasks, ran.spans) != (batch.tasks, batch.spans):
             changed.append(Finding("replay", "", 0, 0, 0, 0, (batch.batch_id,)))
     return changed
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.decoding import DeadLetterPlan, Decoder
 from forebay.errors import UsageError
-from forebay.kafka.spans import Span
+from forebay.kafka.planning import sizes
+from forebay.kafka.spans import Span, without
 from forebay.values import OffsetRange, lineage_of
 from wal.reading import BlockReference, TierCounts
 
@@ -87,6 +88,8 @@ class BatchWork:
     @property
     def records(self) -> int:
         """How many it hands out."""
+        if self.spans:
+            return sizes(self.spans)  # as many as offsets, unless a topic is compacted or transactional
         if self.lost:
             return sum(range_.records for range_ in self.ranges)
         return sum(reference.records for task in self.tasks for reference in task)
@@ -241,13 +244,17 @@ class Batch:
         over = replace(
             self._work,
             tasks=tuple(task for work in works for task in work.tasks),
+            spans=tuple(without((span for work in works for span in work.spans), self._work.lost)),
             lost=frozenset().union(*(work.lost for work in works)),
             headers=any(work.headers for work in works),
             topic_ids={life: topic_id for work in works for life, topic_id in work.topic_ids.items()},
             past=past,
             covers=tuple(work.batch_id for work in past),
         )
-        return Batch(over, self._rows.over(over))
+        return self._over(over, self._rows.over(over))
+
+    def _over(self, work: BatchWork, rows: Rows) -> Batch:
+        return Batch(work, rows)
 
     @property
     def covered(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from driver.batch import Job, NamedJob
+from driver.ending import Ending
 from driver.listeners import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver
@@ -41,9 +42,7 @@ class IngestContext:
         self._lock = threading.Lock()
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
-        self._ended = threading.Event()
-        self._ended.set()
+        self._ending = Ending(ended=True)
 
     def __enter__(self) -> IngestContext:
         return self
@@ -55,7 +54,7 @@ class IngestContext:
         if error is None:
             self.await_termination()
         else:
-            self._ended.wait()
+            self._ending.wait()
 
     @property
     def url(self) -> str:
@@ -73,7 +72,7 @@ class IngestContext:
 
         Raises UsageError while the intake runs, and for a name given twice."""
         with self._lock:
-            if not self._ended.is_set():
+            if not self._ending.is_set:
                 raise UsageError("the intake is running with its job: stop it first")
             if self._begun or name is None:
                 self._jobs, self._begun = (), False
@@ -88,7 +87,7 @@ class IngestContext:
         """Tells ``listener`` what happens in the stream, from now on and after every ``start``; see ``driver.listeners``."""
         with self._lock:
             self._listeners.append(listener)
-            if self._driver is not None and not self._ended.is_set():
+            if self._driver is not None and not self._ending.is_set:
                 self._driver.add_listener(listener)
         return self
 
@@ -96,7 +95,7 @@ class IngestContext:
         """Opens the journal and begins; nothing if it is running. The job is the one of ``foreach_batch``, else the one the
         settings name. Raises as ``Driver.start`` does."""
         with self._lock:
-            if not self._ended.is_set():
+            if not self._ending.is_set:
                 return
             jobs = self._jobs or find_jobs(self._settings)
             driver: Driver
@@ -116,10 +115,9 @@ class IngestContext:
             except BaseException:
                 driver.close()
                 raise
-            self._failure = None
             self._begun = True
             self._driver = driver
-            self._ended.clear()
+            self._ending.begin()
             self._thread = threading.Thread(target=self._run, args=(driver,), name="batches", daemon=True)
             self._thread.start()
 
@@ -127,12 +125,12 @@ class IngestContext:
         try:
             driver.run()
         except BaseException as error:
-            self._failure = error
+            self._ending.fail(error)
         finally:
             try:
                 driver.close()
             finally:
-                self._ended.set()
+                self._ending.end()
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns at once when
@@ -141,19 +139,14 @@ class IngestContext:
         if driver is not None:
             driver.stop(drain, timeout_seconds)
         if driver is None or not driver.in_job():
-            self._ended.wait()
+            self._ending.wait()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Waits until the intake has ended; False if it has not within ``timeout_seconds``. Starts what was named and not
         started yet. Raises what failed in the background, once."""
         if self._jobs and not self._begun:
             self.start()
-        if not self._ended.wait(timeout_seconds):
-            return False
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return True
+        return self._ending.wait_and_raise(timeout_seconds)
 
 
 def _name_of(job: Job) -> str:

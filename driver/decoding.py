@@ -3,7 +3,7 @@ Imports neither the driver's decisions nor its journal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -197,13 +197,33 @@ def decode_task(
     dead letters could not be put away.
     """
     in_task = sum(range_.records for reference in references for range_ in reference.ranges)
-    letters = _Letters(place, task, decoder.name, in_task)
-    for reference in references:
-        lives = {(range_.topic, range_.partition): range_.life for range_ in reference.ranges}
-        for batch in read_task([reference], plan, count):
+    parts = (
+        Part(
+            read_task([reference], plan, count),
+            {(range_.topic, range_.partition): range_.life for range_ in reference.ranges},
+        )
+        for reference in references
+    )
+    yield from decode_parts(parts, task, in_task, decoder, place)
+
+
+class Part(NamedTuple):
+    """Rows of a task, and of each of their partitions the life."""
+
+    rows: Iterable[pa.RecordBatch]
+    lives: Mapping[tuple[str, int], int]
+
+
+def decode_parts(
+    parts: Iterable[Part], task: int, records_in_task: int, decoder: Decoder, place: DeadLetterPlan
+) -> Iterator[pa.RecordBatch]:
+    """As :func:`decode_task`, of rows wherever they come from."""
+    letters = _Letters(place, task, decoder.name, records_in_task)
+    for part in parts:
+        for batch in part.rows:
             decoded = decoder.decode(batch)
             if decoded.causes:
-                letters.add(batch, decoded.causes, lives)
+                letters.add(batch, decoded.causes, part.lives)
             if decoded.rows.num_rows:
                 yield decoded.rows
     letters.write()

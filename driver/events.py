@@ -197,6 +197,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True):
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
+    spans: tuple[Span, ...] = ()  # of a direct stream
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
@@ -278,8 +279,8 @@ class CursorEnded(_Event, frozen=True, tag="cursor-ended"):
 
 
 class SpansBegun(_Event, frozen=True, tag="spans-begun"):
-    """Partitions of a direct stream begin at ``offsets`` (key ``topic/partition``). ``topic_ids``: topic → its id, "" where the
-    broker can't tell. ``cause``: why there, in words."""
+    """Partitions of a direct stream begin at ``offsets`` (key ``topic/partition``), each a life; a partition that ended begins
+    its next one. ``topic_ids``: topic → its id, "" where the broker can't tell. ``cause``: why there, in words."""
 
     offsets: dict[str, int]
     topic_ids: dict[str, str]
@@ -288,7 +289,8 @@ class SpansBegun(_Event, frozen=True, tag="spans-begun"):
 
 
 class SpansEnded(_Event, frozen=True, tag="spans-ended"):
-    """Partitions (``topic/partition``) of a direct stream are gone from Kafka, and the stream goes on without them."""
+    """The lives of these partitions (``topic/partition``) of a direct stream end: they are gone from Kafka, or their offsets mean
+    other records from now on. The stream goes on without them, until they begin again."""
 
     partitions: tuple[str, ...]
     time_ms: int
@@ -302,6 +304,15 @@ class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
     number: int
     time_ms: int
     spans: tuple[Span, ...]
+
+
+class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
+    """Offsets of a direct stream that Kafka dropped before they were in a batch: gaps. Each begins where the partition's last
+    span ended, and the next one begins at its end."""
+
+    spans: tuple[Span, ...]
+    time_ms: int
+    cause: str
 
 
 Event: TypeAlias = (
@@ -337,4 +348,5 @@ Event: TypeAlias = (
     | SpansBegun
     | SpansEnded
     | SpansAllocated
+    | SpansSkipped
 )

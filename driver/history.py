@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 
 from driver.state import Batch, State
 from forebay import failpoints
 from forebay.errors import CorruptionError, NewerVersionError
+from forebay.kafka.planning import sizes
+from forebay.kafka.spans import Span
 from forebay.values import Block, OffsetRange, lineage_of
 from wal import layout
 from wal.frame import UNDECODABLE, FrameKind
@@ -50,13 +53,14 @@ class FinishedBatch(msgspec.Struct, frozen=True):
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
+    spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 
-def merge(ranges: Iterable[OffsetRange]) -> tuple[FinishedRange, ...]:
+def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange, ...]:
     """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
     lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
     for r in ranges:
@@ -91,12 +95,19 @@ class Leaving:
             time_ms=batch.time_ms,
             completed_ms=batch.completed_ms,
             attempts=batch.attempts,
-            records=sum(block.meta.records for block in self.blocks),
-            ranges=merge(r for block in self.blocks for r in block.meta.ranges),
+            records=sum(block.meta.records for block in self.blocks) + sizes(batch.spans),
+            ranges=merge(chain((r for block in self.blocks for r in block.meta.ranges), ranges_of_spans(batch))),
             tasks=batch.tasks,
             lost=batch.lost,
             loss_causes=batch.loss_causes,
+            spans=batch.spans,
         )
+
+
+def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
+    """Nobody knows how many records a span holds: as many as offsets, unless its topic is compacted or transactional."""
+    for span, life in batch.lived_spans:
+        yield FinishedRange(span.topic, span.partition, life, span.from_offset, span.until_offset, span.size)
 
 
 def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[Leaving, ...]:

@@ -144,6 +144,24 @@ def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
     return True
 
 
+def await_tasks_of(lease: Lease | None, stopping: threading.Event) -> None:
+    """``lease``: of who led before, None if nobody did. A job of it may write beside ours while Spark's tasks of it go on: they
+    are waited for, and named where their end can't be seen."""
+    if lease is None or (lease.host, lease.pid) == (socket.gethostname(), os.getpid()):
+        return  # of this very program, whose engine knows its tasks
+    if lease.spark_application and not await_end_of(lease, stopping):
+        log.warning("%s", left_behind(lease))
+
+
+def left_behind(lease: Lease) -> str:
+    """What may still run of the driver that was taken over, in words."""
+    return (
+        f"tasks of the driver before ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
+        f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
+        f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
+    )
+
+
 def _is_stopped(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"

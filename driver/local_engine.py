@@ -14,9 +14,10 @@ from driver.spark_tasks import Count, read_task
 from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.access import KafkaAccess
-from forebay.settings import Settings
+from forebay.settings import DeadLetterSettings, Settings
 from wal.dead_letters import Run, output_folder
 from wal.reading import ReadPlan, TierCounts
+from wal.storage import StorageOptions
 
 
 def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
@@ -38,9 +39,15 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
 
 def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
     """Where the next ``decode`` of ``work``'s output puts what it can't decode; noted in ``work.decodes``."""
-    letters = settings.dead_letters
+    return letters_of(work, settings.dead_letters, settings.storage, settings.kafka.options)
+
+
+def letters_of(
+    work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
+) -> DeadLetterPlan:
+    """:func:`dead_letter_plan` where there is no configuration. ``options``: Kafka's."""
     plan = DeadLetterPlan(
-        run=Run(settings.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
+        run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
         time_ms=work.time_ms,
         output=work.output,
         call=len(work.decodes) + 1,
@@ -48,9 +55,9 @@ def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
         allowed=letters.records_allowed,
         fraction=letters.max_fraction,
         url=letters.url or "",
-        storage=settings.storage,
+        storage=storage,
         topic=letters.topic or "",
-        options=settings.kafka.options if letters.topic else {},
+        options=options if letters.topic else {},
     )
     work.decodes.append(plan)
     return plan

@@ -1,17 +1,20 @@
 """Which batches a replay would run again, and whether their bytes are still held: a decision on values alone.
 
 A replay rewinds the stream's cursor to a batch: that batch and all completed ones after it run again, in order, from the WAL.
-It never moves a position, so it needs nothing of Kafka and reads nothing in twice.
+It never moves a position, so it needs nothing of Kafka and reads nothing in twice. A direct stream's batches run again from
+Kafka, as far as that still holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from driver.history import FinishedBatch, finished
 from driver.state import Rebuild, State, is_void
 from forebay.errors import RefusedError
+from forebay.kafka.spans import Span, without
 from forebay.values import Block, count_of
 
 #: blocks that one replay may hold: its beginning is one event of the journal
@@ -32,6 +35,15 @@ class RewindTo:
 
     def __str__(self) -> str:
         return f"batch {self.batch}" if self.batch else f"time {self.time_ms} ms"
+
+
+#: whether Kafka still holds all of a span of a direct stream
+HeldInKafka: TypeAlias = Callable[[Span], bool]
+
+
+def no_spans(span: Span) -> bool:
+    """An intake's batches have blocks, and no spans."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +71,18 @@ class Horizon:
     window_batches: int
     rebuilds: tuple[Rebuild, ...]
     held: Set[str]
+    held_in_kafka: HeldInKafka
 
     @classmethod
-    def of(cls, state: State) -> Horizon:
+    def of(cls, state: State, held_in_kafka: HeldInKafka = no_spans) -> Horizon:
         """Goes over all blocks of the state once."""
         held = frozenset(b.id for b in state.blocks.values() if _is_kept(state, b))
-        return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held)
+        return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held, held_in_kafka)
 
     def holds(self, batch: FinishedBatch) -> bool:
-        return all(block_id in self.held for task in batch.tasks for block_id in task)
+        return all(block_id in self.held for task in batch.tasks for block_id in task) and _in_kafka(
+            batch, self.held_in_kafka
+        )
 
     def dissolved(self, number: int) -> bool:
         """Whether no batch has this number, because of a rebuild."""
@@ -107,12 +122,14 @@ def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedB
     return sorted(found.values(), key=lambda batch: batch.batch_id)
 
 
-def plan(state: State, archived: Iterable[FinishedBatch], to: RewindTo) -> ReplayPlan:
+def plan(
+    state: State, archived: Iterable[FinishedBatch], to: RewindTo, held_in_kafka: HeldInKafka = no_spans
+) -> ReplayPlan:
     """``archived``: as :func:`needed` gives it, or all. Raises RefusedError if no completed batch is there to rewind to."""
     batches = completed(state, archived)
     if not batches:
         raise RefusedError("no batch is completed yet: there is nothing to replay", "not-found")
-    held = [_held(state, batch) for batch in batches]
+    held = [_held(state, batch) and _in_kafka(batch, held_in_kafka) for batch in batches]
     # before the first one whose bytes are gone nothing need have been read: a rewind to there is one to it
     begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)
     possible_from = None
@@ -146,6 +163,11 @@ def _held(state: State, batch: FinishedBatch) -> bool:
     return all(block is not None and _is_kept(state, block) for block in blocks)
 
 
+def _in_kafka(batch: FinishedBatch, held_in_kafka: HeldInKafka) -> bool:
+    """Of a direct stream's batch, but for what it ran without."""
+    return all(map(held_in_kafka, without(batch.spans, batch.lost)))
+
+
 def _is_kept(state: State, block: Block) -> bool:
     """Without a WAL nothing is: the hosts' copies go when their batch is in the history."""
     return block.in_wal and block.handle.path not in state.cleaning_segments
@@ -154,10 +176,10 @@ def _is_kept(state: State, block: Block) -> bool:
 def refuse(found: ReplayPlan) -> str:
     """In words why ``found`` is not possible, and what is."""
     newest = found.lacking[-1]
-    words = (
-        f"the WAL no longer holds all blocks of batch {newest.batch_id} (number {newest.number}), which would run too"
-    )
+    lacking = "Kafka no longer holds all offsets" if newest.spans else "the WAL no longer holds all blocks"
+    horizon = "the retention of Kafka's topics" if newest.spans else "wal.retention"
+    words = f"{lacking} of batch {newest.batch_id} (number {newest.number}), which would run too"
     if found.possible_from is None:
-        return f"{words}; no completed batch can be replayed: the rewind horizon is wal.retention"
+        return f"{words}; no completed batch can be replayed: the rewind horizon is {horizon}"
     oldest = found.possible_from
     return f"{words}; a replay is possible from batch {oldest.batch_id} (number {oldest.number}) on"

@@ -42,7 +42,9 @@ class Scheduler:
     own, which end before it returns. ``empty_batches``: whether an interval without blocks gives a batch too. ``settle`` is
     called when a job has returned, before that is journalled; what it raises fails the attempt. ``told`` hears of
     attempts; it must not block. While no person has decided, a batch that no tier could read is tried again every
-    ``unreadable_retry_seconds``. ``allocation``: what makes a batch of a direct stream, given its time; None: blocks do."""
+    ``unreadable_retry_seconds``. ``allocation``: what makes a batch of a direct stream, given its time; None: blocks do.
+    ``lost`` is asked when an attempt failed: whether some of what the batch reads is gone for good and that was journalled, so
+    that it goes on without; what it raises ends the jobs."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class Scheduler:
         copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
         unreadable_retry_seconds: float = 30.0,
         allocation: Callable[[int], AllocateSpans | None] | None = None,
+        lost: Callable[[BatchWork], bool] = lambda _: False,
     ) -> None:
+        self._lost = lost
         self._copies = copies
         self._unreadable_retry = unreadable_retry_seconds
         self._completed = completed
@@ -255,7 +259,8 @@ class Scheduler:
                 words = f"{type(error).__name__}: {error}"
                 self.running[work.batch_id] = ("failing", attempts, words)
                 self._held_up.add(run)
-                final = attempts >= self._max_failures
+                lost = self._lost(run_of)
+                final = attempts >= self._max_failures and not lost
                 self._told([_failed(run_of, self._clock.wall_ms(), words, final)])
                 if final:
                     raise JobError(
@@ -264,7 +269,7 @@ class Scheduler:
                     ) from error
                 log.error("attempt %d of batch %d failed, trying again: %s", attempts, work.batch_id, words)
                 self._reruns.add(run)
-                attempts += 1
+                attempts += not lost
                 if self._stopping.wait(self._retry_delay):
                     return
             else:
@@ -292,7 +297,9 @@ class Scheduler:
         self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         references = list(chain.from_iterable(work.tasks))
-        records = sum(reference.records for reference in references) + sizes(work.spans)
+        records = sum(reference.records for reference in references) + sizes(
+            work.spans
+        )  # accepted losses of blocks count
         self.recent.append(
             TrackedBatch(
                 batch_id=work.batch_id,

@@ -28,14 +28,14 @@ from driver.cursors import CursorRules, intake
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
-from driver.lease import Lease, LeaseKeeper, await_end_of, read_lease, stand_by, wait_until_stale
+from driver.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by, wait_until_stale
 from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
 from driver.receiver_life import ManagedReceivers
-from driver.replay import Horizon, RewindTo, needed
 from driver.resetting import Resetting
+from driver.rewinding import begin_replay
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
@@ -44,12 +44,10 @@ from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
 from driver.tracker import (
     AgentNews,
     Ask,
-    BeginReplay,
     CopyRules,
     ExpireCursors,
     KeepWindow,
     PlaceReceivers,
-    Request,
     Tracker,
 )
 from driver.upstream import Upstream
@@ -61,7 +59,6 @@ from forebay.errors import (
     FencedError,
     ForebayError,
     NotTakenError,
-    RefusedError,
     SourceError,
     StoreError,
     UnknownTopicError,
@@ -109,8 +106,6 @@ FLUSH_OF_OBJECTS_SECONDS = 0.1
 DAMAGED_JOURNAL = (
     "`forebay journal inspect` shows what is damaged, `forebay journal rebuild` makes a new one from the WAL"
 )
-#: how often a replay is asked for again because batches moved to the history while it was read
-REPLAY_ATTEMPTS = 10
 #: the longest time that a stop may be given over HTTP
 STOP_SECONDS_MAX = 86_400.0
 #: how long the summary of a stop waits for the deciding thread
@@ -459,14 +454,6 @@ class Driver:
             return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
 
-    def _await_tasks_before(self) -> None:
-        """A job of the driver before may write beside ours while Spark's tasks of it go on."""
-        lease = self._lease_before
-        if lease is None or (lease.host, lease.pid) == (socket.gethostname(), os.getpid()):
-            return  # an intake of this very program, whose engine knows its tasks
-        if lease.spark_application and not await_end_of(lease, self._stopping):
-            log.warning("%s", left_behind(lease))
-
     def _await_hosts(self) -> None:
         """Without a WAL only hosts have what is unfinished, and a driver that has just begun has heard of none: their agents have
         as long as one that fell silent."""
@@ -496,7 +483,7 @@ class Driver:
             if self._lease is not None:
                 self._lease.name_application(*self._engine.application)
             self._detail = "finding the partitions" if not self._partitions_found else ""
-            self._await_tasks_before()
+            await_tasks_of(self._lease_before, self._stopping)
             self._await_hosts()
             self._scheduler.start()
             self._engine_ready = True
@@ -881,15 +868,6 @@ class Driver:
         return {tp: offset for tp, (offset, _) in completed.items() if tp not in errors}
 
 
-def left_behind(lease: Lease) -> str:
-    """What may still run of the driver that was taken over, in words."""
-    return (
-        f"tasks of the driver before ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
-        f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
-        f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
-    )
-
-
 def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Listeners:
     driver = settings.driver
     receiving: list[Receiving] = [Told(find_listener(name), name) for name in driver.listeners]
@@ -952,7 +930,7 @@ def _copy_rules(settings: Settings) -> CopyRules | None:
 
 def refuse_direct_stream(state: State) -> None:
     """A direct stream's batches have no blocks: as an intake's they would be completed unread. Raises UsageError."""
-    if state.next_offsets or any(batch.spans for batch in state.batches.values()):
+    if state.is_direct:
         raise UsageError(
             f"driver.journal: it holds the checkpoint of a direct stream named {state.stream!r}: give the intake a name or a "
             "journal of its own"
@@ -991,23 +969,6 @@ def _cleanup_seconds(settings: Settings, wal_storage: Storage | None) -> float:
     if settings.wal.cleanup_interval is not None:
         return settings.wal.cleanup_interval
     return CLEANUP_SECONDS if wal_storage is None or wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
-
-
-def begin_replay(ask: Callable[[Request], Any], storage: Storage, stream: str, request: ReplayRequest) -> Any:
-    """The deciding thread's answer (``ask``) to ``request``. Of the history in ``storage`` no more is read than what the replay
-    may need. Raises RefusedError, UsageError, CorruptionError, NewerVersionError, StoreError."""
-    if bool(request.batch) == bool(request.time_ms):
-        raise UsageError("a replay begins at a batch or at a time: name one of the two")
-    to = RewindTo(request.batch, request.time_ms)
-    for last in (*[False] * (REPLAY_ATTEMPTS - 1), True):
-        horizon = ask(Ask(Horizon.of))
-        archived = needed(history.read_back(storage, stream), horizon, to)
-        try:
-            return ask(BeginReplay(to, archived, horizon.archived_number, request.cause))
-        except RefusedError as refusal:
-            if refusal.code != "stale" or last:
-                raise
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> Future[Any]:

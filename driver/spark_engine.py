@@ -290,6 +290,20 @@ def _running_tasks(context: SparkContext, group: str) -> int:
     return running
 
 
+def arrow_schema(schema: Any) -> pa.Schema:
+    """As ``Rows.arrow_schema``, where there is Spark."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        try:
+            schema = StructType.fromDDL(schema)
+        except Exception as error:
+            raise UsageError(f"the schema of decoded rows {schema!r} can't be read: {error}") from None
+    if not isinstance(schema, StructType):
+        raise UsageError(f"decoded rows need a pyarrow or Spark schema, not {type(schema).__name__}")
+    return to_arrow_schema(schema)
+
+
 class _Counts(AccumulatorParam[TierCounts]):
     def zero(self, value: TierCounts) -> TierCounts:
         return TierCounts()
@@ -329,16 +343,7 @@ class _SparkRows:
         return LocalRows(self._work, self._plan_of, self._counts.add, self._letters_of)
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
-        if isinstance(schema, pa.Schema):
-            return schema
-        if isinstance(schema, str):
-            try:
-                schema = StructType.fromDDL(schema)
-            except Exception as error:
-                raise UsageError(f"the schema of decoded rows {schema!r} can't be read: {error}") from None
-        if not isinstance(schema, StructType):
-            raise UsageError(f"decoded rows need a pyarrow or Spark schema, not {type(schema).__name__}")
-        return to_arrow_schema(schema)
+        return arrow_schema(schema)
 
     def decode(self, decoder: Decoder) -> Any:
         place, plan, counts = self._letters_of(self._work), self._plan, self._counts

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import msgspec
@@ -165,10 +166,16 @@ class Batch(msgspec.Struct):
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     outputs: tuple[str, ...] = ()  # of several, those that returned while others had yet to
     spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
+    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
     @property
     def block_ids(self) -> list[str]:
         return [block_id for task in self.tasks for block_id in task]
+
+    @property
+    def lived_spans(self) -> Iterator[tuple[Span, int]]:
+        """Each of ``spans`` with its life."""
+        return zip(self.spans, self.lives or itertools.repeat(1), strict=False)
 
 
 class Replay(msgspec.Struct):
@@ -307,9 +314,15 @@ class State(msgspec.Struct, dict=True):
     unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers
     rebuilds: list[Rebuild] = []
     learned: LearnedRate | None = None
+    direct: bool = False  # whether it is a direct stream's; False also for one that an older release began
     next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
     topic_ids: dict[str, str] = {}  # of a direct stream
     ended_cursors: list[EndedCursor] = []  # the newest, oldest first
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is a direct stream's, whose batches have spans and no blocks."""
+        return self.direct or bool(self.next_offsets) or any(batch.spans for batch in self.batches.values())
 
     def __post_init__(self) -> None:
         try:
@@ -623,31 +636,65 @@ def _spans_begun(state: State, event: ev.SpansBegun) -> None:
     known = event.offsets.keys() & state.next_offsets.keys()
     if known:
         raise BrokenInvariant(f"partition {min(known)} of a direct stream begins twice (INV-2)")
-    state.created = True
+    state.created = state.direct = True
+    for key, offset in event.offsets.items():
+        topic, _, number = key.rpartition("/")
+        before = state.partitions.get(key)
+        life = Life(
+            before.life.life + 1 if before else 1, event.topic_ids.get(topic, ""), offset, event.time_ms, event.cause
+        )
+        if before is None:
+            state.partitions[key] = Partition(topic, int(number), [life], offset, offset, leader_epoch=-1)
+        else:
+            before.lives.append(life)
+            before.position = before.completed = offset
     state.next_offsets.update(event.offsets)
     state.topic_ids.update(event.topic_ids)
 
 
 def _spans_ended(state: State, event: ev.SpansEnded) -> None:
-    for partition in event.partitions:
-        del state.next_offsets[partition]
+    for key in event.partitions:
+        partition = _direct_partition(state, key, state.next_offsets.pop(key))
+        partition.life.end = partition.position
     left = {partition.rpartition("/")[0] for partition in state.next_offsets}
     state.topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic in left}
+
+
+def _spans_skipped(state: State, event: ev.SpansSkipped) -> None:
+    for span in event.spans:
+        partition = _move_on(state, span)
+        gap = Gap(span.from_offset, span.until_offset, event.cause)
+        partition.gaps.append(RecordedGap(partition.life.life, gap, event.time_ms))
+        _complete_gaps(partition)
+
+
+def _move_on(state: State, span: Span) -> Partition:
+    """The partition of ``span``, whose next one begins at its end."""
+    key = str(span.tp)
+    if state.next_offsets.get(key) != span.from_offset:
+        raise BrokenInvariant(f"{span} does not begin where the one before it ended (INV-2)")
+    partition = _direct_partition(state, key, span.from_offset)
+    partition.position = state.next_offsets[key] = span.until_offset
+    return partition
+
+
+def _direct_partition(state: State, key: str, position: int) -> Partition:
+    """Of a direct stream; one that began under an older release, which kept no lives, has its first one from ``position`` on."""
+    if key not in state.partitions:
+        topic, _, number = key.rpartition("/")
+        life = Life(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
+        state.partitions[key] = Partition(topic, int(number), [life], position, position, leader_epoch=-1)
+    return state.partitions[key]
 
 
 def _spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
-    for span in event.spans:
-        if state.next_offsets.get(str(span.tp)) != span.from_offset:
-            raise BrokenInvariant(
-                f"batch {event.batch_id}: {span} does not begin where the one before it ended (INV-2)"
-            )
-        state.next_offsets[str(span.tp)] = span.until_offset
+    lives = tuple(_move_on(state, span).life.life for span in event.spans)
     state.batch_count += 1
     state.index.records[event.batch_id] = sum(span.size for span in event.spans)
     state.batches[event.batch_id] = Batch(
-        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=(), spans=event.spans
+        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=(), spans=event.spans, lives=lives
     )
 
 
@@ -687,16 +734,15 @@ def _advance_completed_prefix(state: State) -> None:
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
-        if following.spans:  # nothing but the offsets outlives it: there are no bytes to keep, and none to clean up
-            del state.batches[following.batch_id]
-            state.archived_number = following.number
-            continue
         _spare_copies(state, state.completed_number - state.window_batches)
         reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
             (r.topic, r.partition, r.life): r.until_offset
             for block in map(state.blocks.__getitem__, following.block_ids)
             for r in block.meta.ranges
         }
+        for span, life in following.lived_spans:
+            _direct_partition(state, str(span.tp), span.from_offset)  # it may be of an older release
+            reached[span.topic, span.partition, life] = span.until_offset
         for (topic, number, life_number), until in reached.items():
             partition = _partition(state, topic, number)
             if life_number == partition.life.life:
@@ -985,4 +1031,5 @@ _APPLY = {
     ev.SpansBegun: _spans_begun,
     ev.SpansEnded: _spans_ended,
     ev.SpansAllocated: _spans_allocated,
+    ev.SpansSkipped: _spans_skipped,
 }

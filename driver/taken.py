@@ -14,7 +14,7 @@ from operator import attrgetter
 from driver.batch import BatchWork
 from driver.events import ReplayedBatch
 from driver.state import Batch, State
-from forebay.kafka.spans import Span
+from forebay.kafka.spans import Span, without
 from forebay.values import Block
 from wal.reading import BlockReference, life_key
 
@@ -57,7 +57,7 @@ class Taken:
                 tuple(tuple(map(blocks.__getitem__, task)) for task in batch.tasks),
                 tuple(batch.lost),
                 tuple(batch.outputs),
-                batch.spans if isinstance(batch, Batch) else (),
+                batch.spans,
             )
             for batch in batches
         )
@@ -96,7 +96,7 @@ class Taken:
                 concurrent_jobs=concurrent_jobs,
                 outputs=frozenset(batch.outputs),
                 window_batches=window_batches,
-                spans=batch.spans,
+                spans=tuple(without(batch.spans, batch.lost)) if batch.spans else (),
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:

@@ -26,12 +26,12 @@ from driver.packing import pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
-from driver.replay import REPLAY_BLOCKS_MAX, RewindTo, plan, refuse
+from driver.replay import REPLAY_BLOCKS_MAX, HeldInKafka, RewindTo, no_spans, plan, refuse
 from driver.second_hosts import Host, loads, second_host
 from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.kafka.spans import Span
+from forebay.kafka.spans import Span, is_inside
 from forebay.values import Block, Gap, OffsetRange, TopicPartition, check_name, is_reserved
 from wal.layout import BlockPlace, parse_block
 from wal.retention import Limits
@@ -78,9 +78,21 @@ class BeginSpans:
 
 @dataclass(frozen=True, slots=True)
 class EndSpans:
-    """Partitions of a direct stream are gone."""
+    """Partitions of a direct stream are gone, or no longer what they were. ``again``: where those that go on in another life
+    begin it; ``topic_ids``: theirs."""
 
     partitions: tuple[str, ...]
+    time_ms: int
+    cause: str
+    again: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSpans:
+    """Kafka dropped these offsets of a direct stream before they were in a batch, as in ``events.SpansSkipped``."""
+
+    spans: tuple[Span, ...]
     time_ms: int
     cause: str
 
@@ -135,12 +147,14 @@ class BeginDrain:
 
 @dataclass(frozen=True, slots=True)
 class BeginReplay:
-    """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's."""
+    """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's.
+    ``held_in_kafka``: of a direct stream; it must not ask anybody."""
 
     to: RewindTo
     archived: tuple[FinishedBatch, ...]
     archived_number: int
     cause: str
+    held_in_kafka: HeldInKafka = no_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +289,7 @@ Request = (
     | Allocate
     | BeginSpans
     | EndSpans
+    | SkipSpans
     | AllocateSpans
     | Complete
     | CompleteOutput
@@ -414,6 +429,7 @@ class Tracker:
             Allocate: self._allocate,
             BeginSpans: self._begin_spans,
             EndSpans: self._end_spans,
+            SkipSpans: self._skip_spans,
             AllocateSpans: self._allocate_spans,
             Complete: self._complete,
             CompleteOutput: self._complete_output,
@@ -1044,7 +1060,9 @@ class Tracker:
         reach = (*window(self.state, batch, again is not None), batch)
         block_ids = [block_id for one in reach for task in one.tasks for block_id in task]
         labels = {r.label for b in block_ids for r in self.state.blocks[b].meta.ranges}
-        unknown = [label for label in request.ranges if label not in labels]
+        spans = [span for one in reach for span in one.spans]
+        labels |= set(map(str, spans))
+        unknown = [label for label in request.ranges if label not in labels and not (spans and is_inside(label, spans))]
         if unknown or not request.ranges:
             raise UsageError(
                 f"batch {request.batch_id} holds {', '.join(sorted(labels))}; name ranges of it"
@@ -1101,7 +1119,14 @@ class Tracker:
         return Decision(None, self._applied(begun))
 
     def _end_spans(self, request: EndSpans, now: float, now_ms: int) -> Decision:
-        return Decision(None, self._applied(ev.SpansEnded(request.partitions, request.time_ms, request.cause)))
+        ended = ev.SpansEnded(request.partitions, request.time_ms, request.cause)
+        if not request.again:
+            return Decision(None, self._applied(ended))
+        begun = ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, request.cause)
+        return Decision(None, self._applied(ended, begun))
+
+    def _skip_spans(self, request: SkipSpans, now: float, now_ms: int) -> Decision:
+        return Decision(None, self._applied(ev.SpansSkipped(request.spans, request.time_ms, request.cause)))
 
     def _allocate_spans(self, request: AllocateSpans, now: float, now_ms: int) -> Decision:
         state = self.state
@@ -1160,17 +1185,19 @@ class Tracker:
             )
         if request.archived_number != self.state.archived_number:
             raise RefusedError("batches moved to the history meanwhile: ask again", "stale")
-        found = plan(self.state, request.archived, request.to)
+        found = plan(self.state, request.archived, request.to, request.held_in_kafka)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")
-        if sum(len(task) for batch in (*found.window, *found.batches) for task in batch.tasks) > REPLAY_BLOCKS_MAX:
-            raise RefusedError(f"a replay may hold {REPLAY_BLOCKS_MAX} blocks: begin with a later batch", "conflict")
+        if sum(_pieces(batch) for batch in (*found.window, *found.batches)) > REPLAY_BLOCKS_MAX:
+            raise RefusedError(
+                f"a replay may hold {REPLAY_BLOCKS_MAX} blocks or ranges: begin with a later batch", "conflict"
+            )
         begun = ev.ReplayBegun(
             replay=self.state.next_replay(),
-            batches=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.batches),
+            batches=tuple(map(_again, found.batches)),
             time_ms=now_ms,
             cause=said_by(request.cause),
-            window=tuple(ev.ReplayedBatch(b.batch_id, b.number, b.time_ms, b.tasks, b.lost) for b in found.window),
+            window=tuple(map(_again, found.window)),
         )
         words = (
             f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
@@ -1258,6 +1285,14 @@ class Tracker:
 
     def _ask(self, request: Ask, now: float, now_ms: int) -> Decision:
         return Decision(request.read(self.state))
+
+
+def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
+    return ev.ReplayedBatch(batch.batch_id, batch.number, batch.time_ms, batch.tasks, batch.lost, spans=batch.spans)
+
+
+def _pieces(batch: FinishedBatch) -> int:
+    return sum(map(len, batch.tasks)) + len(batch.spans)
 
 
 def said_by(cause: str) -> str:

@@ -176,7 +176,7 @@ class KafkaAdmin:
 
     def _can_tell_topic_ids(self) -> bool:
         """A cluster without a controller (librdkafka's mock) never answers, so it is not asked."""
-        if self._tells_topic_ids is None:
+        if not self._tells_topic_ids:  # a broker of any cluster may know of no controller for a while
             metadata = self._metadata()
             self._tells_topic_ids = metadata.controller_id in metadata.brokers
         return self._tells_topic_ids

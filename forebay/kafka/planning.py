@@ -95,10 +95,15 @@ def is_enough(begin: Offsets, end: Offsets, minimum: int, waited_seconds: float,
 
 @dataclass(frozen=True, slots=True)
 class PartitionRates:
-    """``most``: records a second and partition (0: no bound). ``least``: records a batch that a partition may always have."""
+    """``most``: records a second and partition (0: no bound). ``least``: records a batch that a partition may always have; from
+    1, or one whose share of a batch is less than a record would wait for ever. Raises UsageError for others."""
 
     most: float = 0.0
     least: int = 1
+
+    def __post_init__(self) -> None:
+        if self.most < 0 or self.least < 1:
+            raise UsageError(f"rates {self.most:g} and {self.least}: allowed are most from 0, and least from 1")
 
 
 def limit_by_rates(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 import msgspec
 
 from forebay.errors import UsageError
@@ -43,3 +46,40 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from",
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
+
+
+_WRITTEN = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>[0-9]{1,9})\[\s*(?P<begin>[0-9]{1,18})\s*,\s*(?P<end>[0-9]{1,18})\s*\)"
+)
+
+
+def parse_span(text: str) -> Span:
+    """``flights/0[10, 20)``, as ``str`` writes it. Raises UsageError for anything else."""
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no range of offsets: write 'TOPIC/PARTITION[FROM, UNTIL)'")
+    return Span(match["topic"], int(match["partition"]), int(match["begin"]), int(match["end"]))
+
+
+def is_inside(label: str, spans: Iterable[Span]) -> bool:
+    """Whether ``label`` is a range, not an empty one, whose offsets all lie in ``spans``. Raises UsageError if it is none."""
+    wanted = parse_span(label)
+    return wanted.size > 0 and not without([wanted], map(str, spans))
+
+
+def without(spans: Iterable[Span], lost: Iterable[str]) -> list[Span]:
+    """What is left of ``spans``, in order, when the ranges ``lost`` (as ``str`` writes them) are left out; none is empty."""
+    left = [span for span in spans if span.size]
+    for gone in sorted((parse_span(label) for label in lost), key=lambda span: (span.tp, span.from_offset)):
+        left = [part for span in left for part in _apart(span, gone)]
+    return left
+
+
+def _apart(span: Span, gone: Span) -> list[Span]:
+    if span.tp != gone.tp or gone.until_offset <= span.from_offset or span.until_offset <= gone.from_offset:
+        return [span]
+    ends = (
+        (span.from_offset, max(span.from_offset, gone.from_offset)),
+        (min(span.until_offset, gone.until_offset), span.until_offset),
+    )
+    return [Span(span.topic, span.partition, begin, end, span.topic_id) for begin, end in ends if begin < end]

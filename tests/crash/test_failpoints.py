@@ -208,6 +208,7 @@ ELSEWHERE = {
     "SpansBegun": "tests/direct/test_stream_killed.py",
     "SpansAllocated": "tests/direct/test_stream_killed.py",
     "SpansEnded": "tests/direct/test_stream_killed.py",
+    "SpansSkipped": "tests/direct/test_losses.py",
     "CursorOpened": "tests/streaming/test_intake.py",
     "CursorMoved": "tests/streaming/test_intake.py",
     "CursorEnded": "tests/streaming/test_intake.py",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+import signal
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from direct.commits import Commits
-from direct.rdd import checked_options
-from direct.strategies import Assign, ConsumerStrategy, Subscribe, SubscribePattern
+from direct.strategies import Assign, Subscribe, SubscribePattern
 from direct.stream import DirectStream, StreamSettings
 from driver.batch import Batch, BatchWork
-from driver.lease import LeaseHeld
+from driver.lease import Lease, LeaseHeld, process_start
 from forebay.errors import FencedError, JobError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
@@ -23,86 +29,10 @@ from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
 from tests.support.again import produce
 from tests.support.direct_process import InProcess
+from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS, Commit
 
 pytestmark = pytest.mark.kafka
-
-
-class Runs:
-    """Streams over one checkpoint, one after the other, and the batches that their jobs were given."""
-
-    def __init__(self, options: Mapping[str, str], checkpoint: Path) -> None:
-        self.options = options
-        self.checkpoint = checkpoint
-        self.works: list[BatchWork] = []
-        self.came = threading.Condition()
-        self.streams: list[DirectStream] = []
-        self.commits = Commits("")
-
-    def job(self, work: Batch) -> None:
-        with self.came:
-            self.works.append(work)  # type: ignore[arg-type]
-            self.came.notify_all()
-
-    def start(
-        self,
-        strategy: ConsumerStrategy,
-        job: Callable[[Batch], None] | None = None,
-        params: Mapping[str, object] | None = None,
-        **settings: object,
-    ) -> DirectStream:
-        safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
-        own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
-        self.commits = Commits(safe.group)
-        stream = DirectStream(
-            safe,
-            strategy,
-            StreamSettings("s", self.checkpoint.as_uri(), **own),
-            InProcess(),
-            self.commits,  # type: ignore[arg-type]
-        )
-        self.streams.append(stream)
-        stream.foreach_batch(job or self.job).start()
-        return stream
-
-    def stop(self, stream: DirectStream) -> None:
-        stream.stop()
-        assert stream.await_termination(PATIENCE_SECONDS)
-
-    def await_records(self, count: int) -> None:
-        with self.came:
-            assert self.came.wait_for(lambda: self.records >= count, PATIENCE_SECONDS), self.works
-
-    @property
-    def records(self) -> int:
-        return sum(span.size for work in self.works for span in work.spans)
-
-    def spans(self, tp: TopicPartition) -> list[tuple[int, int]]:
-        return [(s.from_offset, s.until_offset) for work in self.works for s in work.spans if s.tp == tp]
-
-    def once(self, tp: TopicPartition) -> tuple[int, int]:
-        """Where the partition's spans begin and end, which touch (INV-2)."""
-        found = self.spans(tp)
-        assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]], found
-        return found[0][0], found[-1][1]
-
-
-@pytest.fixture
-def runs(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Runs]:
-    runs = Runs(kafka_broker.options, tmp_path / "checkpoint")
-    yield runs
-    for stream in runs.streams:
-        stream.stop()
-        assert stream._ended.wait(PATIENCE_SECONDS)
-
-
-@pytest.fixture
-def tps(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> list[TopicPartition]:
-    topic = topic_name()
-    kafka_broker.create_topic(topic, 2)
-    produce(kafka_broker.options, TopicPartition(topic, 0), 30)
-    produce(kafka_broker.options, TopicPartition(topic, 1), 10)
-    return [TopicPartition(topic, number) for number in range(2)]
 
 
 def test_every_offset_is_in_one_batch_over_a_restart(runs: Runs, tps: list[TopicPartition]) -> None:
@@ -170,6 +100,60 @@ def test_topics_that_come_to_match_begin_at_their_beginning(
     assert runs.once(later) == (0, 4)
 
 
+def test_a_partition_that_is_added_to_a_topic_begins_at_its_beginning(runs: Runs, tps: list[TopicPartition]) -> None:
+    """Whatever the policy."""
+    new = TopicPartition(tps[0].topic, 2)
+    stream = runs.start(Subscribe([new.topic]), params={"auto.offset.reset": "latest"})
+    assert stream.offsets == {tps[0]: 30, tps[1]: 10}
+    admin = AdminClient(dict(runs.options))
+    admin.create_partitions([NewPartitions(new.topic, 3)])[new.topic].result(PATIENCE_SECONDS)
+    produce(runs.options, new, 4)
+    runs.await_records(4)
+    assert runs.once(new) == (0, 4)
+
+
+def test_what_an_open_transaction_holds_counts_for_whoever_reads_uncommitted_records(
+    runs: Runs, tps: list[TopicPartition]
+) -> None:
+    one = tps[0]
+    producer = Producer({**runs.options, "transactional.id": one.topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(one.topic, b"open", partition=0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    stream = runs.start(Assign([one]))
+    runs.await_records(30)
+    runs.stop(stream)
+    runs.start(Assign([one]), params={"isolation.level": "read_uncommitted"})
+    runs.await_records(33)
+    assert runs.once(one) == (0, 33)
+    producer.abort_transaction(PATIENCE_SECONDS)
+
+
+def test_a_process_before_that_hangs_is_waited_for_as_long_as_its_lease_lasts_and_named(
+    runs: Runs, tps: list[TopicPartition], caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-4: what Spark still does for it may write beside the new stream; it is fenced all the same."""
+    runs.stop(runs.start(Assign([tps[0]])))
+    hung = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        hung.send_signal(signal.SIGSTOP)
+        while "T" not in Path(f"/proc/{hung.pid}/stat").read_text().rpartition(")")[2].split()[0]:
+            threading.Event().wait(0.01)
+        lease = Lease(
+            1, "before", socket.gethostname(), hung.pid, process_start(hung.pid), 1, 0.2, "", "app-1", "spark://m"
+        )
+        (runs.checkpoint / "s" / "lease").write_bytes(msgspec.json.encode(lease))
+        with caplog.at_level(logging.WARNING, "driver.lease"):
+            runs.start(Assign([tps[0]]))
+            runs.await_records(30)
+        assert "may still run, in Spark's application app-1" in caplog.text
+    finally:
+        hung.kill()
+        hung.wait()
+
+
 def test_rates_bound_each_batch_and_lag_is_worked_off(runs: Runs, tps: list[TopicPartition]) -> None:
     runs.start(Subscribe([tps[0].topic]), rates=PartitionRates(100.0))
     runs.await_records(40)
@@ -201,7 +185,7 @@ def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
     with KafkaAdmin(runs.options) as admin:
         admin.delete_topic(tps[0].topic)
     if on_vanished == "stop":
-        with pytest.raises(UnknownTopicError, match=f"are gone: {tps[0]}, {tps[1]}"):
+        with pytest.raises(UnknownTopicError, match=f"partition {tps[0]}.* is gone; partition {tps[1]}.* is gone"):
             stream.await_termination(PATIENCE_SECONDS)
         return
     produce(runs.options, other, 3)
@@ -225,7 +209,8 @@ def test_a_topic_that_was_created_again_ends_the_stream(
             waited.wait(0.05)
         admin.create_topic(tps[0].topic, 2)
     with pytest.raises(RangeNotHeldError, match="was created again"):
-        runs.start(Subscribe([tps[0].topic]))
+        # while no broker tells the new id, it begins and waits
+        runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
 
 
 def test_commits_are_sent_with_the_next_batch_and_at_the_stop_the_highest_of_a_partition(

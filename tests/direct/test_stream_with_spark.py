@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from direct import DirectBatch, OffsetRange, StreamSettings, Subscribe, create_direct_stream
-from forebay.errors import UsageError
+from direct import (
+    DeadLetterSettings,
+    DirectBatch,
+    KafkaRecord,
+    OffsetRange,
+    StreamSettings,
+    Subscribe,
+    create_direct_stream,
+)
 from forebay.kafka.broker import KafkaBroker
 from forebay.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
+from wal import dead_letters
+from wal.storage import open_storage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -36,8 +45,8 @@ def test_a_job_is_given_the_same_rows_in_each_form_and_a_restart_goes_on(
         assert [record.value for record in batch.rdd.take(1)] == [f"value {offsets[0] % 20}"]
         assert sum(rows.num_rows for rows in batch.arrow.collect()) == batch.records == len(offsets)
         assert [row for rows in batch.read() for row in rows.column("offset").to_pylist()] == offsets
-        with pytest.raises(UsageError, match="has no decode"):
-            batch.decode(lambda record: None, "a int")
+        decoded = batch.decode(lambda record: {"a": record.offset}, "a long")
+        assert [row.a for row in decoded.collect()] == offsets
         batch.commit_async(callback=lambda offsets, errors: told.append(offsets))
         stream.stop()
 
@@ -57,3 +66,49 @@ def test_a_job_is_given_the_same_rows_in_each_form_and_a_restart_goes_on(
     assert [range_.until_offset for range_ in first[2]] == [10, 20]
     assert [*again[3], *second[3]] == list(range(25))
     assert told == [{tp: 20}, {tp: 25}]
+
+
+def test_records_that_cant_be_decoded_are_put_away_and_a_window_reads_the_batch_before(
+    spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """As an intake's batches have it: the same dead letters, the same windows, the same on a rerun (INV-3)."""
+    tp = TopicPartition(topic_name(), 0)
+    kafka_broker.create_topic(tp.topic, 1)
+    produce(kafka_broker.options, tp, 6)
+    seen: list[tuple[tuple[int, ...], list[int], list[int]]] = []
+
+    def function(record: KafkaRecord) -> dict[str, int]:
+        if record.offset % 3 == 2:
+            raise ValueError("a third")
+        return {"a": record.offset}
+
+    def job(batch: DirectBatch) -> None:
+        window = batch.window(2)
+        rows = [row.a for row in batch.decode(function, "a long").collect()]
+        seen.append((window.covered, [row.offset for row in window.df.collect()], rows))
+        assert [record.offset for record in window.rdd.collect()] == seen[-1][1]
+        if len(seen) == 2:
+            raise ValueError("once")
+        produce(kafka_broker.options, tp, 3)
+        if len(seen) == 3:
+            stream.stop()
+
+    stream = create_direct_stream(
+        spark,
+        {**kafka_broker.options, "auto.offset.reset": "earliest"},
+        Subscribe([tp.topic]),
+        StreamSettings(
+            "s", (tmp_path / "c").as_uri(), 0.1, retry_seconds=0.01, window_batches=1, max_queued_batches=1,
+            dead_letters=DeadLetterSettings(url=(tmp_path / "letters").as_uri()),
+        ),
+    )  # fmt: skip
+    stream.foreach_batch(job).start()  # type: ignore[arg-type]
+    assert stream.await_termination(PATIENCE_SECONDS)
+    first, failed, second = seen
+    assert first == ((first[0][0],), list(range(6)), [0, 1, 3, 4])
+    assert failed == second == ((*first[0], second[0][-1]), list(range(9)), [6, 7])
+    found = dead_letters.counting(open_storage((tmp_path / "letters").as_uri()).list("s"))
+    assert [(one.run.batch_id, one.done, sum(letters.records for letters in one.letters)) for one in found] == [
+        (first[0][0], True, 2),
+        (second[0][-1], True, 1),
+    ]

@@ -18,11 +18,11 @@ from driver.lease import (
     LeaseWatch,
     await_end_of,
     lease_path,
+    left_behind,
     process_start,
     read_lease,
     stand_by,
 )
-from driver.service import left_behind
 from forebay.clock import ManualClock, SystemClock
 from forebay.errors import FencedError, StoreError
 from wal.storage import MemoryStorage

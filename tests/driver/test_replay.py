@@ -17,7 +17,7 @@ from driver.clean_up import CleanSegment
 from driver.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.history import FinishedBatch, HistoryWriter
 from driver.replay import Horizon, RewindTo, needed, plan, refuse
-from driver.service import begin_replay
+from driver.rewinding import begin_replay
 from driver.state import BrokenInvariant, Rebuild, State, apply
 from driver.tracker import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m

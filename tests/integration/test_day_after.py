@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.broker import KafkaBroker
-from tests.integration.test_reading_tiers import allocate_behind_a_held_job
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 
@@ -26,11 +25,7 @@ def test_a_wal_that_lost_segments_and_bytes_is_whole_again_from_copies_and_kafka
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
     ):
         cluster.await_records(100)
-        allocate_behind_a_held_job(cluster)
-        flow.stop()
-        for name in ("driver", "agent", "r1"):
-            cluster.kill9(name)
-        state = cluster.state()
+        state = cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
         needed = [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
         assert len(needed) >= 3
         folder = Path(cluster.wal_storage.url.removeprefix("file://"))
@@ -39,10 +34,7 @@ def test_a_wal_that_lost_segments_and_bytes_is_whole_again_from_copies_and_kafka
         for block in needed[1:3]:  # and of these there is none
             (copies / f"{block.id}.block").unlink(missing_ok=True)
         (folder / needed[1].handle.path).unlink()
-        path = folder / needed[2].handle.path
-        data = bytearray(path.read_bytes())
-        data[needed[2].handle.offset + needed[2].handle.length - 3] ^= 1
-        path.write_bytes(data)
+        cluster.damage(needed[2])
 
         verify = cluster.command("wal", "verify")
         assert verify.returncode == 1 and needed[2].id in verify.stdout

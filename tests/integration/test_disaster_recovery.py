@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.broker import KafkaBroker
-from tests.integration.test_reading_tiers import allocate_behind_a_held_job
 from tests.integration.test_rebuild import finish, lose_journal, records_flowing
 from tests.support.cluster import Cluster
 
@@ -65,18 +64,11 @@ def test_a_wal_that_lost_a_segment_and_bytes_is_whole_after_these_commands(
 ) -> None:
     """INV-2, INV-3, INV-5."""
     with records_flowing(tmp_path, kafka_broker, topic_name(), wal={"segment_size": "1B"}) as (cluster, flow):
-        allocate_behind_a_held_job(cluster)
-        flow.stop()
-        for name in ("driver", "agent", "r1"):
-            cluster.kill9(name)
-        state = cluster.state()
+        state = cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
         needed = [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
         folder = Path(cluster.wal_storage.url.removeprefix("file://"))
         (folder / needed[0].handle.path).unlink()  # its local copy is there
-        path = folder / needed[1].handle.path
-        data = bytearray(path.read_bytes())
-        data[needed[1].handle.offset + needed[1].handle.length - 3] ^= 1
-        path.write_bytes(data)
+        cluster.damage(needed[1])
         (tmp_path / "blocks" / "stream" / f"{needed[1].id}.block").unlink(missing_ok=True)  # and of this there is none
         (tmp_path / "hold").unlink()
         follow(cluster, written_commands()[0])

@@ -16,14 +16,6 @@ from tests.support.witness import assert_same_records
 pytestmark = pytest.mark.kafka
 
 
-def allocate_behind_a_held_job(cluster: Cluster) -> None:
-    """Returns when a job is held in its middle and the next batch is allocated behind it."""
-    cluster.hold_a_job()
-    cluster.wait(
-        lambda: (s := cluster.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue"
-    )
-
-
 def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
@@ -31,7 +23,7 @@ def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
     kafka_broker.create_topic(topic)
     with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic]) as cluster:
         cluster.await_records(100)
-        allocate_behind_a_held_job(cluster)
+        cluster.allocate_behind_a_held_job()
         flow.stop()
         for name in ("agent", "driver", "r1", "r2"):
             cluster.kill9(name)
@@ -57,7 +49,7 @@ def test_batches_come_from_kafka_when_no_copy_of_their_blocks_is_left(
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
     ):
         cluster.await_records(100)
-        allocate_behind_a_held_job(cluster)
+        cluster.allocate_behind_a_held_job()
         queued = [b.batch_id for b in cluster.wait(cluster.status, "status").batches if b.state == "queued"]
         flow.stop()
         for name in ("agent", "driver"):
@@ -92,7 +84,7 @@ def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
         ) as cluster,
     ):  # fmt: skip
         cluster.await_records(100)
-        allocate_behind_a_held_job(cluster)
+        cluster.allocate_behind_a_held_job()
         queued = next(b for b in cluster.wait(cluster.status, "status").batches if b.state == "queued")
         batch = cluster.state().batches[queued.batch_id]
         block = cluster.state().blocks[batch.block_ids[0]]

@@ -13,7 +13,6 @@ from driver.state import REPAIR_WRITER
 from forebay.kafka.broker import KafkaBroker
 from forebay.values import Block
 from tests.integration.test_adoption import adopted, drop, leave_an_orphan
-from tests.integration.test_reading_tiers import allocate_behind_a_held_job
 from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
@@ -93,7 +92,7 @@ def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
     before = cluster.status()
     assert before is not None
     cluster.await_records(before.records_completed + 100)
-    allocate_behind_a_held_job(cluster)
+    cluster.allocate_behind_a_held_job()
     cluster.wait(lambda: len(needed(cluster)) >= 2, "two blocks that batches need")
     flow.stop()
     for name in ("driver", "agent", "r1"):

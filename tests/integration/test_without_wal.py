@@ -20,14 +20,6 @@ NO_WAL = {"url": "none"}
 SECOND = "host-two"
 
 
-def allocate_behind_a_held_job(cluster: Cluster) -> None:
-    """Returns when a job is held in its middle and the next batch is allocated behind it."""
-    cluster.hold_a_job()
-    cluster.wait(
-        lambda: (s := cluster.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue"
-    )
-
-
 def copies(folder: Path) -> list[Path]:
     return [path for suffix in ("block", "copy") for path in folder.rglob(f"*.{suffix}")]
 
@@ -78,11 +70,7 @@ def test_a_batch_whose_only_copies_are_lost_stops_until_the_loss_is_accepted(
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal=NO_WAL) as cluster,
     ):
         cluster.await_records(100)
-        allocate_behind_a_held_job(cluster)
-        flow.stop()
-        for name in ("agent", "r1", "driver"):
-            cluster.kill9(name)
-        state = cluster.state()
+        state = cluster.killed_behind_a_held_job(flow, "agent", "r1", "driver")
         lost = [r for block in state.blocks.values() if block.id in state.batch_of for r in block.meta.ranges]
         lost += [r for block_id in state.waiting for r in state.blocks[block_id].meta.ranges]
         forget_in_kafka(kafka_broker.options, cluster)
@@ -142,7 +130,7 @@ def test_with_two_copies_a_lost_host_costs_nothing(
         cluster.await_hit(killed)
         before = cluster.wait(cluster.status, "status").records_completed
         cluster.await_records(before + 100)
-        allocate_behind_a_held_job(cluster)
+        cluster.allocate_behind_a_held_job()
         flow.stop()
         cluster.wait(
             lambda: (

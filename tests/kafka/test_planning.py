@@ -90,6 +90,12 @@ def test_rates_bound_a_batch_by_partition_and_what_was_learned_is_shared_by_lag(
     assert limit_by_rates(end, end, most, 100, 1) == end
 
 
+@pytest.mark.parametrize(("most", "least"), [(0.0, 0), (5.0, 0), (5.0, -1), (-1.0, 1)])
+def test_rates_by_which_a_partition_would_wait_for_ever_are_refused(most: float, least: int) -> None:
+    with pytest.raises(UsageError, match="allowed are most from 0, and least from 1"):
+        PartitionRates(most, least)
+
+
 def test_what_lies_between_begins_at_its_end_where_no_beginning_is_known() -> None:
     assert spans({A: 1}, {B: 9, A: 4}, {"t": "id"}) == [Span("t", 0, 1, 4, "id"), Span("t", 1, 9, 9, "id")]
 

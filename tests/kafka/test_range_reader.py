@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -129,8 +132,10 @@ def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_sam
     access: KafkaAccess, tp: TopicPartition, made: list[int]
 ) -> None:
     produce(access.options, tp, 40)
+    uncommitted = msgspec.structs.replace(access, options={**access.options, "isolation.level": "read_uncommitted"})
     for begin, end, reading, who, fresh in (
         (0, 10, PLAIN, access, False),
+        (10, 20, PLAIN, uncommitted, False),  # what counts as a record for it is another's
         (20, 30, PLAIN, access, False),  # not where it stands
         (10, 20, PLAIN, access, True),  # a task that is tried again
         (10, 20, PLAIN, msgspec.structs.replace(access, group="another"), False),
@@ -139,7 +144,44 @@ def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_sam
         (30, 40, PLAIN, access, False),  # by the one that read from 20
     ):
         assert offsets(who, span(tp, begin, end), reading, fresh=fresh) == list(range(begin, end))
-    assert made == [0, 20, 10, 10, 10, 30]
+    assert made == [0, 10, 20, 10, 10, 10, 30]
+
+
+def test_readers_of_one_range_at_once_have_each_a_consumer_of_their_own(
+    access: KafkaAccess, tp: TopicPartition, made: list[int]
+) -> None:
+    produce(access.options, tp, 200)
+    assert offsets(access, span(tp, 0, 10)) == list(range(10))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: offsets(access, span(tp, 10, 200)), range(4)))
+    assert found == [list(range(10, 200))] * 4
+    assert made == [0, 10, 10, 10]  # the kept one serves the first to come
+
+
+def test_a_forked_child_makes_a_consumer_of_its_own_and_leaves_its_parents_alone(
+    access: KafkaAccess, tp: TopicPartition, made: list[int]
+) -> None:
+    """Spark's workers fork, and no client survives that."""
+    produce(access.options, tp, 30)
+    assert offsets(access, span(tp, 0, 10)) == list(range(10))
+    child = os.fork()
+    if not child:
+        code = 1
+        signal.alarm(60)
+        try:
+            code = 0 if offsets(access, span(tp, 10, 20)) == list(range(10, 20)) and made == [0, 10] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert offsets(access, span(tp, 10, 30)) == list(range(10, 30))
+    assert made == [0]
+
+
+def test_a_number_of_records_that_was_asked_for_is_checked(access: KafkaAccess, tp: TopicPartition) -> None:
+    produce(access.options, tp, 10)
+    with pytest.raises(RangeNotHeldError, match=r"\[0, 10\): Kafka holds 10 records of 9"):
+        offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=9))
+    assert offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=10)) == list(range(10))
 
 
 def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: TopicPartition) -> None:

@@ -33,9 +33,9 @@ from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
 from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
 from forebay.tether import tethered
-from forebay.values import TopicPartition
+from forebay.values import Block, TopicPartition
 from tests.support import witness
-from tests.support.flow import Truth
+from tests.support.flow import Flow, Truth
 from tests.support.ports import free_port
 from wal.storage import Storage, open_storage
 
@@ -369,6 +369,26 @@ class Cluster:
             path.unlink()
         (self.folder / "hold").touch()
         return int(self.wait(lambda: next(self.seen.glob("*.held"), None), "a job held in the middle").stem)
+
+    def allocate_behind_a_held_job(self) -> None:
+        """Returns when a job is held in its middle and the next batch is allocated behind it."""
+        self.hold_a_job()
+        self.wait(lambda: (s := self.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue")
+
+    def killed_behind_a_held_job(self, flow: Flow, *names: str) -> State:
+        """What the journal says with a batch in work and others behind it, when ``flow`` has stopped and ``names`` are killed."""
+        self.allocate_behind_a_held_job()
+        flow.stop()
+        for name in names:
+            self.kill9(name)
+        return self.state()
+
+    def damage(self, block: Block) -> None:
+        """Of its frame in the WAL, which is a folder, one bit is another from now on."""
+        path = Path(self.wal_storage.url.removeprefix("file://")) / block.handle.path
+        data = bytearray(path.read_bytes())
+        data[block.handle.offset + block.handle.length - 3] ^= 1
+        path.write_bytes(data)
 
     # ---- what it says ------------------------------------------------------------------------------------------------
 

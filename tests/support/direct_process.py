@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from direct.commits import Commits
-from direct.rdd import checked_options
+from direct.parameters import checked_options
 from direct.strategies import Subscribe
 from direct.stream import DirectStream, StreamSettings
 from driver.batch import Batch, BatchWork, Job

@@ -1,0 +1,26 @@
+"""A user's Kafka parameters, as everything in ``direct`` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay.errors import UsageError
+from forebay.kafka.java_options import translate
+from forebay.kafka.options import check_options
+from forebay.kafka.safe_options import SafeOptions, safe_options
+
+
+def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
+    """Raises SettingsError for a parameter that can't be."""
+    translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
+    safe = safe_options(translated.options)
+    check_options(safe.options)
+    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.told, *safe.told))
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise UsageError(f"kafka.{name!r}: a {type(value).__name__}: allowed are texts, numbers, and True and False")

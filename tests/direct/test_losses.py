@@ -1,0 +1,445 @@
+"""What Kafka lost of a direct stream: found with its exact range, and gone on without only by a decision (INV-5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from deploy.main import main
+from direct.checkpoint import Checkpoint, leading
+from direct.losses import Held, Loss, accept, lost_of, of_batch, of_positions
+from direct.strategies import Assign, Subscribe
+from driver import audit, history
+from driver.audit import report
+from driver.batch import Batch
+from driver.cleaner import Cleaner
+from driver.events import SpansAllocated, SpansBegun, SpansSkipped
+from driver.lease import LeaseHeld
+from driver.state import BrokenInvariant, State, apply
+from driver.tracker import AllocateSpans, BeginSpans
+from forebay.clock import SystemClock
+from forebay.errors import OutOfRangeError, RangeNotHeldError, UsageError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.spans import Span, is_inside, parse_span, without
+from forebay.values import TopicPartition, numbered
+from tests.support.again import produce
+from tests.support.direct_runs import Runs
+from tests.support.kafka import PATIENCE_SECONDS
+from wal.storage import MemoryStorage, open_storage
+
+TP = TopicPartition("t", 0)
+BATCH = numbered(1, 1)
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "lost"),
+    [
+        (Held("id", 0, 100), []),
+        (Held("id", 10, 20), []),
+        (Held("id", 12, 100), [(10, 12)]),
+        (Held("id", 0, 15), [(15, 20)]),
+        (Held("id", 12, 15), [(10, 12), (15, 20)]),
+        (Held("id", 50, 100), [(10, 20)]),
+        (Held("other", 0, 100), [(10, 20)]),
+        (Held("", 0, 100), []),  # a broker that can't tell
+        (None, [(10, 20)]),
+    ],
+)
+def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list[tuple[int, int]]) -> None:
+    span = Span("t", 0, 10, 20, "id")
+    found = lost_of(span, {} if held is None else {TP: held})
+    assert [(part.from_offset, part.until_offset) for part in found] == lost
+    rest = without([span], map(str, found))
+    assert sum(part.size for part in (*found, *rest)) == span.size
+    assert [loss.label for loss in of_batch(7, [span], {} if held is None else {TP: held})] == list(map(str, found))
+
+
+@pytest.mark.parametrize(
+    ("held", "kind", "label", "goes_on_at"),
+    [
+        (Held("id", 0, 10), None, "", -1),
+        (Held("id", 10, 10), None, "", -1),
+        (Held("id", 15, 40), "gap", "t/0[10, 15)", 15),
+        (Held("id", 0, 7), "cut-back", "t/0", 7),
+        (Held("other", 3, 40), "created-again", "t/0", 3),
+        (None, "gone", "t/0", -1),
+    ],
+)
+def test_what_a_position_can_no_longer_read_is_told_apart(
+    held: Held | None, kind: str | None, label: str, goes_on_at: int
+) -> None:
+    found = of_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
+    assert [(loss.kind, loss.label, loss.goes_on_at) for loss in found] == ([(kind, label, goes_on_at)] if kind else [])
+
+
+def test_a_range_that_a_person_names_is_read_as_it_is_shown_and_nothing_else_is() -> None:
+    span = Span("a.b-c_d", 3, 5, 9)
+    assert parse_span(str(span)) == parse_span("a.b-c_d/3[5,9)") == span
+    assert is_inside("t/0[5, 9)", [Span("t", 0, 0, 7), Span("t", 0, 7, 20)])
+    assert not is_inside("t/0[5, 21)", [Span("t", 0, 0, 20)]) and not is_inside("t/1[5, 9)", [Span("t", 0, 0, 20)])
+    assert not is_inside("t/0[5, 5)", [Span("t", 0, 0, 20)])
+    for text in ("t/0", "t/0[5, 9]", "t/0[9, 5)", "../t/0[1, 2)", "t/0[1, 2) life 2"):
+        with pytest.raises(UsageError):
+            parse_span(text)
+
+
+# ---- the journal -----------------------------------------------------------------------------------------------------
+
+
+def begun() -> State:
+    state = State(stream="s", lineage=1)
+    apply(state, SpansBegun({"t/0": 10}, {"t": "id"}, 1, "given"))
+    return state
+
+
+def test_a_gap_must_begin_where_the_last_span_ended() -> None:
+    """INV-2."""
+    state = begun()
+    with pytest.raises(BrokenInvariant, match="does not begin where"):
+        apply(state, SpansSkipped((Span("t", 0, 11, 15),), 2, "out-of-range"))
+    apply(state, SpansSkipped((Span("t", 0, 10, 15),), 2, "out-of-range"))
+    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 15, 20),)))
+    assert state.next_offsets == {"t/0": 20}
+    found = report(state, ())
+    assert found.clean and [(g.from_offset, g.until_offset) for g in found.lives[0].gaps] == [(10, 15)]
+
+
+def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_in_none() -> None:
+    """INV-2, INV-3: by the ranges themselves, trusting no check that was made before."""
+    state = begun()
+    for number in (1, 2, 3):
+        apply(state, SpansAllocated(numbered(1, number), number, 3, (Span("t", 0, 10 * number, 10 * number + 10),)))
+    assert report(state, ()).clean
+    state.batches[numbered(1, 2)].spans = (Span("t", 0, 15, 25),)
+    found = report(state, ()).findings
+    assert [(f.kind, f.from_offset, f.until_offset) for f in found] == [("duplicate", 15, 20), ("missing", 25, 30)]
+
+
+def test_a_checkpoint_that_an_older_release_began_goes_on() -> None:
+    state = State(stream="s", lineage=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
+    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20),)))
+    found = report(state, ())
+    assert found.clean and (found.lives[0].start, found.lives[0].until) == (10, 20)
+    assert state.is_direct
+
+
+# ---- with Kafka ------------------------------------------------------------------------------------------------------
+
+
+def drop(options: dict[str, str], tp: TopicPartition, before: int) -> None:
+    with KafkaAdmin(options) as admin:
+        admin.delete_records({tp: before})
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("on_vanished", ["stop", "record"])
+def test_offsets_that_aged_out_before_they_were_in_a_batch_end_the_stream_or_are_a_journalled_gap(
+    runs: Runs, tps: list[TopicPartition], on_vanished: str
+) -> None:
+    one = tps[0]
+    drop(dict(runs.options), one, 12)
+    strategy = Assign([one], {one: 5})
+    if on_vanished == "stop":
+        stream = runs.start(strategy)
+        with pytest.raises(OutOfRangeError, match=rf"{one}\[5, 12\).*forebay direct accept-loss"):
+            stream.await_termination(PATIENCE_SECONDS)
+        return
+    runs.stop(runs.start(strategy, on_vanished="record", job=None))
+    runs.start(strategy, on_vanished="record")
+    runs.await_records(18)
+    assert runs.once(one) == (12, 30)
+    life = Checkpoint(runs.checkpoint.as_uri(), "s").audit().lives[0]
+    assert [(g.from_offset, g.until_offset, g.cause) for g in life.gaps] == [
+        (5, 12, 'out-of-range, by on_vanished = "record"')
+    ]
+
+
+class Reader:
+    """A job that reads what it is given from Kafka, after ``before`` for the first batch."""
+
+    def __init__(self, runs: Runs, before: object) -> None:
+        self.access = KafkaAccess(dict(runs.options), "g", 5.0)
+        self.runs = runs
+        self.before = before
+        self.read: list[tuple[int, list[int]]] = []
+
+    def __call__(self, work: Batch) -> None:
+        before, self.before = self.before, None
+        if before is not None:
+            before()  # type: ignore[operator]
+        rows = [
+            offset
+            for span in work.spans  # type: ignore[attr-defined]
+            for rows in read_range(self.access, span, Reading(keep=False))
+            for offset in rows.column("offset").to_pylist()
+        ]
+        self.read.append((work.batch_id, rows))  # type: ignore[attr-defined]
+        self.runs.job(work)
+
+
+@pytest.mark.kafka
+def test_a_batch_over_a_topic_that_vanished_goes_on_without_it_where_that_is_to_be_recorded(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
+) -> None:
+    """INV-5: the loss stands in the journal, and so does the end of the partitions; INV-3: the batch keeps its id."""
+    other = TopicPartition(f"{tps[0].topic}-other", 0)
+    kafka_broker.create_topic(other.topic, 1)
+    produce(runs.options, other, 4)
+    waited = threading.Event()
+
+    def delete() -> None:
+        with KafkaAdmin(runs.options) as admin:
+            admin.delete_topic(tps[0].topic)
+            while tps[0].topic in admin.topics():
+                waited.wait(0.05)
+
+    reader = Reader(runs, delete)
+    stream = runs.start(Subscribe([tps[0].topic, other.topic]), reader, on_vanished="record", max_failures=1)
+    runs.await_records(4)
+    produce(runs.options, other, 2)
+    runs.await_records(6)
+    assert [rows for _, rows in reader.read] == [[0, 1, 2, 3], [4, 5]]
+    while stream.offsets != {other: 6}:
+        waited.wait(0.05)
+    runs.stop(stream)
+    found = Checkpoint(runs.checkpoint.as_uri(), "s").audit()
+    assert found.clean
+    assert {loss.label for loss in found.losses} == {f"{tps[0]}[0, 30)", f"{tps[1]}[0, 10)"}
+    assert {loss.batch_id for loss in found.losses} == {reader.read[0][0]}
+
+
+@pytest.mark.kafka
+def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_with_the_rest(
+    runs: Runs, tps: list[TopicPartition], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """INV-5: nothing goes on before that, exactly what is lost is accepted, and INV-3: the rerun has the same id."""
+    one = tps[0]
+    parameters = tmp_path / "kafka.properties"
+    parameters.write_text(
+        "\n".join(["# as for Kafka's own commands", *(f"{k} = {v}" for k, v in runs.options.items())])
+    )
+    url, kafka = runs.checkpoint.as_uri(), ("--kafka", str(parameters))
+
+    def forebay(*arguments: str) -> int:
+        return main(["direct", *arguments])
+
+    first = Reader(runs, lambda: drop(dict(runs.options), one, 20))
+    stream = runs.start(Subscribe([one.topic]), first)
+    with pytest.raises(RangeNotHeldError, match=rf"{one}\[0, 20\) of batch.*holds offsets 20 to 30"):
+        stream.await_termination(PATIENCE_SECONDS)
+    capsys.readouterr()
+
+    assert forebay("accept-loss", url, "s", *kafka, "--json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [(loss["kind"], loss["label"]) for loss in shown] == [("batch", f"{one}[0, 20)")]
+    for wrong in (f"{one}[0, 21)", f"{one}[0, 19)", f"{tps[1]}[0, 10)"):
+        assert forebay("accept-loss", url, "s", wrong, *kafka, "--yes") == 2
+    assert forebay("accept-loss", url, "s", *kafka, "--yes") == 2  # nobody accepts a loss unseen
+    assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka) == 1
+    assert Checkpoint(url, "s").state().unfinished()[0].lost == ()
+    assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka, "--because", "retention", "--yes") == 0
+    assert "goes on without" in capsys.readouterr().err
+    assert forebay("accept-loss", url, "s", *kafka) == 0
+
+    second = Reader(runs, None)
+    stream = runs.start(Subscribe([one.topic]), second)
+    runs.await_records(20)
+    with pytest.raises(LeaseHeld):
+        Checkpoint(url, "s", runs.options).accept_losses([f"{one}[0, 20)"], "")
+    assert second.read == [(shown[0]["batch_id"], [*range(20, 30), *range(10)])]
+    runs.stop(stream)
+
+    capsys.readouterr()
+    assert forebay("audit", url, "s", "--json") == 0
+    audited = json.loads(capsys.readouterr().out)
+    assert audited["findings"] == [] and [loss["label"] for loss in audited["losses"]] == [f"{one}[0, 20)"]
+    assert audited["losses"][0]["cause"].endswith("retention")
+    assert forebay("status", url, "s", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["standing"] == "stopped"
+    assert [(p["position"], p["completed"], p["read"]) for p in status["partitions"]] == [
+        (30, 30, True),
+        (10, 10, True),
+    ]
+    assert forebay("batches", url, "s", "--json") == 0
+    assert [(b["state"], b["lost"]) for b in json.loads(capsys.readouterr().out)] == [("completed", [f"{one}[0, 20)"])]
+    produce(runs.options, one, 3)
+    assert forebay("lag", url, "s", *kafka, "--max-records", "2", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["processed"]["records"] == 3
+    assert forebay("replay", url, "s", *kafka, "--to-batch", "1", "--yes") == 0
+    third = Reader(runs, None)
+    runs.start(Subscribe([one.topic]), third)
+    runs.await_records(43)
+    assert third.read == [
+        second.read[0],
+        (third.read[1][0], [30, 31, 32]),
+    ]  # what the first run had, and then what came
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accepts_that(
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
+) -> None:
+    """INV-2: its offsets are those of other records; the audit keeps the lives apart."""
+    runs.stop(_until(runs, Subscribe([tps[0].topic]), 40))
+    waited = threading.Event()
+    with KafkaAdmin(runs.options) as admin:
+        admin.delete_topic(tps[0].topic)
+        while tps[0].topic in admin.topics():
+            waited.wait(0.05)
+        admin.create_topic(tps[0].topic, 1)
+    produce(runs.options, tps[0], 7)
+    checkpoint = Checkpoint(runs.checkpoint.as_uri(), "s", runs.options)
+    assert [(loss.kind, loss.label) for loss in checkpoint.losses()] == [
+        ("created-again", str(tps[0])),
+        ("gone", str(tps[1])),
+    ]
+    checkpoint.accept_losses(map(str, tps), "ann")
+    runs.works.clear()
+    runs.stop(_until(runs, Subscribe([tps[0].topic]), 7))
+    assert runs.once(tps[0]) == (0, 7)
+    found = checkpoint.audit()
+    assert found.clean
+    assert [(life.topic, life.partition, life.life, life.start, life.until) for life in found.lives] == [
+        (tps[0].topic, 0, 1, 0, 30),
+        (tps[0].topic, 0, 2, 0, 7),
+        (tps[0].topic, 1, 1, 0, 10),
+    ]
+
+
+def _until(runs: Runs, strategy: Subscribe, records: int) -> object:
+    stream = runs.start(strategy)
+    runs.await_records(records)
+    return stream
+
+
+# ---- kills and other ends --------------------------------------------------------------------------------------------
+
+_ACCEPT = """
+import os, sys
+from pathlib import Path
+from tests.direct.test_losses import accepted_in
+while True:
+    child = os.fork()
+    if not child:
+        accepted_in(Path(sys.argv[1]))
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != -9:
+        sys.exit(code)
+"""
+_LEAD = """
+import sys, threading
+from direct.checkpoint import leading
+from forebay.clock import SystemClock
+from wal.storage import open_storage
+with leading(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
+    print("led", flush=True)
+    threading.Event().wait()
+"""
+LOSSES = [
+    Loss("batch", "t/0[10, 12)", "", BATCH),
+    Loss("gap", "t/0[20, 25)", "", goes_on_at=25),
+    Loss("created-again", "u/0", "", goes_on_at=0, topic_id="new"),
+]
+
+
+def accepted_in(folder: Path) -> None:
+    """Accepts what is left of LOSSES, as a person does."""
+    with leading(open_storage(folder.as_uri()), "s", 1, SystemClock(), lambda _: None) as led:
+        accept(led.loop.ask, _left(led.state), 5, "accepted by ann")
+
+
+def _left(state: State) -> list[Loss]:
+    left = [] if state.batches[BATCH].lost else LOSSES[:1]
+    left += LOSSES[1:2] if state.next_offsets["t/0"] == 20 else []
+    return left + (LOSSES[2:] if state.partitions["u/0"].life.life == 1 else [])
+
+
+def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_path: Path) -> None:
+    """INV-7: whatever was durable is there once, and the rest is found again."""
+    storage = open_storage(tmp_path.as_uri())
+    with leading(storage, "s", 1, SystemClock(), lambda _: None) as led:
+        led.loop.ask(BeginSpans({"t/0": 10, "u/0": 3}, {"t": "id", "u": "old"}, 1, "given"))
+        led.loop.ask(AllocateSpans((Span("t", 0, 10, 20, "id"), Span("u", 0, 3, 9, "old")), 2))
+    places = [
+        f"journal.{place}:{kind}"
+        for kind in ("LossAccepted", "SpansSkipped", "SpansEnded")
+        for place in ("before-write", "after-sync")
+    ]
+    (tmp_path / "hits").mkdir()
+    environment = {
+        **os.environ,
+        "FOREBAY_FAILPOINTS": ",".join(f"{place}=kill" for place in places),
+        "FOREBAY_FAILPOINT_DIR": str(tmp_path / "hits"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _ACCEPT, str(tmp_path)],
+        env=environment, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "hits").iterdir())) == len(places)
+    state = Checkpoint(tmp_path.as_uri(), "s").state()
+    assert state.batches[BATCH].lost == ("t/0[10, 12)",)
+    assert state.next_offsets == {"t/0": 25, "u/0": 0}
+    found = audit.audit(storage, "s")
+    assert found.clean
+    assert [(life.topic, life.life, life.start, life.until) for life in found.lives] == [
+        ("t", 1, 10, 25),
+        ("u", 1, 3, 9),
+        ("u", 2, 0, 0),
+    ]
+
+
+def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path.as_uri())
+    checkpoint = Checkpoint(tmp_path.as_uri(), "s")
+    with pytest.raises(UsageError, match="holds no checkpoint of a direct stream named 's'"):
+        checkpoint.state()
+    with leading(storage, "s", 1, SystemClock(), lambda _: None):
+        assert checkpoint.lease()[0] == "running"
+    assert checkpoint.lease() == ("stopped", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", _LEAD, tmp_path.as_uri()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        led = child.stdout.readline()
+        child.kill()
+    assert led == b"led\n"
+    assert checkpoint.lease()[0] == "ended"
+
+
+def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() -> None:
+    """INV-3: the state forgets them only when the history durably has them."""
+    storage = MemoryStorage("direct-history")
+    clock = SystemClock()
+    from driver.tracker import Ask, Complete
+
+    with leading(storage, "s", 2, clock, lambda _: None) as led:
+        led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
+        for begin in (0, 10):
+            batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
+            led.loop.ask(Complete(batch_id, 3, 1))
+        writer = history.HistoryWriter(storage, "s", led.epoch, 1_000_000, lambda: 0.0, lambda: 1)
+        cleaner = Cleaner(led.loop, None, writer, "s", clock, 3600.0, lambda _: None)
+        cleaner.look()
+        assert led.loop.ask(Ask(lambda state: (dict(state.batches), state.archived_number))) == ({}, 2)
+        writer.close()
+    assert [batch.spans for batch in history.read(storage, "s")] == [
+        (Span("t", 0, 0, 10, "id"),),
+        (Span("t", 0, 10, 20, "id"),),
+    ]
+    found = audit.audit(storage, "s")
+    assert found.clean and (found.batches_completed, found.records_completed) == (2, 20)

@@ -1,0 +1,75 @@
+"""Direct streams over one checkpoint, with a real Kafka and jobs in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from direct.commits import Commits
+from direct.parameters import checked_options
+from direct.strategies import ConsumerStrategy
+from direct.stream import DirectStream, StreamSettings
+from driver.batch import Batch, BatchWork
+from forebay.values import TopicPartition
+from tests.support.direct_process import InProcess
+from tests.support.kafka import PATIENCE_SECONDS
+
+
+class Runs:
+    """Streams over one checkpoint, one after the other, and the batches that their jobs were given."""
+
+    def __init__(self, options: Mapping[str, str], checkpoint: Path) -> None:
+        self.options = options
+        self.checkpoint = checkpoint
+        self.works: list[BatchWork] = []
+        self.came = threading.Condition()
+        self.streams: list[DirectStream] = []
+        self.commits = Commits("")
+
+    def job(self, work: Batch) -> None:
+        with self.came:
+            self.works.append(work)  # type: ignore[arg-type]
+            self.came.notify_all()
+
+    def start(
+        self,
+        strategy: ConsumerStrategy,
+        job: Callable[[Batch], None] | None = None,
+        params: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> DirectStream:
+        safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
+        own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
+        self.commits = Commits(safe.group)
+        stream = DirectStream(
+            safe,
+            strategy,
+            StreamSettings("s", self.checkpoint.as_uri(), **own),
+            InProcess(),
+            self.commits,  # type: ignore[arg-type]
+        )
+        self.streams.append(stream)
+        stream.foreach_batch(job or self.job).start()
+        return stream
+
+    def stop(self, stream: DirectStream) -> None:
+        stream.stop()
+        assert stream.await_termination(PATIENCE_SECONDS)
+
+    def await_records(self, count: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: self.records >= count, PATIENCE_SECONDS), self.works
+
+    @property
+    def records(self) -> int:
+        return sum(span.size for work in self.works for span in work.spans)
+
+    def spans(self, tp: TopicPartition) -> list[tuple[int, int]]:
+        return [(s.from_offset, s.until_offset) for work in self.works for s in work.spans if s.tp == tp]
+
+    def once(self, tp: TopicPartition) -> tuple[int, int]:
+        """Where the partition's spans begin and end, which touch (INV-2)."""
+        found = self.spans(tp)
+        assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]], found
+        return found[0][0], found[-1][1]
