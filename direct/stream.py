@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from direct.batch import DirectJobs
 from direct.checkpoint import leading
 from direct.commits import Commits
 from direct.deserializers import Deserializer, deserializer
 from direct.locations import LocationStrategy, PreferConsistent
-from direct.losses import Held, Loss, accept, error_of, look, of_batch, of_positions, positions
+from direct.losses import Held, Loss, accept, error_of, look, of_batch, of_positions, positions, topic_ids
 from direct.parameters import checked_options
 from direct.strategies import ConsumerStrategy, check, find_partitions
 from direct.tasks import TaskReading
@@ -53,6 +53,8 @@ from wal.probe import probe
 from wal.storage import Storage, StorageOptions, open_storage
 
 log = logging.getLogger(__name__)
+
+_Read = TypeVar("_Read")
 
 #: between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
@@ -344,12 +346,10 @@ class DirectStream:
     def _follow(self, admin: KafkaAdmin, time_ms: int) -> dict[TopicPartition, Held]:
         """New partitions begin; what Kafka no longer holds of those known ends the stream, or is journalled. Gives what Kafka
         holds of those that go on."""
-        known, topic_ids, known_before = self._ask(
-            lambda state: (positions(state), dict(state.topic_ids), state.created)
-        )
+        known, ids, known_before = self._ask(lambda state: (positions(state), topic_ids(state), state.created))
         there = find_partitions(admin, self._strategy)
-        held = look(admin, known, there)
-        losses = of_positions(known, topic_ids, held)
+        held = look(admin, ids, there)
+        losses = of_positions(known, ids, held)
         self._settle(losses, time_ms)
         # one that is gone and there again begins as a new one; others among them have begun again
         gone = {loss.label for loss in losses if loss.kind == "gone"}
@@ -407,5 +407,6 @@ class DirectStream:
             log.error("%s; the stream goes on without", loss.words)
         accept(self._asked.ask, losses, time_ms, 'by on_vanished = "record"')
 
-    def _ask(self, read: Callable[[State], Any]) -> Any:
-        return self._asked.ask(Ask(read))
+    def _ask(self, read: Callable[[State], _Read]) -> _Read:
+        found: _Read = self._asked.ask(Ask(read))
+        return found
