@@ -864,9 +864,7 @@ def _cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.index.clean((state.blocks[b] for b in named if b in state.blocks), event.host)
     for path in event.segments:
         share = state.index.segments.get(path)
-        if (
-            share is not None and share.unread
-        ):  # later a cursor may begin before it: it finds the blocks gone, and is told
+        if share is not None and share.unread:  # a cursor that begins before it later finds it gone, and is told
             raise BrokenInvariant(f"segment {path} is to be deleted while a cursor has yet to read it (INV-8)")
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
     for path in event.segments:

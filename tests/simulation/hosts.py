@@ -48,7 +48,8 @@ class Host:
 
     def beat(self) -> None:
         request = m.AgentHeartbeatRequest(
-            host=self.name, url=self.name, instance_id=self.name, acknowledged=self.acknowledged, blocks=len(self.files),
+            host=self.name, url=f"http://{self.name}:1", instance_id=self.name,
+            acknowledged=self.acknowledged, blocks=len(self.files),
             used_bytes=0, free_bytes=1_000_000, old_blocks=tuple(sorted(self.files)),
         )  # fmt: skip
         self.exchange = self.world.network.send(self.name, "agent", request, self._told)

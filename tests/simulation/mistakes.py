@@ -261,6 +261,14 @@ class ForgetfulOfReplaysTracker(Tracker):
             return super()._clean_segment(request, now, now_ms)
 
 
+class ForgetfulOfCursorsTracker(Tracker):
+    """Cleans up what is completed, whether a query over the intake has yet to read it or not."""
+
+    def _applied(self, *decided: Event) -> tuple[Event, ...]:
+        with mock.patch.object(BlockIndex, "read_to"):
+            return super()._applied(*decided)
+
+
 class ForgettingHistoryWriter(HistoryWriter):
     """After a full disk it writes what waited, and takes what it was given since for written."""
 
@@ -387,6 +395,8 @@ MISTAKES = (
     _mistake("reported-before-the-second-copy", "INV-1", receiver=EarlyReceiver),
     _mistake("read-from-a-topic-created-again", "INV-3", kafka_tier=OffsetTrustingTier),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
+    # nobody may replay an intent to delete what a cursor holds
+    _mistake("clean-up-under-a-cursor", "INV-7", tracker=ForgetfulOfCursorsTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
     _mistake("completed-with-the-highest", "INV-3", tracker=HighestTracker),

@@ -506,6 +506,21 @@ def clean_up_under_a_replay() -> Script:
     return script
 
 
+def clean_up_under_a_cursor() -> Script:
+    """Two blocks are in the history, which a query has yet to read, when clean-up comes round."""
+    script = Script(segment_bytes=1, queries=True, faults=())
+    script.begin("r1")
+    script.run(*LOOP, "d1 query", until=lambda: script.world.can("d1 query:trigger"))
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() > 0)
+    for _ in range(30):
+        script.perhaps(*LOOP, *CLEAN, "d1 clean:archive", "d1 clean:scan", "d1 clean:judge", "d1 clean:delete")
+    script.run(*LOOP, "d1 query", until=lambda: script.world.query.rows == 8, optional=True)
+    return script
+
+
 def completed_with_the_highest() -> Script:
     """Two batches are in work at once; the later one ends first."""
     script = Script(concurrent_jobs=2, faults=())
@@ -578,6 +593,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "clean-up-under-a-replay": clean_up_under_a_replay,
     "completed-with-the-highest": completed_with_the_highest,
     "clean-up-under-a-window": clean_up_under_a_window,
+    "clean-up-under-a-cursor": clean_up_under_a_cursor,
     "rewind-by-seek-alone": rewind_by_seek_alone,
     "answer-before-durable": answer_before_durable,
     "journal-order-unlike-decisions": journal_order_unlike_decisions,
