@@ -6,20 +6,30 @@ block. Ours: all 64 wait for an answer at any time. Peer: one report at a time, 
 
 What the group commit gains hangs on what a sync costs, which is little on a virtual machine whose host keeps a cache. A
 second line, without a threshold, is the same on a disk that takes 2 ms more for each.
+
+The other lines are what a driver pays for knowing who asks: the same 64 at once, of which each request carries a token, and of
+which each goes by https too, against a driver that asks for neither.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.receiving import Tracking
 from benchmarks.setup import Setup
+from forebay.access import Guard
+from forebay.security import ROLES
+from tests.support.certificates import Authority
+from tests.support.guarded import settings
 from wal.storage import LocalStorage
 
 RECEIVERS = 64
@@ -34,6 +44,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     yield ratio("reports", what, _pairs(setup, None, 1.0), "reports/s", Threshold(5.0, at_least=True))
     slower = _pairs(setup, SLOWER_SECONDS, 0.5)
     yield ratio("reports", f"the same, each sync {SLOWER_SECONDS * 1000:g} ms slower", slower, "reports/s")
+    yield ratio("reports", "64 at once, with a token / without", _guarded(setup, https=False), "reports/s")
+    yield ratio("reports", "64 at once, with a token by https / without", _guarded(setup, https=True), "reports/s")
 
 
 def _pairs(setup: Setup, slower_seconds: float | None, share: float) -> list[tuple[float, float]]:
@@ -43,13 +55,46 @@ def _pairs(setup: Setup, slower_seconds: float | None, share: float) -> list[tup
             tracking.begin(_TOPIC, RECEIVERS)
 
             def rate(at_once: int, reports: int) -> float:
-                count = max(RECEIVERS, int(reports * setup.scale * share))
-                arguments = [tracking.url, _TOPIC, str(RECEIVERS), str(at_once), str(count)]
-                command = [sys.executable, "-m", "benchmarks.reporting", *arguments]
-                return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout)
+                return _rate(setup, tracking.url, at_once, reports * share)
 
             rate(RECEIVERS, IN_TURN_REPORTS)
             return alternate(setup.runs, lambda: rate(RECEIVERS, AT_ONCE_REPORTS), lambda: rate(1, IN_TURN_REPORTS))
+
+
+def _rate(setup: Setup, url: str, at_once: int, reports: float, environment: Mapping[str, str] = {}) -> float:
+    count = max(RECEIVERS, int(reports * setup.scale))
+    command = [sys.executable, "-m", "benchmarks.reporting", url, _TOPIC, str(RECEIVERS), str(at_once), str(count)]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, timeout=600, env={**os.environ, **environment}
+    )  # fmt: skip
+    return float(done.stdout)
+
+
+def _guarded(setup: Setup, https: bool) -> list[tuple[float, float]]:
+    token = secrets.token_urlsafe(32)
+    with setup.folder() as folder, ExitStack() as opened:
+        tokens = folder / "tokens"
+        tokens.touch(mode=0o600)
+        tokens.write_text(
+            "".join(f"{role} {token if role == 'receiver' else secrets.token_urlsafe(32)}\n" for role in ROLES)
+        )
+        authority = Authority(folder)
+        files = authority.issue("host") if https else {}
+        guard = Guard(settings(folder, token_file=str(tokens), **files))
+        ours = opened.enter_context(Tracking(folder / "guarded", guard=guard))
+        peer = opened.enter_context(Tracking(folder / "open"))
+        for tracking in (ours, peer):
+            tracking.begin(_TOPIC, RECEIVERS)
+        environment = {"REPORTING_TOKEN": token, "REPORTING_CA": str(authority.ca_file)}
+
+        def guarded() -> float:
+            return _rate(setup, ours.url, RECEIVERS, AT_ONCE_REPORTS, environment)
+
+        def open_to_all() -> float:
+            return _rate(setup, peer.url, RECEIVERS, AT_ONCE_REPORTS)
+
+        guarded()
+        return alternate(setup.runs, guarded, open_to_all)
 
 
 class _SlowDisk(LocalStorage):

@@ -18,6 +18,7 @@ from driver import journal
 from driver.api import tracker_application
 from driver.loop import DriverLoop
 from driver.tracker import Ask, FoundPartitions, Tracker
+from forebay.access import OPEN, Guard
 from forebay.clock import SystemClock
 from forebay.http import Server
 from wal.storage import Storage, open_storage
@@ -34,8 +35,10 @@ class Tracking:
         directory: Path,
         durable: Callable[[Sequence[ev.Event]], None] = lambda events: None,
         storage: Storage | None = None,
+        guard: Guard = OPEN,
     ) -> None:
-        """``storage``: the journal's; default: a folder below ``directory``."""
+        """``storage``: the journal's; default: a folder below ``directory``. ``guard``: its tokens and certificates."""
+        self._guard = guard
         self._storage = storage or open_storage(f"file://{directory}/journal")
         self._durable = durable
         self._open = ExitStack()
@@ -62,9 +65,11 @@ class Tracking:
         self._loop.start()
         self._open.callback(self._loop.stop)
         app = tracker_application(
-            self._loop.submit, lambda: self._loop.submit(Ask(lambda state: None)), lambda: None, "bench"
-        )
-        self.url = self._open.enter_context(Server(app, "http://127.0.0.1:0")).url
+            self._loop.submit, lambda: self._loop.submit(Ask(lambda state: None)), lambda: None, "bench",
+            self._guard,
+        )  # fmt: skip
+        scheme = "https" if self._guard.https else "http"
+        self.url = self._open.enter_context(Server(app, f"{scheme}://127.0.0.1:0", guard=self._guard)).url
         return self
 
     def __exit__(

@@ -2,11 +2,15 @@
 
 ``RECEIVERS`` receivers, each with a partition and a connection of its own, send ``REPORTS`` reports of one block in all,
 ``AT_ONCE`` of them waiting for their answers at any time. Written on bare sockets, so that what is measured is the driver.
+By environment variables: the token that they send (``REPORTING_TOKEN``), and for https the authority's file (``REPORTING_CA``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+import ssl
 import sys
 import time
 import uuid
@@ -28,15 +32,23 @@ HOSTS = 20
 IDLE_SECONDS = 2.0
 
 
+@functools.cache
+def _authority(file: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=file)
+
+
 class Connection:
     """One kept connection, one request at a time. Opened anew after a while without any, before the server closes it."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._used = float("-inf")
+        token = os.environ.get("REPORTING_TOKEN")
+        self._headers = f"authorization: Bearer {token}\r\n" if token else ""
 
     async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        tls = _authority(os.environ["REPORTING_CA"]) if self._parts.scheme == "https" else None
+        self._reader, self._writer = await asyncio.open_connection(self._parts.hostname, self._parts.port, ssl=tls)
         self._used = time.monotonic()
 
     async def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
@@ -45,7 +57,8 @@ class Connection:
             await self.open()
         data = msgspec.json.encode(body)
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: x\r\n{self._headers}content-type: application/json\r\n"
+            f"content-length: {len(data)}\r\n\r\n"
         )
         self._writer.write(head.encode() + data)
         headers = await self._reader.readuntil(b"\r\n\r\n")

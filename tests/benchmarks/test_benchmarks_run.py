@@ -27,7 +27,12 @@ LINES = {
     "memory": ["peak", "last third / middle third"],
     "arrow": ["records/s", "records/s, values unread", "Spark's job over no records"],
     "dataframe": ["records/s"],
-    "reports": ["64 at once / one at a time", "the same, each sync 2 ms slower"],
+    "reports": [
+        "64 at once / one at a time",
+        "the same, each sync 2 ms slower",
+        "64 at once, with a token / without",
+        "64 at once, with a token by https / without",
+    ],
     "journal": ["time to open"],
     "opening": ["requests, old / young"],
     "cleanup": ["100,000 blocks / 1,000 blocks"],
