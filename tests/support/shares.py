@@ -28,6 +28,7 @@ TOGETHER = {
     "tests/deploy/test_demo.py": "demo",
     "tests/cluster/test_hosts.py": "hosts",
     "tests/deploy/test_systemd.py": "systemd",
+    "tests/deploy/test_systemd_with_spark.py": "systemd-with-spark",
 }
 #: a worker waits for about half of its time
 _WORKERS_MORE_THAN_CORES = 1
