@@ -745,7 +745,7 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
         waited.append((lease, len(job.seen)))
         return False
 
-    monkeypatch.setattr("driver.service.await_end_of", unseen)
+    monkeypatch.setattr("driver.lease.await_end_of", unseen)
     with IngestContext(None, s) as intake:
         intake.foreach_batch(job)
         assert job.enough.wait(30)
