@@ -19,9 +19,10 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.jars
 
-services: kafka  ## fetch or build what tests run: Kafka, HDFS, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
+services: kafka  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
 	@$(PYTHON_IN) -m tests.support.hdfs
 	@$(PYTHON_IN) -m tests.support.versitygw
+	@$(PYTHON_IN) -m tests.support.jvm_spark
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx >/dev/null
@@ -33,6 +34,7 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m tests.support.jvm_spark >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.namespaces >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.booted >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.nginx >/dev/null || [ -z "$$CI" ]

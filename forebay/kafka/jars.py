@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,13 +62,16 @@ class Libraries:
     """Java libraries with all that they depend on. ``name``: their folder in the cache, with the version.
 
     ``dependencies``: organisation, module and version of each, as Maven Central names them. ``needed``: patterns of the
-    jars without which a fetch has failed.
+    jars without which a fetch has failed. ``alone``: nothing that they depend on is fetched. ``checksums``: jar → SHA-256 that
+    it must have.
     """
 
     name: str
     title: str
     dependencies: tuple[tuple[str, str, str], ...]
     needed: tuple[str, ...]
+    alone: bool = False
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     def folder(self, cache: str | Path | None = None) -> Path:
         return cache_directory(cache) / self.name / "libs"
@@ -111,6 +114,7 @@ class Libraries:
                     f"try again with a way out to Maven Central, or put the jars into {libraries} and create "
                     f"{target / 'complete'}; what was run: {' '.join(command)}"
                 )
+            self._check(work / "libs")
             shutil.rmtree(work / "ivy")
             (work / "complete").touch()
             try:
@@ -123,9 +127,16 @@ class Libraries:
             shutil.rmtree(work, ignore_errors=True)
         return libraries
 
+    def _check(self, libraries: Path) -> None:
+        for name, wanted in self.checksums.items():
+            found = hashlib.sha256((libraries / name).read_bytes()).hexdigest()
+            if found != wanted:
+                raise UsageError(f"{self.title}: {name} as fetched has the SHA-256 {found}, and must have {wanted}")
+
     def _module(self) -> str:
+        more = ' transitive="false"' if self.alone else ""
         lines = [
-            f'    <dependency org="{organisation}" name="{module}" rev="{version}" conf="default"/>'
+            f'    <dependency org="{organisation}" name="{module}" rev="{version}" conf="default"{more}/>'
             for organisation, module, version in self.dependencies
         ]
         return "\n".join(

@@ -7,11 +7,14 @@ offset would pass for a hole. After any error it is closed, and all that it had 
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
@@ -146,16 +149,11 @@ class PartitionReader:
         heard, rows = began, 0
         while self.position < range_.until_offset:
             before = self.position
-            messages = self._poll(range_.until_offset - self.position)
-            records = self._records(messages, range_, reading)
-            if self._ended and not records:
-                self._check_end(range_)
+            batch = self._batch(range_, reading)
             now = self._clock.monotonic()
-            if records:
-                rows += len(records)
-                source = RangeRows(self._tp, [record_batch(records, reading.headers)])
-                for batch in block_rows(source, reading.headers):
-                    yield to_dataframe(batch, self._tp.topic, reading.headers)
+            if batch is not None:
+                rows += batch.num_rows
+                yield batch
             if self.position > before:
                 heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
             # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
@@ -169,6 +167,24 @@ class PartitionReader:
         if range_.records is not None and rows != range_.records:
             raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
 
+    def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
+        """What one poll gives of the range; None if that is nothing."""
+        collecting = gc.isenabled()
+        # thousands of messages would be walked by every collection, and none of them can be part of a cycle
+        gc.disable()
+        try:
+            records = self._records(self._poll(range_.until_offset - self.position), range_, reading)
+            if not records:
+                if self._ended:
+                    self._check_end(range_)
+                return None
+            rows = RangeRows(self._tp, [record_batch(records, reading.headers)])
+            (batch,) = block_rows(rows, reading.headers)
+            return to_dataframe(batch, self._tp.topic, reading.headers)
+        finally:
+            if collecting:
+                gc.enable()
+
     def _poll(self, wanted: int) -> list[Message]:
         if self._ahead:
             messages, self._ahead = self._ahead, []
@@ -181,21 +197,39 @@ class PartitionReader:
 
     def _records(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
         """Those of the range, in order; ``position`` moves behind the last one, or to the end of the range."""
+        events = [place for place, error in enumerate(map(Message.error, messages)) if error is not None]
+        if not events:
+            return self._run(messages, range_, reading)
         records: list[Message] = []
-        for place, message in enumerate(messages):
-            error = message.error()
-            if error is not None:
-                self._hear(error, message, range_, reading)
-                continue
-            offset = message.offset() or 0
-            if offset >= range_.until_offset:
-                self._skip_to(range_.until_offset, offset, range_, reading)
-                self._ahead = messages[place:]
+        begin = 0
+        for place in [*events, len(messages)]:
+            records += self._run(messages[begin:place], range_, reading)
+            if self._ahead:
+                self._ahead += messages[place:]
                 break
-            self._skip_to(offset, offset, range_, reading)
-            records.append(message)
-            self.position = offset + 1
+            if place < len(messages):
+                self._hear(cast("KafkaError", messages[place].error()), messages[place], range_, reading)
+            begin = place + 1
         return records
+
+    def _run(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+        """Of ``messages``, none of which is an event, those of the range; the others are kept for later."""
+        if not messages:
+            return messages
+        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
+        inside = int(np.searchsorted(offsets, range_.until_offset))
+        if not reading.allow_holes:
+            before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
+            holes = np.flatnonzero(offsets[:inside] != before + 1)
+            if len(holes):
+                self.position = int(before[holes[0]]) + 1
+                self._skip_to(int(offsets[holes[0]]), int(offsets[holes[0]]), range_, reading)
+        if inside:
+            self.position = int(offsets[inside - 1]) + 1
+        if inside < len(messages):
+            self._skip_to(range_.until_offset, int(offsets[inside]), range_, reading)
+            self._ahead = messages[inside:]
+        return messages[:inside]
 
     def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
         """``found``: the next offset that Kafka gave."""

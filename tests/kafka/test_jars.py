@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import ssl
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import UsageError
-from forebay.kafka.jars import fetch_jars, find_java, jars_present, key_store
+from forebay.kafka.jars import Libraries, fetch_jars, find_java, jars_present, key_store
 from tests.conftest import missing
 
 
@@ -45,3 +46,23 @@ def test_jars_that_cannot_be_fetched_leave_nothing_that_looks_whole(
         fetch_jars(tmp_path)
     assert not jars_present(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jar_with_another_checksum_than_the_one_that_is_known_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java, cache = tmp_path / "java", tmp_path / "cache"
+    # stands for Ivy: puts one jar where it is told to
+    java.write_text(
+        '#!/bin/sh\nfor last; do :; done\nmkdir -p "${last%/*}" "${last%/libs/*}/ivy"\nprintf new > "${last%/*}/a-1.jar"\n'
+    )
+    java.chmod(0o755)
+    monkeypatch.setattr("forebay.kafka.jars.find_java", lambda: str(java))
+    wrong, right = (
+        Libraries("a-1", "A", (("a", "a", "1"),), ("a-*.jar",), checksums={"a-1.jar": hashlib.sha256(own).hexdigest()})
+        for own in (b"old", b"new")
+    )
+    with pytest.raises(UsageError, match=r"a-1\.jar as fetched has the SHA-256"):
+        wrong.fetch(cache)
+    assert not wrong.present(cache)
+    assert (right.fetch(cache) / "a-1.jar").read_bytes() == b"new"

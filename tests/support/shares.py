@@ -23,6 +23,7 @@ TOGETHER = {
     "tests/direct/test_rdd.py": "spark",
     "tests/direct/test_stream_with_spark.py": "spark",
     "tests/streaming/test_with_spark.py": "streaming",
+    "tests/streaming/test_like_spark.py": "like-spark",
     "tests/wal/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/deploy/test_demo.py": "demo",

@@ -1,0 +1,176 @@
+"""Spark with the Kafka source of its own, to compare with: an environment with that release of pyspark, and the source's jars,
+made once in the cache. ``python -m tests.support.jvm_spark`` makes them (make services, make test in CI)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import venv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from forebay.errors import UsageError
+from forebay.kafka.jars import Libraries, cache_directory, find_java
+
+#: the newest release whose source Maven Central has with all that it needs
+VERSION = "4.0.0"
+
+CONNECTOR = Libraries(
+    f"spark-kafka-{VERSION}",
+    f"Spark's Kafka source {VERSION}",
+    (
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
+        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", VERSION),
+        ("org.apache.kafka", "kafka-clients", "3.9.0"),
+        ("org.apache.commons", "commons-pool2", "2.12.0"),
+    ),
+    needed=("spark-sql-kafka-*.jar", "spark-token-provider-kafka-*.jar", "kafka-clients-*.jar", "commons-pool2-*.jar"),
+    alone=True,  # what else they need is in pyspark
+    checksums={
+        f"spark-sql-kafka-0-10_2.13-{VERSION}.jar": "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
+        f"spark-token-provider-kafka-0-10_2.13-{VERSION}.jar": (
+            "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767"
+        ),
+        "kafka-clients-3.9.0.jar": "15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
+        "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
+    },
+)
+_REQUIREMENTS = f"""\
+pyspark=={VERSION} --hash=sha256:38db1b4f6095a080d7605e578d775528990e66dc326311d93e94a71cfc24e5a5
+py4j==0.10.9.9 --hash=sha256:c7c26e4158defb37b0bb124933163641a2ff6e3a3913f7811b0ddbe07ed61533
+"""
+_INSTALL_SECONDS = 1200.0
+_ROOT = Path(__file__).parents[2]
+
+
+def _folder() -> Path:
+    return cache_directory() / f"pyspark-{VERSION}-python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def python() -> Path:
+    """The environment's Python, once it is made."""
+    return _folder() / "bin" / "python"
+
+
+def present() -> bool:
+    return CONNECTOR.present() and (_folder() / "complete").exists()
+
+
+def make() -> Path:
+    """Makes what is not there yet; the environment's Python. Raises UsageError that says what failed."""
+    CONNECTOR.fetch()
+    target = _folder()
+    if (target / "complete").exists():
+        return python()
+    print(f"fetching pyspark {VERSION} to compare with, once: this takes a minute or two", file=sys.stderr, flush=True)
+    work = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        venv.create(work, symlinks=True, with_pip=True)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+            requirements.write(_REQUIREMENTS)
+            requirements.flush()
+            command = [str(work / "bin" / "python"), "-m", "pip", "install", "-q", "--no-cache-dir", "--require-hashes"]
+            _run([*command, "-r", requirements.name])
+        (work / "complete").touch()
+        try:
+            work.rename(target)  # its Python finds its packages by its own place
+        except OSError:
+            if not (target / "complete").exists():  # an earlier, incomplete one lies there
+                shutil.rmtree(target)
+                work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return python()
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
+        words, failed = done.stdout + done.stderr, done.returncode != 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words, failed = str(error), True
+    if failed:
+        raise UsageError(f"pyspark {VERSION} could not be installed: {' '.join(command)}: {words.strip()[-1500:]}")
+
+
+def require_jvm_spark(missing: Callable[[str], None]) -> None:
+    """Calls ``missing`` if Java or the environment is not here; in CI it is made if need be."""
+    try:
+        find_java()
+        if not present():
+            if os.environ.get("CI", "").lower() not in ("1", "true"):
+                missing(f"pyspark {VERSION} is not here: run `make services`, or python -m tests.support.jvm_spark")
+            make()
+    except UsageError as error:
+        missing(str(error))
+
+
+class JvmSpark:
+    """A process that answers queries by Spark's own Kafka source (``tests.support.queries``), one after another, until it is
+    closed. ``conf``: Spark's settings."""
+
+    def __init__(self, folder: Path, conf: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log_file = folder / "jvm-spark.log"
+        jars = ",".join(str(jar) for jar in sorted(CONNECTOR.folder().glob("*.jar")))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        environment |= {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": str(python())}
+        given = json.dumps({"spark.jars": jars, "spark.sql.warehouse.dir": str(folder / "warehouse"), **(conf or {})})
+        self._turn = threading.Lock()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(python()), "-m", "tests.support.queries", "kafka", given],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder, env=environment, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of ``tests.support.queries.answer``. From any thread."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._turn:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        assert line, f"the process has ended: {self.log_file.read_text()[-3000:]}"
+        found: dict[str, Any] = json.loads(line)
+        assert "failed" not in found, found["failed"]
+        return found
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()  # it stops Spark and ends
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def __enter__(self) -> JvmSpark:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def main() -> int:
+    try:
+        print(make())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

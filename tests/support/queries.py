@@ -1,0 +1,137 @@
+"""Questions to a source that stands for Kafka, and what Spark finds by them: the same for its own source and for this project's,
+which is what makes the answers comparable. Needs pyspark alone.
+
+``python -m tests.support.queries FORMAT CONF`` answers one question a line of its input, as JSON, by a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: how a row is given, so that JSON can hold it
+_COLUMNS = (
+    "hex(key) key", "hex(value) value", "topic", "partition", "offset", "unix_micros(timestamp) timestamp", "timestampType",
+)  # fmt: skip
+_HEADERS = "transform(headers, h -> struct(h.key, hex(h.value) value)) headers"
+_TALLY = "count(1) records", "sum(length(key) + length(value)) bytes"
+#: seconds that a query may take
+_PATIENCE_SECONDS = 120
+
+
+def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """``question["kind"]``:
+
+    * ``batch``: ``options`` → ``schema``, ``rows``, and the number of ``tasks`` that read any;
+    * ``stream``: ``options``, ``checkpoint``, ``trigger`` ("available", "once" or "all": whatever there is by many triggers)
+      → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON);
+    * ``tally``: ``options`` → ``seconds`` that it takes to count records, keys and bytes, and what they are;
+    * ``drain``: ``options``, ``checkpoint`` → ``seconds`` that a stream takes to read what there is, of them those ``behind`` its
+      first batch, and how many records these held;
+    * ``triggers``: ``options``, ``checkpoint``, ``count`` → ``seconds`` of each of ``count`` triggers, the first ones left out.
+
+    Whatever Spark refuses is in ``refused``: its words.
+    """
+    kinds = {"batch": _batch, "stream": _stream, "tally": _tally, "drain": _drain}
+    try:
+        return kinds[question["kind"]](spark, source, question)
+    except Exception as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+
+
+def _batch(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    frame = spark.read.format(source).options(**question["options"]).load()
+    rows = _rows(frame, "spark_partition_id() task")
+    return {"schema": frame.schema.simpleString(), "tasks": len({row.pop("task") for row in rows}), "rows": rows}
+
+
+def _rows(frame: Any, *more: str) -> list[dict[str, Any]]:
+    columns = [*_COLUMNS, *more, *([_HEADERS] if "headers" in frame.columns else [])]
+    found = [row.asDict(True) for row in frame.selectExpr(*columns).collect()]
+    return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    batches: dict[str, Any] = {}
+
+    def keep(frame: Any, number: int) -> None:
+        batches[str(number)] = _rows(frame)
+
+    checkpoint = Path(question["checkpoint"])
+    found: dict[str, Any] = {"batches": batches}
+    try:
+        frame = spark.readStream.format(source).options(**question["options"]).load()
+        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+        _run(writer, question["trigger"])
+    except Exception as error:
+        found["refused"] = f"{type(error).__name__}: {error}"
+    found["offsets"] = {
+        entry.name: json.loads(entry.read_text().splitlines()[-1])
+        for entry in sorted((checkpoint / "offsets").glob("*"))
+        if entry.name.isdigit()
+    }
+    return found
+
+
+def _run(writer: Any, trigger: str) -> Any:
+    triggers = {"available": {"availableNow": True}, "once": {"once": True}, "all": {"processingTime": "0 seconds"}}
+    query = writer.trigger(**triggers[trigger]).start()
+    try:
+        if trigger == "all":
+            query.processAllAvailable()
+        elif not query.awaitTermination(_PATIENCE_SECONDS):
+            raise RuntimeError(f"the query did not end within {_PATIENCE_SECONDS} s")
+    finally:
+        query.stop()
+    return query
+
+
+def _tally(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    begun = time.monotonic()
+    frame = spark.read.format(source).options(**question["options"]).load()
+    row = frame.selectExpr(*_TALLY).first()
+    return {"seconds": time.monotonic() - begun, **row.asDict()}
+
+
+def _drain(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    frame = spark.readStream.format(source).options(**question["options"]).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", question["checkpoint"])
+    begun = time.monotonic()
+    query = _run(writer, "available")
+    seconds = time.monotonic() - begun
+    return {"seconds": seconds, "progress": [json.loads(own.json) for own in query.recentProgress]}
+
+
+def main(source: str, conf: str) -> None:
+    from pyspark.sql import SparkSession
+
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # whatever prints must not be taken for an answer
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name, value in {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        **json.loads(conf),
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for line in sys.stdin:
+        try:
+            given = answer(spark, source, json.loads(line))
+        except BaseException:
+            given = {"failed": traceback.format_exc()}
+        answers.write(json.dumps(given) + "\n")
+        answers.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
