@@ -39,6 +39,7 @@ BENCHMARKS = {
     "latency": "benchmarks.batch_latency",
     "blocks": "benchmarks.block_serving",
     "locality": "benchmarks.locality",
+    "source": "benchmarks.kafka_source",
 }
 SMALL_SCALE = 0.05
 

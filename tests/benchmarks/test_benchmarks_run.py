@@ -13,6 +13,7 @@ from benchmarks.setup import Setup
 from forebay.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
 from tests.support import nginx
+from tests.support.jvm_spark import require_jvm_spark
 from tests.support.namespaces import require_namespaces
 from tests.support.stores import require_s3
 
@@ -68,11 +69,12 @@ LINES = {
         "agent's memory for each of 64 readers",
     ],
     "locality": ["ranges read on the task's own host, of 3"],
+    "source": ["batch query, records/s", "streaming query, records/s", "time of a nearly empty trigger"],
 }
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality")
-NEEDS_SPARK = ("arrow", "dataframe", "locality")
-#: a cluster of its own
-LONG = ("locality",)
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
+NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")
+#: a cluster of its own, or two Sparks
+LONG = ("locality", "source")
 
 
 def test_every_benchmark_is_named_here() -> None:
@@ -102,6 +104,8 @@ def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
         require_kafka()
     if name in ("object-wal", "opening"):
         require_s3()
+    if name == "source":
+        require_jvm_spark(missing)
     if name == "blocks":
         _require_nginx()
     if name == "locality":

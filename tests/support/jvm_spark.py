@@ -113,21 +113,26 @@ def require_jvm_spark(missing: Callable[[str], None]) -> None:
         missing(str(error))
 
 
-class JvmSpark:
-    """A process that answers queries by Spark's own Kafka source (``tests.support.queries``), one after another, until it is
-    closed. ``conf``: Spark's settings."""
+class SparkProcess:
+    """A process that answers queries (``tests.support.queries``), one after another, until it is closed.
 
-    def __init__(self, folder: Path, conf: Mapping[str, str] | None = None) -> None:
+    ``source``: "kafka", Spark's own by the release here, or "forebay", by the one of this process.
+    """
+
+    def __init__(self, source: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.log_file = folder / "jvm-spark.log"
-        jars = ",".join(str(jar) for jar in sorted(CONNECTOR.folder().glob("*.jar")))
+        self.log_file = folder / f"{source}.log"
+        interpreter = str(python()) if source == "kafka" else sys.executable
+        jars = sorted(CONNECTOR.folder().glob("*.jar")) if source == "kafka" else []
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        environment |= {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": str(python())}
-        given = json.dumps({"spark.jars": jars, "spark.sql.warehouse.dir": str(folder / "warehouse"), **(conf or {})})
+        environment |= {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": interpreter}
+        conf = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+        if jars:
+            conf["spark.jars"] = ",".join(map(str, jars))
         self._turn = threading.Lock()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(python()), "-m", "tests.support.queries", "kafka", given],
+                [interpreter, "-m", "tests.support.queries", source, json.dumps(conf)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder, env=environment, text=True,
                 start_new_session=True,
             )  # fmt: skip
@@ -154,7 +159,7 @@ class JvmSpark:
             self._process.wait()
         self._process.stdout.close()
 
-    def __enter__(self) -> JvmSpark:
+    def __enter__(self) -> SparkProcess:
         return self
 
     def __exit__(

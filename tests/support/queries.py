@@ -31,13 +31,12 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
     * ``stream``: ``options``, ``checkpoint``, ``trigger`` ("available", "once" or "all": whatever there is by many triggers)
       → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON);
     * ``tally``: ``options`` → ``seconds`` that it takes to count records, keys and bytes, and what they are;
-    * ``drain``: ``options``, ``checkpoint`` → ``seconds`` that a stream takes to read what there is, of them those ``behind`` its
-      first batch, and how many records these held;
-    * ``triggers``: ``options``, ``checkpoint``, ``count`` → ``seconds`` of each of ``count`` triggers, the first ones left out.
+    * ``drain``: ``options``, ``checkpoint`` → ``triggers``, milliseconds and records of each that a stream takes to read all;
+    * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come.
 
     Whatever Spark refuses is in ``refused``: its words.
     """
-    kinds = {"batch": _batch, "stream": _stream, "tally": _tally, "drain": _drain}
+    kinds = {"batch": _batch, "stream": _stream, "tally": _tally, "drain": _drain, "trickle": _trickle}
     try:
         return kinds[question["kind"]](spark, source, question)
     except Exception as error:
@@ -99,12 +98,32 @@ def _tally(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
 
 
 def _drain(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    query = _run(_nowhere(spark, source, question), "available")
+    return {"triggers": _triggers(query)}
+
+
+def _trickle(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    query = _nowhere(spark, source, question).trigger(processingTime="0 seconds").start()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        while len(_triggers(query)) < question["count"]:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(_triggers(query))} triggers alone within {_PATIENCE_SECONDS} s")
+            if query.awaitTermination(0.2):
+                raise RuntimeError("the query has ended")
+    finally:
+        query.stop()
+    return {"triggers": _triggers(query)}
+
+
+def _nowhere(spark: Any, source: str, question: Mapping[str, Any]) -> Any:
     frame = spark.readStream.format(source).options(**question["options"]).load()
-    writer = frame.writeStream.format("noop").option("checkpointLocation", question["checkpoint"])
-    begun = time.monotonic()
-    query = _run(writer, "available")
-    seconds = time.monotonic() - begun
-    return {"seconds": seconds, "progress": [json.loads(own.json) for own in query.recentProgress]}
+    return frame.writeStream.format("noop").option("checkpointLocation", question["checkpoint"])
+
+
+def _triggers(query: Any) -> list[tuple[int, int]]:
+    every = [json.loads(own.json) for own in query.recentProgress]
+    return [(own["durationMs"]["triggerExecution"], own["numInputRows"]) for own in every if own["numInputRows"]]
 
 
 def main(source: str, conf: str) -> None:

@@ -1,0 +1,159 @@
+"""The same queries through Spark's own Kafka source, in a Spark of its own, and through ``format("forebay")``: equal answers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from tests.conftest import missing
+from tests.support import queries
+from tests.support.compared import (
+    BATCHES,
+    COMPACTED,
+    DIFFERENCES,
+    STREAMS,
+    Batch,
+    Change,
+    Stream,
+    Topics,
+    lay_out,
+)  # fmt: skip
+from tests.support.jvm_spark import SparkProcess, require_jvm_spark
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+Answer = dict[str, Any]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    require_jvm_spark(missing)
+    with SparkProcess("kafka", tmp_path_factory.mktemp("jvm")) as jvm:
+        yield jvm
+
+
+class Both:
+    """Asks both sources at once."""
+
+    def __init__(self, jvm: SparkProcess, spark: Any, servers: str, topics: Topics) -> None:
+        self._jvm, self._spark, self._servers, self._topics = jvm, spark, servers, topics
+        self._threads = ThreadPoolExecutor(1)
+
+    def ask(self, question: dict[str, Any], folder: Path | None = None) -> tuple[Answer, Answer]:
+        """What Spark's source and ours give; ``folder``: for a checkpoint of each."""
+        quick = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "100"}
+        options = {"kafka.bootstrap.servers": self._servers, **quick, **question["options"]}
+        question = {**question, "options": {name: self._topics.named(value) for name, value in options.items()}}
+        theirs, ours = (
+            ({**question, "checkpoint": str(folder / name)} if folder is not None else question)
+            for name in ("spark", "forebay")
+        )
+        waiting = self._threads.submit(self._jvm.ask, theirs)
+        given = queries.answer(self._spark, "forebay", ours)
+        return waiting.result(), given
+
+
+@pytest.fixture(scope="module")
+def both_on(jvm: SparkProcess, spark: Any, kafka_broker: KafkaBroker) -> Iterator[Callable[[], tuple[Both, Topics]]]:
+    """Gives topics with a prefix of their own, and who asks about them."""
+    with KafkaAdmin(kafka_broker.options) as admin:
+
+        def made() -> tuple[Both, Topics]:
+            topics = Topics(kafka_broker, admin, f"like-{os.getpid()}-{next(_numbers)}")
+            return Both(jvm, spark, kafka_broker.options["bootstrap.servers"], topics), topics
+
+        yield made
+
+
+def _short(cases: list[Any]) -> list[Any]:
+    return [pytest.param(case, id=case.name, marks=[] if case.short else pytest.mark.long) for case in cases]
+
+
+@pytest.fixture(scope="module")
+def laid_out(both_on: Callable[[], tuple[Both, Topics]]) -> Iterator[Both]:
+    both, topics = both_on()
+    topics.create("T-compacted", 1, **{name.replace(".", "_"): value for name, value in COMPACTED.items()})
+    topics.write("T-compacted", [20])
+    open_ones = lay_out(topics)
+    yield both
+    for producer in open_ones:
+        producer.abort_transaction(30)
+
+
+@pytest.mark.parametrize("case", _short(BATCHES))
+def test_a_batch_query_gives_or_refuses_the_same(laid_out: Both, case: Batch) -> None:
+    theirs, ours = laid_out.ask({"kind": "batch", "options": case.options})
+    difference = DIFFERENCES.get(case.name)
+    if difference is None:
+        assert _seen(ours) == _seen(theirs), _words([ours], [theirs])
+        if "refused" not in ours:
+            assert ours == theirs
+    else:
+        assert (_seen(theirs), _seen(ours)) == (difference.spark, difference.ours)
+
+
+@pytest.mark.parametrize("case", _short(STREAMS))
+def test_a_streaming_query_gives_or_refuses_the_same(
+    both_on: Callable[[], tuple[Both, Topics]], case: Stream, tmp_path: Path
+) -> None:
+    both, topics = both_on()
+    found: list[tuple[Answer, Answer]] = []
+    for step in case.steps:
+        if isinstance(step, Change):
+            step.act(topics)
+        else:
+            found.append(both.ask({"kind": "stream", "options": step.options, "trigger": step.trigger}, tmp_path))
+    difference = DIFFERENCES.get(case.name)
+    theirs, ours = ([_without_ids(answer) for answer in answers] for answers in zip(*found, strict=True))
+    if difference is None:
+        assert [_seen(answer) for answer in ours] == [_seen(answer) for answer in theirs], _words(ours, theirs)
+        assert [_given(answer) for answer in ours] == [_given(answer) for answer in theirs]
+    else:
+        assert (_steps(theirs), _steps(ours)) == (difference.spark, difference.ours)
+
+
+def _without_ids(answer: Answer) -> Answer:
+    """Our offsets without what stands beside Spark's own."""
+    offsets = {
+        number: {topic: at for topic, at in own.items() if not topic.startswith("#")}
+        for number, own in answer["offsets"].items()
+    }
+    return {**answer, "offsets": offsets}
+
+
+def _given(answer: Answer) -> Answer:
+    return {name: value for name, value in answer.items() if name != "refused"}
+
+
+def _seen(answer: Answer) -> str:
+    if "refused" in answer:
+        return "refused"
+    if "batches" in answer:
+        return f"{sum(len(rows) for rows in answer['batches'].values())} rows"
+    return f"{len(answer['rows'])} rows in {answer['tasks']} tasks"
+
+
+def _words(ours: list[Answer], theirs: list[Answer]) -> str:
+    """Why either side refused."""
+    return "\n".join(str(answer["refused"]) for answer in (*ours, *theirs) if "refused" in answer)
+
+
+def _steps(answers: list[Answer]) -> str:
+    return ", ".join(_seen(answer) for answer in answers)
+
+
+def test_each_difference_stands_in_the_docs_with_its_reason() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "STREAMING.md").read_text().split())
+    assert set(DIFFERENCES) <= {case.name for case in (*BATCHES, *STREAMS)}
+    for name, difference in DIFFERENCES.items():
+        assert difference.spark != difference.ours, name
+        assert difference.reason in page, name

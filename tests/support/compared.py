@@ -1,0 +1,497 @@
+"""What Spark's own Kafka source and this project's are asked alike, on the same topics: cases, and what differs for a reason.
+
+A case is options of a batch query, or what happens around a streaming query from one checkpoint. ``T-`` in options and in
+names of topics stands for a prefix of the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import TopicPartition
+from tests.support.kafka import PATIENCE_SECONDS
+
+BEGIN_MS = 1_700_000_000_000
+COMPACTED = {
+    "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100",
+    "min.compaction.lag.ms": "0", "delete.retention.ms": "0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Topics of one prefix on a broker, changed as the cases say."""
+
+    broker: KafkaBroker
+    admin: KafkaAdmin
+    prefix: str
+
+    def named(self, words: str) -> str:
+        return words.replace("T-", f"{self.prefix}-")
+
+    def create(self, topic: str, partitions: int = 1, **options: str) -> None:
+        self.admin.create_topic(
+            self.named(topic), partitions, {name.replace("_", "."): own for name, own in options.items()}
+        )
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topic(self.named(topic))
+
+    def widen(self, topic: str, partitions: int) -> None:
+        client = AdminClient(self.broker.options)
+        for future in client.create_partitions([NewPartitions(self.named(topic), partitions)]).values():
+            future.result(PATIENCE_SECONDS)
+
+    def write(self, topic: str, counts: Sequence[int], producer: Producer | None = None) -> None:
+        """So many records into each partition: keys, values and headers of their own, some null; a millisecond apart."""
+        client = producer or Producer({**self.broker.options, "linger.ms": 5})
+        for partition, count in enumerate(counts):
+            for number in range(count):
+                client.produce(
+                    self.named(topic),
+                    None if number % 5 == 3 else b"value %d" % number,
+                    None if number % 4 == 2 else b"key %d" % number,
+                    partition,
+                    headers=[] if number % 3 else [("n", b"%d" % number), ("n", b""), ("null", None)],
+                    timestamp=BEGIN_MS + number,
+                )
+        if producer is None:
+            assert client.flush(PATIENCE_SECONDS) == 0
+
+    def transact(self, topic: str, ends: Sequence[str]) -> list[Producer]:
+        """A transaction of five records for each of ``ends``: "commit", "abort" or "open"; the producers of open ones."""
+        opened = []
+        for number, end in enumerate(ends):
+            name = f"{self.named(topic)}-{number}"
+            producer = Producer({**self.broker.options, "transactional.id": name, "transaction.timeout.ms": "900000"})
+            producer.init_transactions(PATIENCE_SECONDS)
+            producer.begin_transaction()
+            self.write(topic, [5], producer)
+            assert producer.flush(PATIENCE_SECONDS) == 0
+            if end == "commit":
+                producer.commit_transaction(PATIENCE_SECONDS)
+            elif end == "abort":
+                producer.abort_transaction(PATIENCE_SECONDS)
+            else:
+                opened.append(producer)
+        return opened
+
+    def drop(self, topic: str, before: Sequence[int]) -> None:
+        """Deletes the records below these offsets."""
+        at = {TopicPartition(self.named(topic), partition): offset for partition, offset in enumerate(before) if offset}
+        self.admin.delete_records(at)
+
+    def recreate(self, topic: str, partitions: int, counts: Sequence[int]) -> None:
+        self.delete(topic)
+        self.create(topic, partitions)
+        self.write(topic, counts)
+
+
+def lay_out(topics: Topics) -> list[Producer]:
+    """The topics that batch queries read; the producers of transactions that must stay open meanwhile."""
+    topics.create("T-plain", 2)
+    topics.write("T-plain", [10, 5])
+    topics.create("T-plain-2", 1)
+    topics.write("T-plain-2", [3])
+    topics.create("T-empty", 2)
+    topics.create("T-appended", 1, message_timestamp_type="LogAppendTime")
+    topics.write("T-appended", [4])
+    topics.create("T-aged", 2)
+    topics.write("T-aged", [10, 5])
+    topics.drop("T-aged", [4, 5])
+    topics.create("T-transactions", 1)
+    return topics.transact("T-transactions", ["commit", "abort", "commit", "abort", "open"])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch query. ``short``: it is asked in each run of the tests, not in long ones alone."""
+
+    name: str
+    options: Mapping[str, str]
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something happens to the topics."""
+
+    act: Callable[[Topics], object]
+
+
+@dataclass(frozen=True)
+class Query:
+    """The streaming query is started, reads what there is, and ends."""
+
+    options: Mapping[str, str]
+    trigger: str = "available"
+
+
+@dataclass(frozen=True)
+class Stream:
+    name: str
+    steps: Sequence[Change | Query]
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``spark`` and ``ours``: what each does, as the test sees it: "refused", or what it gives. ``reason``: why, a line of
+    docs/STREAMING.md."""
+
+    spark: str
+    ours: str
+    reason: str
+
+
+def _at(topic: str = "T-plain", **offsets: int) -> str:
+    return json.dumps({topic: {name[1:]: offset for name, offset in offsets.items()}})
+
+
+PLAIN = {"subscribe": "T-plain"}
+_STARTS: dict[str, dict[str, str]] = {
+    "the default start": {},
+    "earliest": {"startingOffsets": "earliest"},
+    "EARLIEST in capitals": {"STARTINGOFFSETS": "Earliest"},
+    "offsets": {"startingOffsets": _at(p0=3, p1=-2)},
+    "a time for all": {"startingTimestamp": str(BEGIN_MS + 4)},
+    "a time for each": {"startingOffsetsByTimestamp": _at(p0=BEGIN_MS + 8, p1=0)},
+    "a time without a record": {"startingTimestamp": str(BEGIN_MS + 7)},
+    "a time without a record, latest": {
+        "startingTimestamp": str(BEGIN_MS + 7), "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "a time over offsets": {"startingTimestamp": str(BEGIN_MS + 2), "startingOffsets": _at(p0=9, p1=4)},
+    "a time for all over one for each": {
+        "startingTimestamp": str(BEGIN_MS + 1), "startingOffsetsByTimestamp": _at(p0=BEGIN_MS + 8, p1=BEGIN_MS + 3),
+    },
+}  # fmt: skip
+_ENDS: dict[str, dict[str, str]] = {
+    "the default end": {},
+    "latest": {"endingOffsets": "latest"},
+    "ending offsets": {"endingOffsets": _at(p0=6, p1=-1)},
+    "an ending time for all": {"endingTimestamp": str(BEGIN_MS + 5)},
+    "an ending time for each": {"endingOffsetsByTimestamp": _at(p0=BEGIN_MS + 9, p1=BEGIN_MS + 99)},
+}
+_SHORT_ENDS = {
+    "the default start": ("ending offsets",),
+    "offsets": ("the default end", "an ending time for each"),
+    "a time for all": ("an ending time for all",),
+    "a time without a record": ("the default end",),
+    "a time without a record, latest": ("the default end",),
+}
+
+
+def _short(start: str, end: str) -> bool:
+    return end in _SHORT_ENDS.get(start, ())
+
+
+_REFUSED: dict[str, dict[str, str]] = {
+    "nothing to read": {},
+    "two ways to read": {**PLAIN, "subscribePattern": "T.*"},
+    "no topic in subscribe": {"subscribe": " , "},
+    "an empty pattern": {"subscribePattern": ""},
+    "assign that is no JSON": {"assign": "T-plain"},
+    "a topic that is not there": {"subscribe": "T-none", "kafka.default.api.timeout.ms": "3000"},
+    "a partition that is not there": {"assign": '{"T-plain": [0, 7]}', "kafka.default.api.timeout.ms": "3000"},
+    "latest as a start": {**PLAIN, "startingOffsets": "latest"},
+    "-1 as a start": {**PLAIN, "startingOffsets": _at(p0=-1, p1=0)},
+    "earliest as an end": {**PLAIN, "endingOffsets": "earliest"},
+    "-2 as an end": {**PLAIN, "endingOffsets": _at(p0=-2, p1=0)},
+    "a start that is no JSON": {**PLAIN, "startingOffsets": "sometime"},
+    "a start below -2": {**PLAIN, "startingOffsets": _at(p0=-3, p1=0)},
+    "a start of some partitions": {**PLAIN, "startingOffsets": _at(p0=1)},
+    "a start of too many partitions": {**PLAIN, "startingOffsets": _at(p0=1, p1=1, p2=1)},
+    "a time that is no number": {**PLAIN, "startingTimestamp": "noon"},
+    "a strategy that is none": {**PLAIN, "startingOffsetsByTimestampStrategy": "never"},
+    "no task at least": {**PLAIN, "minPartitions": "0"},
+    "no record in a task": {**PLAIN, "maxRecordsPerPartition": "0"},
+    "minPartitions that is no number": {**PLAIN, "minPartitions": "two"},
+    "auto.offset.reset": {**PLAIN, "kafka.auto.offset.reset": "earliest"},
+    "key.deserializer": {**PLAIN, "kafka.key.deserializer": "org.apache.kafka.common.serialization.StringDeserializer"},
+    "value.deserializer": {**PLAIN, "kafka.value.deserializer": "org.apache.kafka.common.serialization.StringDeserializer"},
+    "enable.auto.commit": {**PLAIN, "kafka.enable.auto.commit": "true"},
+    "interceptor.classes": {**PLAIN, "kafka.interceptor.classes": "some.Class"},
+    "failOnDataLoss that is neither": {**PLAIN, "failOnDataLoss": "perhaps"},
+    "includeHeaders that is neither": {**PLAIN, "includeHeaders": "perhaps"},
+    "a start behind its end": {**PLAIN, "startingOffsets": _at(p0=9, p1=0), "endingOffsets": _at(p0=4, p1=5)},
+}  # fmt: skip
+_SHORT_REFUSED = (
+    "nothing to read", "two ways to read", "latest as a start", "-2 as an end", "a start of some partitions",
+    "auto.offset.reset", "a start behind its end", "no task at least",
+)  # fmt: skip
+_QUICK = {"kafkaConsumer.pollTimeoutMs": "2000"}
+_AGED = {"subscribe": "T-aged", **_QUICK}
+_MORE: dict[str, tuple[bool, dict[str, str]]] = {
+    "assign": (True, {"assign": '{"T-plain": [1], "T-plain-2": [0]}'}),
+    "a pattern": (True, {"subscribePattern": "T-plain.*", "includeHeaders": "true"}),
+    "a pattern of no topic": (True, {"subscribePattern": "T-none.*"}),
+    "a pattern of a whole name": (False, {"subscribePattern": "T-plain"}),
+    "topics with spaces": (False, {"subscribe": "T-plain-2 , T-plain"}),
+    "a topic twice": (False, {"subscribe": "T-plain-2,T-plain-2"}),
+    "headers": (False, {**PLAIN, "includeHeaders": "true"}),
+    "headers in capitals": (False, {**PLAIN, "INCLUDEHEADERS": "TRUE"}),
+    "a topic without records": (True, {"subscribe": "T-empty"}),
+    "times of the log": (True, {"subscribe": "T-appended", "includeHeaders": "true"}),
+    "three tasks": (True, {**PLAIN, "minPartitions": "3"}),
+    "seven tasks": (False, {**PLAIN, "minPartitions": "7"}),
+    "fewer tasks than partitions": (False, {**PLAIN, "minPartitions": "1"}),
+    "more tasks than records": (False, {**PLAIN, "minPartitions": "40"}),
+    "four records in a task": (True, {**PLAIN, "maxRecordsPerPartition": "4"}),
+    "both limits of tasks": (False, {**PLAIN, "maxRecordsPerPartition": "4", "minPartitions": "9"}),
+    "committed transactions": (
+        True, {"subscribe": "T-transactions", "kafka.isolation.level": "read_committed"},
+    ),
+    "committed transactions by parts": (
+        False, {"subscribe": "T-transactions", "kafka.isolation.level": "read_committed", "minPartitions": "9"},
+    ),
+    "all of transactions": (True, {"subscribe": "T-transactions"}),
+    "an end within an aborted transaction": (
+        False,
+        {"subscribe": "T-transactions", "kafka.isolation.level": "read_committed", "endingOffsets": _at("T-transactions", p0=8)},
+    ),
+    "aged out, from the earliest": (True, _AGED),
+    "aged out below the start": (True, {**_AGED, "startingOffsets": _at("T-aged", p0=2, p1=5)}),
+    "aged out below the start, going on": (
+        True, {**_AGED, "startingOffsets": _at("T-aged", p0=2, p1=0), "failOnDataLoss": "false"},
+    ),
+    "wholly aged out, going on": (
+        False,
+        {**_AGED, "startingOffsets": _at("T-aged", p0=1, p1=1), "endingOffsets": _at("T-aged", p0=3, p1=4),
+         "failOnDataLoss": "false"},
+    ),
+    "an end beyond the log's": (True, {**PLAIN, **_QUICK, "endingOffsets": _at(p0=20, p1=5)}),
+    "an end beyond the log's, going on": (
+        True, {**PLAIN, **_QUICK, "endingOffsets": _at(p0=20, p1=5), "failOnDataLoss": "false"},
+    ),
+    "a start beyond the log's end": (False, {**PLAIN, **_QUICK, "startingOffsets": _at(p0=20, p1=5)}),
+    "a start beyond the log's end, going on": (
+        False, {**PLAIN, **_QUICK, "startingOffsets": _at(p0=20, p1=5), "failOnDataLoss": "false"},
+    ),
+    "options of streaming queries": (False, {**PLAIN, "maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "3"}),
+    "an option nobody knows": (False, {**PLAIN, "noSuchOption": "3"}),
+    "a group of one's own": (False, {**PLAIN, "kafka.group.id": "T-group"}),
+    "a prefix of groups": (False, {**PLAIN, "groupIdPrefix": "T-group"}),
+    "an internal topic": (False, {"subscribe": "__consumer_offsets"}),
+    "a compacted topic": (False, {"subscribe": "T-compacted"}),
+    "a compacted topic by parts": (False, {"subscribe": "T-compacted", "minPartitions": "5"}),
+}  # fmt: skip
+
+BATCHES: list[Batch] = [
+    *(
+        Batch(f"{start} to {end}", {**PLAIN, **begins, **ends}, _short(start, end))
+        for start, begins in _STARTS.items()
+        for end, ends in _ENDS.items()
+    ),
+    *(Batch(f"refused: {name}", options, name in _SHORT_REFUSED) for name, options in _REFUSED.items()),
+    *(Batch(name, options, short) for name, (short, options) in _MORE.items()),
+]
+
+_ALL = {"subscribe": "T-s", "startingOffsets": "earliest"}
+_NEW = Change(lambda topics: topics.create("T-s", 2))
+
+
+def _write(*counts: int, topic: str = "T-s") -> Change:
+    return Change(lambda topics: topics.write(topic, counts))
+
+
+def _drop(*before: int, topic: str = "T-s") -> Change:
+    return Change(lambda topics: topics.drop(topic, before))
+
+
+def _going_on(options: Mapping[str, str]) -> dict[str, str]:
+    return {**options, "failOnDataLoss": "false"}
+
+
+_PATTERN = {"subscribePattern": "T-s.*", "startingOffsets": "earliest"}
+STREAMS: list[Stream] = [
+    Stream(
+        "limits of a trigger, a stop, and more records",
+        [
+            _NEW,
+            _write(10, 3),
+            Query({**_ALL, "maxOffsetsPerTrigger": "4"}),
+            _write(2, 9),
+            Query({**_ALL, "maxOffsetsPerTrigger": "5", "includeHeaders": "true"}),
+            Query(_ALL),
+        ],
+        short=True,
+    ),
+    Stream(
+        "latest, idle, then records",
+        [_NEW, _write(4, 1), Query({"subscribe": "T-s"}), _write(3, 0), Query(_ALL)],
+        short=True,
+    ),
+    Stream(
+        "records that were aged out meanwhile",
+        [
+            _NEW,
+            _write(4, 2),
+            Query(_ALL),
+            _write(6, 1),
+            _drop(7),
+            Query({**_ALL, **_QUICK}),
+            Query(_going_on({**_ALL, **_QUICK})),
+        ],
+        short=True,
+    ),
+    Stream(
+        "all was aged out meanwhile",
+        [_NEW, _write(4, 2), Query(_ALL), _write(6, 1), _drop(10, 3), Query(_going_on({**_ALL, **_QUICK}))],
+    ),
+    Stream(
+        "a pattern, a topic more, and one gone",
+        [
+            _NEW,
+            _write(4, 2),
+            Query(_PATTERN),
+            Change(lambda topics: topics.create("T-s2", 1)),
+            _write(3, topic="T-s2"),
+            Query(_PATTERN),
+            Change(lambda topics: topics.delete("T-s")),
+            _write(2, topic="T-s2"),
+            Query(_PATTERN),
+            Query(_going_on(_PATTERN)),
+        ],
+        short=True,
+    ),
+    Stream(
+        "a topic of the pattern that does not begin at 0",
+        [
+            _NEW,
+            _write(1, 1),
+            Query(_PATTERN),
+            Change(lambda topics: topics.create("T-s2", 1)),
+            _write(5, topic="T-s2"),
+            _drop(2, topic="T-s2"),
+            Query(_PATTERN),
+            Query(_going_on(_PATTERN)),
+        ],
+    ),
+    Stream(
+        "a partition more",
+        [_NEW, _write(2, 2), Query(_ALL), Change(lambda topics: topics.widen("T-s", 3)), _write(1, 0, 4), Query(_ALL)],
+        short=True,
+    ),
+    Stream(
+        "created again with fewer records",
+        [
+            _NEW,
+            _write(6, 4),
+            Query(_ALL),
+            Change(lambda topics: topics.recreate("T-s", 2, [2, 1])),
+            Query({**_ALL, **_QUICK}),
+            Query(_going_on({**_ALL, **_QUICK})),
+        ],
+        short=True,
+    ),
+    Stream(
+        "created again with more records",
+        [
+            _NEW,
+            _write(2, 2),
+            Query(_ALL),
+            Change(lambda topics: topics.recreate("T-s", 2, [5, 5])),
+            Query({**_ALL, **_QUICK}),
+        ],
+    ),
+    Stream(
+        "the topic is gone",
+        [
+            _NEW,
+            _write(2, 2),
+            Query(_ALL),
+            Change(lambda topics: topics.delete("T-s")),
+            Query({**_ALL, "kafka.default.api.timeout.ms": "3000"}),
+        ],
+    ),
+    Stream(
+        "a start behind the log's end", [_NEW, _write(2, 2), Query({**_ALL, "startingOffsets": _at("T-s", p0=9, p1=0)})]
+    ),
+    Stream("offsets for some partitions", [_NEW, Query({**_ALL, "startingOffsets": _at("T-s", p0=0)})], short=True),
+    Stream("an end is refused", [_NEW, Query({**_ALL, "endingOffsets": "latest"})], short=True),
+    Stream("an ending time is refused", [_NEW, Query({**_ALL, "endingTimestamp": "5"})]),
+    Stream("a time", [_NEW, _write(5, 3), Query({"subscribe": "T-s", "startingTimestamp": str(BEGIN_MS + 2)})]),
+    Stream(
+        "a time without a record",
+        [_NEW, _write(5, 3), Query({"subscribe": "T-s", "startingTimestamp": str(BEGIN_MS + 4)})],
+    ),
+    Stream(
+        "a time without a record, latest",
+        [
+            _NEW,
+            _write(5, 3),
+            Query(
+                {
+                    "subscribe": "T-s",
+                    "startingTimestamp": str(BEGIN_MS + 4),
+                    "startingOffsetsByTimestampStrategy": "latest",
+                }
+            ),
+            _write(1, 1),
+            Query(_ALL),
+        ],
+    ),
+    Stream(
+        "transactions",
+        [
+            Change(lambda topics: topics.create("T-s", 1)),
+            Change(lambda topics: topics.transact("T-s", ["commit", "abort", "commit"])),
+            Query({**_ALL, "kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "4"}),
+            _write(2),
+            Query({**_ALL, "kafka.isolation.level": "read_committed"}),
+        ],
+        short=True,
+    ),
+    Stream("once", [_NEW, _write(5, 3), Query({**_ALL, "maxOffsetsPerTrigger": "2"}, "once"), Query(_ALL, "once")]),
+    Stream(
+        "too few for a trigger",
+        [
+            _NEW,
+            _write(5, 3),
+            Query({**_ALL, "minOffsetsPerTrigger": "6"}, "all"),
+            _write(1, 1),
+            Query({**_ALL, "minOffsetsPerTrigger": "6"}, "all"),
+            _write(2, 2),
+            Query({**_ALL, "minOffsetsPerTrigger": "6"}, "all"),
+        ],
+    ),
+    Stream(
+        "both limits of a trigger",
+        [_NEW, _write(9, 3), Query({**_ALL, "minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "5"}, "all")],
+    ),
+    Stream("more limits than sense", [_NEW, Query({**_ALL, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"})]),
+    Stream(
+        "no task is too small", [_NEW, _write(7, 3), Query({**_ALL, "minPartitions": "5", "maxOffsetsPerTrigger": "6"})]
+    ),
+    Stream("a limit of 0", [_NEW, _write(2, 2), Query({**_ALL, "maxOffsetsPerTrigger": "0"})]),
+    Stream(
+        "a topic less in subscribe",
+        [
+            _NEW,
+            _write(2, 2),
+            Change(lambda topics: topics.create("T-s2", 1)),
+            _write(3, topic="T-s2"),
+            Query({**_ALL, "subscribe": "T-s,T-s2"}),
+            _write(1, 1),
+            Query(_ALL),
+            Query(_going_on(_ALL)),
+        ],
+    ),
+]
+
+#: name of a case → how its answers differ, for which reason
+DIFFERENCES: dict[str, Difference] = {
+    "four records in a task": Difference(
+        "15 rows in 2 tasks", "15 rows in 5 tasks", "`maxRecordsPerPartition` is heeded by batch queries too"
+    ),
+    "created again with fewer records": Difference(
+        "10 rows, refused, 0 rows", "10 rows, refused, 3 rows", "A topic that was created again is known by its id"
+    ),
+}
