@@ -75,6 +75,11 @@ def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
     )
 
 
+def first_place(partition: IntakePartition) -> Place:
+    """Before all that the intake ever took in of it."""
+    return (partition.lives[0].life, partition.lives[0].start)
+
+
 def next_end(begin: Place, partition: IntakePartition) -> Place:
     """Up to where a trigger may read: the position, or, where a life has ended, the beginning of the next one."""
     for life in partition.lives:

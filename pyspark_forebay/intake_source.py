@@ -37,9 +37,10 @@ class IntakeSource:
     def look(self) -> tuple[IntakeAnswer, Partitions]:
         """The intake as it is, and the partitions of it that the query reads. Raises UnknownTopicError, UnreachableError."""
         answer = self._intake.look()
-        return answer, {tp: one for tp, one in partitions_of(answer).items() if self._reads(tp)}
+        return answer, {tp: one for tp, one in partitions_of(answer).items() if self.reads(tp)}
 
-    def _reads(self, tp: TopicPartition) -> bool:
+    def reads(self, tp: TopicPartition) -> bool:
+        """Whether it is among what the options subscribe to."""
         wanted = self._options.subscription
         if wanted.pattern is not None:
             return re.fullmatch(wanted.pattern, tp.topic) is not None

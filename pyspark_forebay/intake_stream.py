@@ -23,7 +23,7 @@ from forebay.errors import UsageError
 from forebay.messages import IntakeAnswer
 from forebay.values import TopicPartition
 from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
-from pyspark_forebay.intake_plan import Partitions, next_end, offsets_of, places, start_places
+from pyspark_forebay.intake_plan import Partitions, first_place, next_end, offsets_of, places, start_places
 from pyspark_forebay.intake_reading import kafka_options, read_task
 from pyspark_forebay.intake_source import IntakeSource
 from pyspark_forebay.offsets import Offsets
@@ -31,9 +31,6 @@ from pyspark_forebay.options import SourceOptions, read_options
 from pyspark_forebay.pacing import Pacing
 
 _log = logging.getLogger("forebay.source")
-
-#: before all that a partition ever held
-FIRST_PLACE = (1, 0)
 
 
 class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -125,7 +122,7 @@ class _Planner:
         if start:
             known = Offsets.of(start)
             name = known.cursor or self._new_name()  # a checkpoint of a query on Kafka alone goes on over the intake
-            begin = self._continued(places(known), answer, partitions)
+            begin = _continued(places(known), partitions)
         else:
             if self._begun is None:
                 self._begun = self._begin(answer, partitions)
@@ -141,7 +138,7 @@ class _Planner:
         """A new cursor's name, and where it begins: all is held before that is asked, or it could be gone by then."""
         self._source.check_topics(partitions)
         name = self._new_name()
-        self._read_by(name, dict.fromkeys(partitions, FIRST_PLACE), answer)
+        self._read_by(name, {tp: first_place(one) for tp, one in partitions.items()}, answer)
         if self._target is None:
             answer, partitions = self._source.look()
         start = self._source.resolve(self._options.starting, answer, partitions, "starting")
@@ -153,7 +150,7 @@ class _Planner:
         self, begin: Places, partitions: Partitions, limit: ReadLimit, pacing: Pacing
     ) -> dict[TopicPartition, Place] | None:
         """A life that has ended is read to its end in one trigger, and the next one from the next trigger on."""
-        ends = {tp: next_end(begin[tp], partitions[tp]) for tp in begin if tp in partitions}
+        ends = {tp: max(begin[tp], next_end(begin[tp], partitions[tp])) for tp in begin if tp in partitions}
         same = {tp: place for tp, place in ends.items() if place[0] == begin[tp][0]}
         paced = pacing.until(
             {tp: begin[tp][1] for tp in same},
@@ -165,14 +162,6 @@ class _Planner:
             return None
         return {**ends, **{tp: (same[tp][0], offset) for tp, offset in paced.items()}}
 
-    def _continued(self, known: Places, answer: IntakeAnswer, partitions: Partitions) -> dict[TopicPartition, Place]:
-        """``known``, and new partitions from the earliest place on; without those that are read no more."""
-        new = {tp: one for tp, one in partitions.items() if tp not in known}
-        return {
-            **{tp: place for tp, place in known.items() if tp in partitions},
-            **(self._source.earliest(answer, new) if new else {}),
-        }
-
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         until = Offsets.of(end)
         if not until.cursor or (not start and until.start is None):
@@ -183,7 +172,7 @@ class _Planner:
         partitions = partitions_of(answer)
         at = places(until)
         known = places(Offsets.of(start)) if start else start_places(until)
-        begin = self._continued(known, answer, {tp: partitions[tp] for tp in at if tp in partitions})
+        begin = _continued(known, {tp: partitions[tp] for tp in at if tp in partitions})
         self._read_by(until.cursor, begin, answer)
         return self._source.tasks(answer, partitions, {**known, **begin}, at)
 
@@ -197,14 +186,16 @@ class _Planner:
             self._progress.show(end.at)
 
     def _read_by(self, name: str, begin: Places, answer: IntakeAnswer) -> None:
-        """The journal has the cursor from now on, and holds what lies after ``begin``."""
-        others = {one.tp for one in answer.partitions} - begin.keys()
+        """The journal has the cursor from now on, and holds what lies after ``begin``; of partitions that the query reads and has
+        not seen yet, all."""
+        others = {one.tp for one in answer.partitions if not self._source.reads(one.tp)} - begin.keys()
         if self._cursor is None:
             if self._own.progress_group is not None and self._progress is None:
                 kafka = kafka_options(self._options, answer.kafka)
                 self._progress = Progress(self._own.progress_group, kafka, answer.groups)
             user = f"{socket.gethostname()} pid {os.getpid()} {self._new_id()}"
-            self._cursor = QueryCursor(self._intake, name, user, begin, others)
+            new = {one.tp: first_place(one) for one in answer.partitions if one.tp not in others}
+            self._cursor = QueryCursor(self._intake, name, user, {**new, **begin}, others)
         elif others - self._passed:
             self._cursor.move({}, others - self._passed)
         self._passed |= others
@@ -212,3 +203,8 @@ class _Planner:
 
     def _new_name(self) -> str:
         return f"{self._own.cursor}-{self._new_id()}"
+
+
+def _continued(known: Places, partitions: Partitions) -> dict[TopicPartition, Place]:
+    """``known`` of ``partitions``; those that are new are read from their beginning, so that what is gone of them is told."""
+    return {tp: known.get(tp, first_place(one)) for tp, one in partitions.items()}
