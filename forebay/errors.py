@@ -25,6 +25,7 @@
     ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
     ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
+    │   └── LostBlockError         … and each one said that it has it no more, or damaged: not that it was out of reach
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
 Raise or handle; nothing logs an error and goes on as if it had not happened.
@@ -160,6 +161,10 @@ class SourceError(ForebayError):
 
 
 class UnreadableBlockError(ForebayError):
+    pass
+
+
+class LostBlockError(UnreadableBlockError):
     pass
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.errors import UnreadableBlockError
+from forebay.errors import LostBlockError
 from forebay.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake_plan import BlockPart, IntakeTask
 from pyspark_forebay.options import SourceOptions
@@ -23,17 +23,17 @@ _log = logging.getLogger("forebay.source")
 def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBatch]:
     """Batches of ``DATAFRAME_SCHEMA``, one block in memory at a time.
 
-    A block that no tier can read raises UnreadableBlockError with ``failOnDataLoss``, and is told and left out without; otherwise
-    as :func:`read_span`.
+    A block that no tier has any more raises LostBlockError with ``failOnDataLoss``, and is told and left out without; one that is
+    out of reach raises UnreadableBlockError either way (INV-5). Otherwise as :func:`read_span`.
     """
     for part in task.parts:
         # ranges that this query does not read are passed over like those whose loss was accepted
         plan = msgspec.structs.replace(task.plan, lost=part.unwanted) if part.unwanted else task.plan
         try:
             batches = read_block(part.reference, plan).batches
-        except UnreadableBlockError as error:
+        except LostBlockError as error:
             if options.fail_on_data_loss:
-                raise UnreadableBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+                raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
             _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
             continue
         for batch in batches:

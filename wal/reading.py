@@ -26,6 +26,7 @@ from forebay.errors import (
     AccessError,
     CorruptionError,
     ForebayError,
+    LostBlockError,
     MissingKeyError,
     NewerVersionError,
     RangeNotHeldError,
@@ -43,6 +44,8 @@ from wal.storage import Storage, StorageOptions, open_storage
 Tier = Literal["local", "agent", "wal", "kafka"]
 TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
 
+#: kinds of a tier's failure that time does not mend
+GONE = ("missing", "damaged")
 #: requests for one block to its agent; each after the first goes on where the one before broke off
 AGENT_REQUESTS_MAX = 3
 #: so long a process does not ask an agent that was silent: a lost host costs one time-out, not one for each of its blocks
@@ -185,7 +188,8 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     """The records of one block, from the first tier that has them.
 
-    Raises UnreadableBlockError, which names the block, each of its ranges and each tier's reason, if none has (INV-5).
+    Raises UnreadableBlockError, which names the block, each of its ranges and each tier's reason, if none has (INV-5):
+    LostBlockError if another try can't find it either.
     """
     wanted = [range_ for range_ in reference.ranges if range_.label not in plan.lost]
     if not wanted:
@@ -221,7 +225,8 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
             if tier == "wal" and stored is not None and plan.store_back:
                 failures += _store_back(stored, plan)
             return BlockRead(batches, tier, len(wanted), tuple(failures))
-    raise UnreadableBlockError(
+    lost = all(failure.kind in GONE for failure in failures)
+    raise (LostBlockError if lost else UnreadableBlockError)(
         f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
         + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
     )

@@ -87,8 +87,8 @@ class TransactionalSender:
             self.close()
             raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
         try:
-            topics = self._topics(self._producer)
             self._producer.init_transactions(self._timeout)
+            topics = self._topics(self._producer)  # after it: until then the sender before may still make one
             # in doubt, while an older transaction is being ended, the broker has the client ask again
             places = [WirePartition(topic, 0) for topic in topics]
             marked = self._reader.committed(places, timeout=self._timeout) if places else []
