@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
 from driver.cleaner import due_paths
+from driver.requests import CleanLocalCopies
 from driver.state import Batch, State
-from driver.tracker import CleanLocalCopies, Tracker
+from driver.tracker import Tracker
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id
 from wal.retention import Limits
 

@@ -17,7 +17,8 @@ from driver import events as ev
 from driver import journal
 from driver.api import tracker_application
 from driver.loop import DriverLoop
-from driver.tracker import Ask, FoundPartitions, Tracker
+from driver.requests import Ask, FoundPartitions
+from driver.tracker import Tracker
 from forebay.access import OPEN, Guard
 from forebay.clock import SystemClock
 from forebay.http import Server

@@ -11,8 +11,8 @@ import msgspec
 
 from driver.batch_order import window
 from driver.events import ReplayedBatch
+from driver.requests import EndSpans, Request, SkipSpans
 from driver.state import Batch, State
-from driver.tracker import EndSpans, Request, SkipSpans
 from forebay.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.spans import Span, parse_span, without

@@ -35,9 +35,9 @@ from driver.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.local_engine import letters_of
 from driver.loop import DriverLoop
 from driver.rate import Gains
+from driver.requests import AllocateSpans, Ask, BeginSpans, KeepWindow
 from driver.scheduler import Scheduler
 from driver.state import State
-from driver.tracker import AllocateSpans, Ask, BeginSpans, KeepWindow
 from forebay.clock import Clock, SystemClock
 from forebay.errors import FencedError, UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.access import KafkaAccess

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from driver.events import ClaimGiven, Event, GapRecorded, TroubleFound
 from driver.loop import DriverLoop
+from driver.requests import AdoptionHindered, Ask, Barred, NothingToAdopt, Request, Search, Searches
 from driver.state import ADOPTER, EndedEpoch, State
-from driver.tracker import AdoptionHindered, Ask, Barred, NothingToAdopt, Request, Search, Searches
 from forebay import failpoints
 from forebay import messages as m
 from forebay.errors import (

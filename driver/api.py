@@ -14,7 +14,7 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from driver.lag import lag
-from driver.tracker import Ask, Request
+from driver.requests import Ask, Request
 from forebay import messages as m
 from forebay.access import OPEN, Guard
 from forebay.errors import UnreachableError, UsageError

@@ -8,8 +8,8 @@ import threading
 from driver.batch import BatchWork
 from driver.loop import DriverLoop
 from driver.rate import Gains, RateEstimator
+from driver.requests import LearnRate
 from driver.state import LearnedRate
-from driver.tracker import LearnRate
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,10 @@ from functools import partial
 from driver import history
 from driver.clean_up import CleanSegment
 from driver.loop import DriverLoop
+from driver.requests import Archived, Ask, CleanedUp, CleanLocalCopies
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
-from driver.tracker import Archived, Ask, CleanedUp, CleanLocalCopies, DeleteSegment
+from driver.tracker import DeleteSegment
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from driver.events import LifeStart
-from driver.tracker import FoundPartitions
+from driver.requests import FoundPartitions
 from driver.upstream import Upstream
 from forebay.errors import ForebayError, UnreachableError
 from forebay.kafka.admin import Committed

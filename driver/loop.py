@@ -15,7 +15,8 @@ from typing import Any
 
 from driver.events import Event
 from driver.journal import Journal
-from driver.tracker import Action, BeginReplay, Request, Tracker
+from driver.requests import BeginReplay, Request
+from driver.tracker import Action, Tracker
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.events import LifeStart
-from driver.tracker import Ask, HoldForReset, LetGo, Request, Reset
+from driver.requests import Ask, HoldForReset, LetGo, Request, Reset
 from driver.upstream import Upstream
 from forebay.errors import RefusedError, UnreachableError, UsageError
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest

@@ -8,7 +8,7 @@ from typing import Any
 
 from driver import history
 from driver.replay import HeldInKafka, Horizon, RewindTo, needed, no_spans
-from driver.tracker import Ask, BeginReplay, Request
+from driver.requests import Ask, BeginReplay, Request
 from forebay.errors import RefusedError, UsageError
 from forebay.messages import ReplayRequest
 from wal.storage import Storage

@@ -21,9 +21,9 @@ from driver.batch_order import Run, following, window
 from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
 from driver.listeners import BatchFailed, BatchStarted, Happened
 from driver.loop import DriverLoop
+from driver.requests import Allocate, AllocateSpans, Ask, Complete, CompleteOutput
 from driver.state import Batch, State
 from driver.taken import Taken
-from driver.tracker import Allocate, AllocateSpans, Ask, Complete, CompleteOutput
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import FencedError, JobError, UnreadableBlockError

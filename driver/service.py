@@ -34,6 +34,7 @@ from driver.loop import RESERVE_REACHED, DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
 from driver.receiver_life import ManagedReceivers
+from driver.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
 from driver.resetting import Resetting
 from driver.rewinding import begin_replay
 from driver.scheduler import Completed, Scheduler
@@ -41,15 +42,7 @@ from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import receiver_state, status
 from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
-from driver.tracker import (
-    AgentNews,
-    Ask,
-    CopyRules,
-    ExpireCursors,
-    KeepWindow,
-    PlaceReceivers,
-    Tracker,
-)
+from driver.tracker import AgentNews, CopyRules, Tracker
 from driver.upstream import Upstream
 from driver.web_hook import WebHook
 from forebay.access import Access, Guard, announce

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from driver.journal import SnapshotMeta
+from driver.requests import Ask, Copied, Request
 from driver.state import SnapshotCopy, State
-from driver.tracker import Ask, Copied, Request
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.errors import StoreError

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from driver.requests import Ask, BeginDrain, Request
 from driver.state import State
-from driver.tracker import Ask, BeginDrain, Request, Tracker
+from driver.tracker import Tracker
 from forebay.clock import Clock
 from forebay.errors import UnreachableError
 from forebay.values import is_reserved

@@ -19,8 +19,8 @@ from driver.decoding import Decoder, decode_task
 from driver.listeners import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
 from driver.local_engine import dead_letter_plan
 from driver.replay import RewindTo
+from driver.requests import BeginReplay
 from driver.spark_tasks import KafkaRecord
-from driver.tracker import BeginReplay
 from forebay import messages as m
 from forebay.errors import UsageError
 from forebay.http import Client

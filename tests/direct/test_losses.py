@@ -21,8 +21,8 @@ from driver.batch import Batch
 from driver.cleaner import Cleaner
 from driver.events import SpansAllocated, SpansBegun, SpansSkipped
 from driver.lease import LeaseHeld
+from driver.requests import AllocateSpans, BeginSpans
 from driver.state import BrokenInvariant, State, apply
-from driver.tracker import AllocateSpans, BeginSpans
 from forebay.clock import SystemClock
 from forebay.errors import OutOfRangeError, RangeNotHeldError, UsageError
 from forebay.kafka.access import KafkaAccess
@@ -425,7 +425,7 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
     """INV-3: the state forgets them only when the history durably has them."""
     storage = MemoryStorage("direct-history")
     clock = SystemClock()
-    from driver.tracker import Ask, Complete
+    from driver.requests import Ask, Complete
 
     with leading(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))

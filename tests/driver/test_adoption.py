@@ -17,8 +17,9 @@ from driver import state as state_module
 from driver.adoption import Adopter, AdoptionThread, Orphan, advanced, covering, eligible, next_from, until
 from driver.clean_up import CleanSegment
 from driver.loop import GROWING
+from driver.requests import Request, Search, Searches
 from driver.state import ADOPTER, State, apply
-from driver.tracker import Request, Search, Searches, Tracker
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.errors import FencedError, OutOfSpaceError, RefusedError, StoreError, TurnedAwayError, UnreachableError
 from forebay.records import RangeRows, decode_block, digest, encode_block

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from driver.allocation import BatchLimits, longest_prefix
 from driver.events import BatchAllocated
+from driver.requests import Allocate
 from driver.state import BrokenInvariant, apply
-from driver.tracker import Allocate
 from tests.support.tracked import Tracked
 
 

@@ -13,10 +13,11 @@ from driver.journal import lead
 from driver.loop import DriverLoop
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
+from driver.requests import Allocate, LearnRate
 from driver.scheduler import Scheduler
 from driver.state import LearnedRate, apply
 from driver.status import status
-from driver.tracker import Allocate, LearnRate, Tracker
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.values import numbered

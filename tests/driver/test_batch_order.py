@@ -11,8 +11,7 @@ from driver import history
 from driver.batch_order import following, window
 from driver.block_index import BlockIndex
 from driver.replay import RewindTo
-from driver.state import BrokenInvariant, State, apply
-from driver.tracker import (
+from driver.requests import (
     Allocate,
     Archived,
     BeginReplay,
@@ -22,6 +21,7 @@ from driver.tracker import (
     CompleteOutput,
     KeepWindow,
 )
+from driver.state import BrokenInvariant, State, apply
 from forebay import messages as m
 from forebay.errors import RefusedError
 from tests.support.tracked import STREAM, Tracked

@@ -7,8 +7,8 @@ import msgspec
 from driver.block_index import BlockIndex
 from driver.clean_up import CleanSegment
 from driver.events import BlockMoved
+from driver.requests import CleanedUp, CleanLocalCopies
 from driver.state import REPAIR_WRITER, State, apply
-from driver.tracker import CleanedUp, CleanLocalCopies
 from forebay.values import Handle
 from tests.support.tracked import STREAM, Tracked
 from wal.retention import Due, FrameFacts, Limits, SegmentFacts

@@ -20,9 +20,9 @@ from driver.events import (
     LifeBegun,
     LifeStart,
 )
+from driver.requests import CleanedUp, ExpireCursors, FoundPartitions
 from driver.state import BrokenInvariant, State, apply
 from driver.status import status
-from driver.tracker import CleanedUp, ExpireCursors, FoundPartitions
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, TopicPartition

@@ -12,8 +12,9 @@ from driver import events as ev
 from driver import journal
 from driver import loop as loop_module
 from driver.loop import DriverLoop
+from driver.requests import Allocate, Archived, Ask, Complete, FoundPartitions
 from driver.state import State
-from driver.tracker import Allocate, Archived, Ask, Complete, FoundPartitions, Tracker
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError

@@ -15,9 +15,10 @@ from driver import audit, history, journal, lineage, rebuild
 from driver import events as ev
 from driver.lineage import LineageFound
 from driver.rebuild import Plan
+from driver.requests import Copied
 from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.state import State, apply
-from driver.tracker import Copied, Tracker
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, UnreachableError

@@ -17,9 +17,9 @@ from driver.clean_up import CleanSegment
 from driver.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.history import FinishedBatch, HistoryWriter
 from driver.replay import Horizon, RewindTo, needed, plan, refuse
+from driver.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from driver.rewinding import begin_replay
 from driver.state import BrokenInvariant, Rebuild, State, apply
-from driver.tracker import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import numbered

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from driver import events as ev
+from driver.requests import HoldForReset, LetGo, Reset
 from driver.resetting import Resetting
-from driver.tracker import HoldForReset, LetGo, Reset
 from forebay import messages as m
 from forebay.errors import RefusedError, UnreachableError, UsageError
 from forebay.values import TopicPartition

@@ -11,8 +11,8 @@ import pytest
 
 from driver.batch import Batch, BatchWork, NamedJob, Written
 from driver.replay import RewindTo
+from driver.requests import BeginReplay, Complete
 from driver.scheduler import Scheduler
-from driver.tracker import BeginReplay, Complete
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, UnreadableBlockError
 from forebay.values import numbered

@@ -13,11 +13,11 @@ from driver.batch import Batch, NamedJob
 from driver.catch_up import CatchUp
 from driver.events import LifeBegun, LifeStart
 from driver.local_engine import LocalEngine
+from driver.requests import BeginDrain
 from driver.service import Driver
 from driver.state import Batch as JournalledBatch
 from driver.state import State, apply
 from driver.stopping import Remaining, Summary, remaining
-from driver.tracker import BeginDrain
 from forebay import messages as m
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, UnreachableError, UsageError

@@ -10,9 +10,7 @@ import pytest
 from driver import events as ev
 from driver.clean_up import CleanSegment, is_stray
 from driver.receiver_life import ManagedReceivers
-from driver.state import State, apply
-from driver.status import status
-from driver.tracker import (
+from driver.requests import (
     Allocate,
     BeginDrain,
     CleanedUp,
@@ -22,6 +20,8 @@ from driver.tracker import (
     FoundPartitions,
     PlaceReceivers,
 )
+from driver.state import State, apply
+from driver.status import status
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import BlockMeta, numbered
@@ -222,7 +222,7 @@ def test_a_block_that_says_it_lies_on_another_host_than_its_receivers_is_refused
         m.RegisterRequest(stream=STREAM, receiver_id="a b", host="h", instance_id="i", release="1"),
         m.RegisterRequest(stream=STREAM, receiver_id="a", host="../h", instance_id="i", release="1"),
         m.AgentHeartbeatRequest(
-            host="h h", url="", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0
+            host="h h", url="http://h1:1", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0
         ),
     ],
 )
@@ -236,7 +236,14 @@ def test_a_local_copy_with_a_name_that_no_block_has_is_left_alone(name: str) -> 
     t = Tracked()
     t.register("r1")
     beat = m.AgentHeartbeatRequest(
-        host="h1", url="", instance_id="i", acknowledged=0, blocks=1, used_bytes=0, free_bytes=0, old_blocks=(name,)
+        host="h1",
+        url="http://h1:1",
+        instance_id="i",
+        acknowledged=0,
+        blocks=1,
+        used_bytes=0,
+        free_bytes=0,
+        old_blocks=(name,),
     )
     assert t.say(beat).commands == ()
 

@@ -7,10 +7,11 @@ import pytest
 
 from driver.block_index import BlockIndex
 from driver.replay import RewindTo, plan, refuse
+from driver.requests import BeginReplay, CleanLocalCopies, KeepWindow
 from driver.second_hosts import Host, second_host
 from driver.service import hosts_needed, refuse_other_keeping
 from driver.state import State
-from driver.tracker import BeginReplay, CleanLocalCopies, CopyRules, KeepWindow
+from driver.tracker import CopyRules
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import Block, Handle

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from driver import history, journal
-from driver.tracker import Archived
+from driver.requests import Archived
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
 

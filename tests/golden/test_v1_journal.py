@@ -8,7 +8,8 @@ from pathlib import Path
 
 from driver import history, journal
 from driver.batch_order import following, window
-from driver.tracker import Allocate, Archived, Complete, CompleteOutput, KeepWindow, Tracker
+from driver.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
+from driver.tracker import Tracker
 from forebay.values import numbered
 from tests.support.tracked import STREAM
 from wal.storage import open_storage

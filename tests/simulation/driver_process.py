@@ -24,10 +24,7 @@ from driver.cursors import CursorRules, intake
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart, ReplayedBatch
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
-from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
-from driver.state import Batch, State
-from driver.tracker import (
-    ADOPTER,
+from driver.requests import (
     Allocate,
     Archived,
     Ask,
@@ -35,14 +32,13 @@ from driver.tracker import (
     CleanLocalCopies,
     Complete,
     Copied,
-    CopyRules,
-    Decision,
-    DeleteSegment,
     FoundPartitions,
     KeepWindow,
     Request,
-    Tracker,
 )
+from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
+from driver.state import Batch, State
+from driver.tracker import ADOPTER, CopyRules, Decision, DeleteSegment, Tracker
 from forebay import messages as m
 from forebay.errors import (
     FencedError,

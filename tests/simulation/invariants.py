@@ -17,8 +17,9 @@ from driver import events as ev
 from driver.block_index import BlockIndex
 from driver.discovery import LostJournal
 from driver.lineage import LineageFound
+from driver.requests import Request
 from driver.state import ADOPTER, BrokenInvariant, Partition, State
-from driver.tracker import Decision, Request
+from driver.tracker import Decision
 from forebay import messages as m
 from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
 from forebay.records import decode_block

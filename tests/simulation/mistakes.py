@@ -20,9 +20,10 @@ from driver.clean_up import CleanSegment
 from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter, finished
 from driver.journal import Journal
+from driver.requests import Complete, Search
 from driver.state import ADOPTER, EndedEpoch, State, Writer
 from driver.state import Partition as PartitionState
-from driver.tracker import Complete, Decision, Search, Tracker
+from driver.tracker import Decision, Tracker
 from forebay import messages as m
 from forebay.columns import Start
 from forebay.errors import StoreError, TurnedAwayError

@@ -18,7 +18,8 @@ from driver.block_index import Place
 from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.replay import Horizon, RewindTo, needed
-from driver.tracker import BeginReplay, HoldForReset, LetGo, Reset, Tracker
+from driver.requests import BeginReplay, HoldForReset, LetGo, Reset
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import FencedError, StoreError

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from driver import cursors
 from driver.events import LifeStart
-from driver.tracker import Ask, FoundPartitions
+from driver.requests import Ask, FoundPartitions
 from forebay import messages as m
 from forebay.errors import RangeNotHeldError
 from pyspark_forebay import intake

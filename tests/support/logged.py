@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from driver import history, journal
+from driver.requests import Archived
 from driver.state import State, apply
-from driver.tracker import Archived
 from forebay import messages as m
 from forebay.errors import ForebayError
 from forebay.kafka.ranges import Wanted

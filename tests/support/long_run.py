@@ -21,10 +21,11 @@ from driver.cleaner import CleanedWal, Cleaner
 from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.loop import DriverLoop
+from driver.requests import Allocate, Ask, Complete, FoundPartitions
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import status
-from driver.tracker import Allocate, Ask, Complete, FoundPartitions, Tracker
+from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id

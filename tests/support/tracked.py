@@ -8,20 +8,19 @@ from typing import Any
 from driver import events as ev
 from driver.allocation import BatchLimits
 from driver.rate_sharing import RateSharing
-from driver.state import State
-from driver.tracker import (
+from driver.requests import (
     Allocate,
     Archived,
     Complete,
     Copied,
-    Decision,
     FoundPartitions,
     NothingToAdopt,
     Request,
     Search,
     Searches,
-    Tracker,
 )
+from driver.state import State
+from driver.tracker import Decision, Tracker
 from forebay import messages as m
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 
