@@ -231,7 +231,7 @@ def test_a_name_from_the_wire_that_can_be_none_is_bad_input_and_ends_nothing(req
         Tracked().say(request_)
 
 
-@pytest.mark.parametrize("name", ["r1-10000000001-\u00b2", "r1-10000000001-" + "1" * 5000, "r1-x-1", "/r1--1", ""])
+@pytest.mark.parametrize("name", ["r1-10000000001-\u00b2", "r1-10000000001-" + "1" * 200, "r1-x-1", "/r1--1", ""])
 def test_a_local_copy_with_a_name_that_no_block_has_is_left_alone(name: str) -> None:
     t = Tracked()
     t.register("r1")
