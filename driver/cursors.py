@@ -146,6 +146,10 @@ def dropped(state: State, name: str, said_by: str, now_ms: int) -> ev.CursorEnde
     return ev.CursorEnded(name, now_ms, f"dropped by {said_by}")
 
 
+def given_up(cursor: Cursor, now_ms: int) -> ev.CursorEnded:
+    return ev.CursorEnded(cursor.name, now_ms, f"given up by {cursor.user}, whose query could not begin")
+
+
 def _checked(state: State, places: Iterable[m.CursorPlace]) -> dict[str, Place]:
     found: dict[str, Place] = {}
     for place in places:

@@ -975,8 +975,10 @@ def _cursor_ended(state: State, event: ev.CursorEnded) -> None:
         ended = EndedCursor(cursor.name, cursor.user, cursor.vector, event.time_ms, event.cause, event.expired)
         for key in cursor.vector:
             state.index.read_to(key, lowest(state, key), state.blocks)
-    others = (one for one in state.ended_cursors if one.name != event.name)
-    state.ended_cursors = [*others, ended][-ENDED_CURSORS_KEPT:]
+    kept = [*(one for one in state.ended_cursors if one.name != event.name), ended]
+    while len(kept) > ENDED_CURSORS_KEPT:  # an expired one stays until a person has seen it, if there is another to go
+        del kept[next((at for at, one in enumerate(kept) if not one.expired), 0)]
+    state.ended_cursors = kept
 
 
 def _partition(state: State, topic: str, partition: int) -> Partition:

@@ -987,7 +987,9 @@ class Tracker:
         return Decision(m.Done(), self._applied(event) if event is not None else ())
 
     def _close_cursor(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> Decision:
-        cursors.current(self.state, request.cursor, request.epoch)
+        cursor = cursors.current(self.state, request.cursor, request.epoch)
+        if request.forget:
+            return Decision(m.Done(), self._end_cursors((cursors.given_up(cursor, now_ms),)).events)
         self.cursor_news.hear(request.cursor, now)
         self.cursor_news.closed.add(request.cursor)
         return Decision(m.Done())

@@ -366,10 +366,12 @@ class MoveCursorRequest(Message, frozen=True, kw_only=True):
 
 
 class CloseCursorRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/close. The user ends: the next one need not wait. What the cursor holds stays held."""
+    """POST /v1/cursors/close. The user ends: the next one need not wait. What the cursor holds stays held, but if its query could
+    not begin at all (``forget``): then nobody comes back to it."""
 
     cursor: str
     epoch: int
+    forget: bool = False
 
 
 class LifeView(Message, frozen=True, kw_only=True):

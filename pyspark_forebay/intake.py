@@ -185,13 +185,13 @@ class QueryCursor:
         )
         self._intake.move(request)
 
-    def close(self) -> None:
-        """The next user need not wait."""
+    def close(self, forget: bool = False) -> None:
+        """The next user need not wait. ``forget``: there will be none, since the query could not begin."""
         self._closing.set()
         self._thread.join()
         if self._gone is None:
             try:
-                self._intake.end(CloseCursorRequest(cursor=self.name, epoch=self._epoch))
+                self._intake.end(CloseCursorRequest(cursor=self.name, epoch=self._epoch, forget=forget))
             except ForebayError as error:
                 _log.warning("cursor %s: the driver was not told that the query ends: %s", self.name, error)
 

@@ -139,11 +139,16 @@ class _Planner:
         self._source.check_topics(partitions)
         name = self._new_name()
         self._read_by(name, {tp: first_place(one) for tp, one in partitions.items()}, answer)
-        if self._target is None:
-            answer, partitions = self._source.look()
-        start = self._source.resolve(self._options.starting, answer, partitions, "starting")
         assert self._cursor is not None
-        self._cursor.move(start, ())
+        try:
+            if self._target is None:
+                answer, partitions = self._source.look()
+            start = self._source.resolve(self._options.starting, answer, partitions, "starting")
+            self._cursor.move(start, ())
+        except BaseException:  # no checkpoint knows its name, so nobody would ever come back to it
+            self._cursor.close(forget=True)
+            self._cursor, self._passed = None, set()
+            raise
         return name, start
 
     def _until(

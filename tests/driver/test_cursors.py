@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from driver import cursors
+from driver import state as driver_state
 from driver.block_index import BlockIndex
 from driver.clean_up import CleanSegment
 from driver.cursors import CursorRules
@@ -335,6 +336,35 @@ def test_a_person_drops_a_cursor_by_name() -> None:
         move(t, answer.epoch, place(10))
     with pytest.raises(RefusedError, match="there is no cursor q"):
         t.say(m.DropCursorRequest(cursor="q"))
+
+
+def test_an_expired_cursor_is_shown_until_a_person_has_seen_it_however_many_others_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-5; INV-6: but not without a limit."""
+    monkeypatch.setattr(driver_state, "ENDED_CURSORS_KEPT", 2)
+    t, _, _ = worked()
+    open_(t, place(0))
+    t.now_ms += 3_600_001
+    t.say(ExpireCursors())
+    for name in ("a", "b", "c"):
+        open_(t, place(0), cursor=name)
+        t.say(m.DropCursorRequest(cursor=name))
+    assert [(one.name, one.expired) for one in t.state.ended_cursors] == [("q", True), ("c", False)]
+
+
+def test_a_query_that_could_not_begin_leaves_no_cursor() -> None:
+    """INV-6: started again and again, it would fill the disk."""
+    t, _, _ = worked()
+    answer = open_(t, place(0))
+    with pytest.raises(FencedError):
+        t.say(m.CloseCursorRequest(cursor="q", epoch=answer.epoch - 1, forget=True))
+    assert due(t) == []
+    t.say(m.CloseCursorRequest(cursor="q", epoch=answer.epoch, forget=True))
+    assert due(t) == [1, 2, 3, 4]
+    with pytest.raises(RefusedError, match="given up by u1"):
+        move(t, answer.epoch, place(10))
+    check_index(t)
 
 
 def shown_cursors(t: Tracked) -> tuple[m.TrackedCursor, ...]:

@@ -13,7 +13,7 @@ from driver import cursors
 from driver.events import LifeStart
 from driver.requests import Ask, FoundPartitions
 from forebay import messages as m
-from forebay.errors import RangeNotHeldError
+from forebay.errors import RangeNotHeldError, UsageError
 from pyspark_forebay import intake
 from pyspark_forebay.intake_stream import IntakeStreamReader
 from tests.support.tracked import TOPIC, Tracked
@@ -129,6 +129,18 @@ def test_a_partition_that_came_while_the_query_was_away_stays_held_when_it_comes
     else:
         again.partitions(start, end)
     assert taken.held(1)
+
+
+def test_a_query_whose_beginning_is_refused_holds_nothing(taken: Taken) -> None:
+    """INV-6: it may be started again and again."""
+    taken.take()
+    options = {"tracker": "http://127.0.0.1:1", "startingOffsets": f'{{"{TOPIC}": {{"0": 99}}}}'}
+    reader = IntakeStreamReader(options, lambda: "q")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="beyond what the stream has taken in"):
+            reader.latestOffset(reader.initialOffset(), ALL)
+        assert not taken.tracked.state.cursors
+        assert not taken.held(0)
 
 
 def test_of_a_partition_that_was_not_held_what_is_gone_of_it_is_told(taken: Taken) -> None:
