@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from driver import events as ev
@@ -221,9 +221,9 @@ def _earliest(state: State, key: str) -> Place:
     return place
 
 
-def blocks(state: State, request: m.BlocksRequest, given: Mapping[str, tuple[str, ...]]) -> m.BlocksAnswer:
-    """Those that were taken in first come first, so that a block of many partitions is in one answer once. ``given``: block id →
-    hosts that were given a copy."""
+def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Collection[str]]]) -> m.BlocksAnswer:
+    """Those that were taken in first come first, so that a block of many partitions is in one answer once. ``given``: hosts, and
+    ids of the blocks that each was given a copy of."""
     for span in request.spans:
         if state.partition(span.tp) is None:
             raise UsageError(f"the stream has no partition {span.tp}")
@@ -245,11 +245,15 @@ def blocks(state: State, request: m.BlocksRequest, given: Mapping[str, tuple[str
         heapq.heapreplace(following, after) if after is not None else heapq.heappop(following)
     for _, number, begins, _ in following:  # these were too much for this answer
         reached[number] = begins
+    copies: dict[str, tuple[str, ...]] = {}
+    for host, block_ids in given:
+        for block_id in found.keys() & block_ids:
+            copies[block_id] = (*copies.get(block_id, ()), host)
     return m.BlocksAnswer(
         blocks=tuple(found.values()),
         reached=tuple(reached),
         gaps=tuple(_gaps(state, request.spans)),
-        copies={block_id: given[block_id] for block_id in found if block_id in given},
+        copies=copies,
     )
 
 

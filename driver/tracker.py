@@ -1011,10 +1011,7 @@ class Tracker:
         return Decision(cursors.earliest(self.state, request))
 
     def _blocks(self, request: m.BlocksRequest, now: float, now_ms: int) -> Decision:
-        given: dict[str, tuple[str, ...]] = {}
-        for news in self.agent_news.values():
-            for block_id in news.copies:
-                given[block_id] = (*given.get(block_id, ()), news.heartbeat.host)
+        given = ((news.heartbeat.host, news.copies) for news in self.agent_news.values())
         return Decision(cursors.blocks(self.state, request, given))
 
     # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------

@@ -405,6 +405,19 @@ def test_the_blocks_of_offsets_are_those_that_hold_any_of_them() -> None:
     assert held(told(t, span(0, 40, life=2))) == []
 
 
+def test_hosts_that_were_given_a_copy_come_with_the_blocks() -> None:
+    t, _, _ = worked()
+    first, second = (block.id for block in told(t, span(0, 20)).blocks)
+    for host, copies in (("h2", (first, second)), ("h3", (first, "other"))):
+        t.say(
+            m.AgentHeartbeatRequest(
+                host=host, url=f"http://{host}:1", instance_id="i", acknowledged=0, blocks=2, used_bytes=0,
+                free_bytes=0, copies=copies,
+            )
+        )  # fmt: skip
+    assert told(t, span(0, 20)).copies == {first: ("h2", "h3"), second: ("h2",)}
+
+
 def test_what_is_about_to_be_deleted_is_not_named() -> None:
     t, epoch, _ = worked()
     t.decide(clean(t, epoch, 2))
