@@ -28,6 +28,10 @@ TOPIC = "flights"
 PARTITIONS = 6
 
 
+#: the first Python worker of an executor takes seconds to start where much else runs, and its host's next task waits meanwhile
+SPARK = {"spark.locality.wait": "20s"}
+
+
 @dataclass
 class Scene:
     cluster: SparkHosts
@@ -85,7 +89,7 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
         HostBroker(folder / "kafka", network[KAFKA]) as broker,
     ):
         broker.create_topic(TOPIC, PARTITIONS)
-        with SparkHosts(folder, network, WORKERS, broker.options, [TOPIC], **settings) as cluster:
+        with SparkHosts(folder, network, WORKERS, broker.options, [TOPIC], spark=SPARK, **settings) as cluster:
             cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
             await_spark(cluster)
             with Flow(broker.options, TOPIC, partitions=range(PARTITIONS)) as flow:
