@@ -244,6 +244,7 @@ def test_a_driver_killed_while_partitions_are_added_or_released_loses_and_repeat
     with records_flowing(tmp_path, kafka_broker, first, receivers=2, kafka=kafka) as (cluster, flow):
         cluster.start_all(failpoints=",".join(f"{mark}=kill" for mark in marks))
         cluster.await_records(100)
+        cluster.wait(lambda: {*cluster.owners().values()} >= {"r1", "r2"}, "each receiver to have what it can release")
         kafka_broker.create_topic(second)
         with Flow(kafka_broker.options, second) as other:
             cluster.await_hit(marks[0])
