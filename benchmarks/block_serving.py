@@ -87,7 +87,7 @@ def _agent(folder: Path) -> Iterator[tuple[str, int]]:
         assert process.stderr is not None
         try:
             ready = next(line for line in process.stderr if line.startswith("forebay agent: serves"))
-            yield ready.split()[-1], process.pid
+            yield ready.partition(" at ")[2].split()[0], process.pid
         finally:
             process.terminate()
             process.communicate()

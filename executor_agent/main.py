@@ -187,7 +187,10 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         agent.came_round = notifier.came_round
         agent.failed = end
         with agent:
-            print(f"forebay agent: serves {agent.store.directory} at {agent.url}", file=sys.stderr, flush=True)
+            sys.stderr.write(
+                f"forebay agent: serves {agent.store.directory} at {agent.url}\n"
+            )  # at once, amid other threads' lines
+            sys.stderr.flush()
             os.read(told, 1)
     except ForebayError as error:
         log.error("%s", error)

@@ -286,7 +286,9 @@ def test_dead_letters_in_a_topic_are_listed_shown_and_sent_back_to_where_they_ca
         if record.offset in (1, 4):
             raise ValueError("no flight")
 
-    work = BatchWork(1 << 40 | 3, 3, 1_700_000_000_000, False, ((reference,),), headers=True, epoch=1, output="o")
+    work = BatchWork(
+        1 << 40 | 3, 3, 1_700_000_000_000, False, ((reference,),), headers=True, stream="s", epoch=1, output="o"
+    )
     place = dead_letter_plan(stream.settings, work)
     plan = stored.plan("local", headers=True)
     assert list(decode_task((reference,), 0, plan, lambda _: None, Decoder(undecodable, OFFSETS), place)) == []

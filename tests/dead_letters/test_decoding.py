@@ -62,7 +62,9 @@ class Decoding:
             (self.stored.add(*block(ranges, sequence=sequence, headers=fields.get("headers", False))),)
             for sequence, ranges in enumerate(tasks, 1)
         )
-        return BatchWork(BATCH, 7, 1_700_000_000_000, False, references, epoch=5, output="jobs:process", **fields)
+        return BatchWork(
+            BATCH, 7, 1_700_000_000_000, False, references, stream="s", epoch=5, output="jobs:process", **fields
+        )
 
     def run(self, work: BatchWork, job: Callable[[Batch], Any], attempt: int = 1, settled: bool = True) -> None:
         run = replace(work, attempt=attempt, decodes=[])
@@ -319,7 +321,7 @@ def test_what_a_task_collects_is_written_in_pieces_of_bounded_size(
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)
-    work = BatchWork(BATCH, 7, 0, False, (references,), epoch=5, output="o")
+    work = BatchWork(BATCH, 7, 0, False, (references,), stream="s", epoch=5, output="o")
     decoding.run(work, decode([]))
     (found,) = decoding.found()
     assert [letters.records for letters in found.letters] == [10] * 4

@@ -32,7 +32,7 @@ def work(stored: Stored) -> BatchWork:
     for task in range(2):
         rows = [Row(b"k", b"bad" if n == 3 else b"%d" % n, n) for n in range(6)]
         tasks.append((stored.add(*block({("a", task): rows}, sequence=task + 1)),))
-    return BatchWork(1 << 40 | 1, 1, 1_700_000_000_000, False, tuple(tasks), epoch=5, output="jobs:process")
+    return BatchWork(1 << 40 | 1, 1, 1_700_000_000_000, False, tuple(tasks), stream="s", epoch=5, output="jobs:process")
 
 
 def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_run(

@@ -300,7 +300,7 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
         assert process.stderr is not None
         ready = next(line for line in process.stderr if line.startswith("forebay agent: serves"))
         with pytest.raises(UnreachableError):
-            give_copy(pool, ready.split()[-1], meta, payload, timeout_seconds=10)
+            give_copy(pool, ready.partition(" at ")[2].split()[0], meta, payload, timeout_seconds=10)
         assert process.wait(30) == -signal.SIGKILL
     (temporary,) = left(stored)
     assert temporary.startswith(f".{meta.id}.copy.") and temporary.endswith(".tmp")

@@ -351,14 +351,13 @@ def test_quotas_are_lack_of_space_and_end_when_they_are_raised(
     assert hidden(storage) == []
 
 
-def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, url: str) -> None:
-    storage = HdfsStorage(url, IMPATIENT)
+def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, storage: HdfsStorage, url: str) -> None:
     storage.put_new("a", b"x")
     hdfs_server.admin("-safemode", "enter")
     try:
         assert storage.read("a") == b"x"
         with pytest.raises(StoreError, match="SafeModeException") as told:
-            storage.put_new("b", b"x")
+            HdfsStorage(url, {"retry_timeout": "2s"}).put_new("b", b"x")
         assert not isinstance(told.value, OutOfSpaceError)
     finally:
         hdfs_server.admin("-safemode", "leave")
