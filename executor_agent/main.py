@@ -187,9 +187,8 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         agent.came_round = notifier.came_round
         agent.failed = end
         with agent:
-            sys.stderr.write(
-                f"forebay agent: serves {agent.store.directory} at {agent.url}\n"
-            )  # at once, amid other threads' lines
+            # in one piece, amid other threads' lines
+            sys.stderr.write(f"forebay agent: serves {agent.store.directory} at {agent.url}\n")
             sys.stderr.flush()
             os.read(told, 1)
     except ForebayError as error:
