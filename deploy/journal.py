@@ -30,8 +30,8 @@ from forebay.errors import CorruptionError, ForebayError, NewerVersionError, Usa
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from driver.journal import Reading
     from driver.rebuild import Plan
-    from driver.state import State
     from forebay.settings import Settings
     from wal.storage import Storage
 
@@ -88,10 +88,10 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     claims = {int(path.rpartition("/")[2], 16) for path in journal_storage.list(f"{stream}/epochs")}
     places = (parse_journal(path) for path in journal_storage.list(stream))
     epochs = sorted(claims | {place.epoch for place in places if place is not None})
-    state: State | None = None
+    summary: dict[str, int] = {}
     unreadable = ""
     try:
-        state = journal.read_beside_a_writer(journal_storage, stream).state
+        summary = _summary(journal.read_beside_a_writer(journal_storage, stream))
     except ForebayError as error:
         unreadable = str(error)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
         copies=tuple(_copy(wal_storage, path) for path in snapshot_copies(wal_storage, stream))
         if wal_storage is not None
         else (),
-        state=_summary(state) if state is not None else {},
+        state=summary,
         unreadable=unreadable,
     )
 
@@ -165,10 +165,14 @@ def _copy(storage: Storage, path: str) -> Copy:
     return Copy(path, size, state.lineage, state.events, "")
 
 
-def _summary(state: State) -> dict[str, int]:
+def _summary(found: Reading) -> dict[str, int]:
+    state = found.state
+    if state is None:
+        return {}
     return {
         "lineage": state.lineage,
         "events": state.events,
+        "events after the snapshot": found.events_after_snapshot,
         "partitions": len(state.partitions),
         "receivers": len(state.receivers),
         "blocks": len(state.blocks),

@@ -154,11 +154,6 @@ class ManagedReceivers:
         made = self._receivers[number] = _Receiver(number, managed_id(self._stream, number), state)
         return made
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether no process of this stream's is known to run or is being started."""
-        return all(r.state in (State.STOPPED, State.FAILED) for r in self._receivers.values())
-
     def want(self, count: int, now: float) -> None:
         """Keeps ``count`` of them from now on; those beyond drain, and stay stopped."""
         self._count = count

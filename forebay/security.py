@@ -21,8 +21,6 @@ Role = Literal["receiver", "agent", "reader", "operator"]
 #: receiver: takes records in. agent: a host's block store. reader: reads blocks and status. operator: people and their tools
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY_ROLE = frozenset(ROLES)
-#: of a route that is answered without a token
-NO_ROLE: frozenset[Role] = frozenset()
 
 TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 16, 512
 #: lines of a file
@@ -97,7 +95,7 @@ def authorize(tokens: Tokens | None, authorization: str | None, roles: frozenset
     """Who sends a request with that ``Authorization`` header (None: without) to a route that ``roles`` may use.
 
     ``tokens``: None where a service has none. Raises AccessError: ``unauthenticated`` without a token that is known here,
-    ``forbidden`` for one of another role. A route for nobody in particular (``NO_ROLE``) refuses nobody.
+    ``forbidden`` for one of another role. A route without a role refuses nobody.
     """
     if tokens is None:
         return EVERYBODY

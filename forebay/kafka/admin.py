@@ -348,17 +348,20 @@ class KafkaAdmin:
                 raise UsageError(f"topic {topic} exists already") from None
             raise self._explained(error, f"creating topic {topic}") from None
         # the controller answers when it has decided; brokers learn of the topic a moment later
-        told = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._timeout),
-            wait=tenacity.wait_fixed(_SETTLE_SECONDS),
-            retry=tenacity.retry_if_result(lambda led: not led),
-        )
-        try:
-            told(self._is_led, topic, partitions)
-        except tenacity.RetryError:
+        if not self._comes_true(lambda: self._is_led(topic, partitions)):
             raise UnreachableError(
                 f"topic {topic} was created, and {self._address} does not show it with leaders after {self._timeout:g} s"
-            ) from None
+            )
+
+    def _comes_true(self, condition: Callable[[], bool]) -> bool:
+        """Within the time-out."""
+        again = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._timeout),
+            wait=tenacity.wait_fixed(_SETTLE_SECONDS),
+            retry=tenacity.retry_if_result(lambda true: not true),
+            retry_error_callback=lambda _: False,
+        )
+        return again(condition)
 
     def _is_led(self, topic: str, partitions: int) -> bool:
         shown = self._metadata().topics.get(topic)
@@ -367,8 +370,13 @@ class KafkaAdmin:
         return all(partition.leader >= 0 for partition in shown.partitions.values())
 
     def delete_topic(self, topic: str) -> None:
+        """Returns when the brokers know it no more. Raises UsageError if there is no such topic."""
         futures = self._admin.delete_topics([topic], request_timeout=self._timeout, operation_timeout=self._timeout)
         self._result(futures[topic], f"deleting topic {topic}")
+        if not self._comes_true(lambda: topic not in self._metadata().topics):
+            raise UnreachableError(
+                f"topic {topic} was deleted, and {self._address} still shows it after {self._timeout:g} s"
+            )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Drops every record below the offset given; the first offset held moves there at once."""

@@ -714,7 +714,7 @@ def test_managed_receivers_that_drain_with_their_driver_are_not_started_again() 
     t.now_ms += 100_000
     t.say(PlaceReceivers())
     assert t.say(agent_says()).commands == ()
-    assert t.tracker.managed.at_rest
+    assert [r.state for r in t.tracker.managed.status(0)] == ["stopped"]
 
 
 def test_errors_that_a_receiver_tells_are_shown() -> None:

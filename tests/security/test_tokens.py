@@ -10,7 +10,7 @@ import pytest
 from forebay.access import TOKENS_VARIABLE, Access, Guard, TokenFile
 from forebay.errors import AccessError, SettingsError
 from forebay.secret_file import read_secret, secret_path
-from forebay.security import ANY_ROLE, EVERYBODY, NO_ROLE, authorize, parse_tokens
+from forebay.security import ANY_ROLE, EVERYBODY, authorize, parse_tokens
 from tests.support.guarded import settings
 
 LINES = """
@@ -57,7 +57,7 @@ def test_whoever_sends_no_token_that_is_known_is_nobody(header: str | None) -> N
     with pytest.raises(AccessError) as refused:
         authorize(parse_tokens(LINES, "t"), header, ANY_ROLE)
     assert refused.value.code == "unauthenticated" and "token-of" not in str(refused.value)
-    assert not authorize(parse_tokens(LINES, "t"), header, NO_ROLE).known
+    assert not authorize(parse_tokens(LINES, "t"), header, frozenset()).known
 
 
 def test_one_word_is_a_token_of_all_roles_and_without_tokens_everybody_may_do_all() -> None:
