@@ -37,7 +37,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    batches = max(800, int(BATCHES * setup.scale))
+    batches = max(240, int(BATCHES * setup.scale))
     with setup.folder() as folder:
         command = [sys.executable, "-m", "benchmarks.long_run", str(folder), str(batches)]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=3_600).stdout

@@ -73,8 +73,8 @@ LINES = {
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
 NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")
-#: a cluster of its own, or two Sparks
-LONG = ("locality", "source")
+#: a cluster of its own, two Sparks, or much that does not get less with the records
+LONG = ("locality", "source", "opening", "arrow")
 
 
 def test_every_benchmark_is_named_here() -> None:
