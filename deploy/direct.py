@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +24,7 @@ from deploy.invocation import (
 )
 from deploy.lag import limit_options
 from deploy.replay import MomentType
-from forebay.errors import SettingsError, UsageError
+from forebay.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -93,46 +92,24 @@ def of_checkpoint(kafka: bool) -> Callable[[Callable[..., int]], Callable[..., i
             checkpoint: str,
             name: str,
             broker: str = "",
-            kafka: Path | None = None,
             **others: Any,
         ) -> int:
             from direct.checkpoint import Checkpoint
 
             settings = invocation.settings() if invocation.config is not None else None
-            params = parameters(broker, kafka) or (settings.kafka.options if settings is not None else None)
+            options = settings.kafka.options if settings is not None else {}
+            params = {**options, "bootstrap.servers": broker} if broker else options
             storage = settings.storage if settings is not None else None
-            return function(invocation, Checkpoint(checkpoint, name, params, storage), **others)
+            return function(invocation, Checkpoint(checkpoint, name, params or None, storage), **others)
 
         made: Callable[..., int] = pass_invocation(command)
         if kafka:
-            made = click.option(
-                "--kafka",
-                metavar="FILE",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="A file of Kafka's parameters, NAME=VALUE on each line, as for Kafka's own commands.",
-            )(made)
             made = click.option("--broker", metavar="HOST:PORT", default="", help="Where Kafka is.")(made)
         made = click.argument("name")(made)
         made = click.argument("checkpoint")(made)
         return shared_options(made)
 
     return decorate
-
-
-def parameters(broker: str, file: Path | None) -> dict[str, object]:
-    """What ``--broker`` and ``--kafka`` say. Raises SettingsError, without any value that could be a secret."""
-    found: dict[str, object] = {}
-    if file is not None:
-        for number, line in enumerate(file.read_text().splitlines(), 1):
-            if not line.strip() or line.lstrip().startswith(("#", "!")):
-                continue
-            name, separator, value = line.partition("=")
-            if not separator or not name.strip():
-                raise SettingsError(f"{file} line {number}: write NAME=VALUE")
-            found[name.strip()] = value.strip()
-    if broker:
-        found["bootstrap.servers"] = broker
-    return found
 
 
 @click.group(
@@ -144,8 +121,8 @@ def direct() -> None:
     """Look at a direct stream by its checkpoint, and decide about it.
 
     CHECKPOINT and NAME are those of its StreamSettings. Looking fences nobody, and the stream may run; to accept a loss or to
-    begin a replay it must have stopped. What needs Kafka takes --broker, or --kafka FILE where there are secrets. With --config
-    FILE the [storage] and [kafka] of a forebay.toml serve.
+    begin a replay it must have stopped. What needs Kafka takes --broker; with --config FILE the [kafka] and [storage] of a
+    forebay.toml serve.
     """
 
 

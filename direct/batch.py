@@ -106,13 +106,16 @@ class DirectRows:
                 for row in rows:
                     yield from decode_span(how, row, decoder, place)
 
-        rows = [encode_task(number, span) for number, span in enumerate(self._work.spans)]
-        return self._frame(rows).mapInArrow(read, from_arrow_schema(decoder.schema))
+        return self._frame(self._tasks()).mapInArrow(read, from_arrow_schema(decoder.schema))
 
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         place = self._letters_of(self._work)
-        for number, span in enumerate(self._work.spans):
-            yield from decode_span(self._how, encode_task(number, span), decoder, place)
+        for row in self._tasks():
+            yield from decode_span(self._how, row, decoder, place)
+
+    def _tasks(self) -> list[bytes]:
+        lived = zip(self._work.spans, self._work.lives, strict=True)
+        return [encode_task(number, span, life) for number, (span, life) in enumerate(lived)]
 
     def _frame(self, rows: Sequence[bytes]) -> DataFrame:
         placed = list(zip(rows, self._places(), strict=True))

@@ -20,7 +20,7 @@ from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span
 
 _decoder = msgspec.msgpack.Decoder(Span)
-_task_decoder = msgspec.msgpack.Decoder(tuple[int, Span])
+_task_decoder = msgspec.msgpack.Decoder(tuple[int, Span, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ def encode(range_: Span) -> bytes:
     return msgspec.msgpack.encode(range_)
 
 
-def encode_task(number: int, range_: Span) -> bytes:
-    """With which task of its batch it is, from 0."""
-    return msgspec.msgpack.encode((number, range_))
+def encode_task(number: int, range_: Span, life: int) -> bytes:
+    """With which task of its batch it is, from 0, and the life of its partition."""
+    return msgspec.msgpack.encode((number, range_, life))
 
 
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
-    """As ``driver.decoding.decode_task``. ``row``: of :func:`encode_task`. A dead letter's life is 1, since spans know none."""
-    number, span = _task_decoder.decode(row)
-    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): 1})
+    """As ``driver.decoding.decode_task``. ``row``: of :func:`encode_task`."""
+    number, span, life = _task_decoder.decode(row)
+    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): life})
     yield from decode_parts([part], number, span.size, decoder, place)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.decoding import DeadLetterPlan, Decoder
@@ -44,7 +44,7 @@ class BatchWork:
     those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
     that it can reach, in order; ``covers``: of a window, its batches before this one. ``output``: the one that is being made;
     ``attempt``: of this driver at the batch, from 1; ``decodes``: what it gave to ``decode``. ``spans``: of a direct stream,
-    which has no blocks, what each task reads.
+    which has no blocks, what each task reads; ``lives``: of the partition of each.
     """
 
     batch_id: int
@@ -68,6 +68,7 @@ class BatchWork:
     attempt: int = 1
     decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
     spans: tuple[Span, ...] = ()
+    lives: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -93,6 +94,16 @@ class BatchWork:
         if self.lost:
             return sum(range_.records for range_ in self.ranges)
         return sum(reference.records for task in self.tasks for reference in task)
+
+
+def lived_without(
+    spans: Iterable[Span], lives: Iterable[int], lost: Collection[str]
+) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    """What is left of ``spans`` without ``lost`` (as ``forebay.kafka.spans.without``), and the life of each part. ``lives``: of
+    each of ``spans``, or none, as an older release journalled them: then all are of the first one."""
+    lived = zip(spans, chain(lives, repeat(1)), strict=False)
+    parts = [(part, life) for span, life in lived for part in without([span], lost)]
+    return tuple(part for part, _ in parts), tuple(life for _, life in parts)
 
 
 class Rows(Protocol):
@@ -241,10 +252,16 @@ class Batch:
             )
         past = self._work.past[-(batches - 1) :] if batches > 1 else ()
         works = (*past, self._work)
+        spans, lives = lived_without(
+            chain.from_iterable(work.spans for work in works),
+            chain.from_iterable(work.lives for work in works),
+            self._work.lost,
+        )
         over = replace(
             self._work,
             tasks=tuple(task for work in works for task in work.tasks),
-            spans=tuple(without((span for work in works for span in work.spans), self._work.lost)),
+            spans=spans,
+            lives=lives,
             lost=frozenset().union(*(work.lost for work in works)),
             headers=any(work.headers for work in works),
             topic_ids={life: topic_id for work in works for life, topic_id in work.topic_ids.items()},

@@ -198,6 +198,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
     spans: tuple[Span, ...] = ()  # of a direct stream
+    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):

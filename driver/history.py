@@ -54,6 +54,7 @@ class FinishedBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
+    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -101,6 +102,7 @@ class Leaving:
             lost=batch.lost,
             loss_causes=batch.loss_causes,
             spans=batch.spans,
+            lives=batch.lives,
         )
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from driver.batch import BatchWork
+from driver.batch import BatchWork, lived_without
 from driver.events import ReplayedBatch
 from driver.state import Batch, State
-from forebay.kafka.spans import Span, without
+from forebay.kafka.spans import Span
 from forebay.values import Block
 from wal.reading import BlockReference, life_key
 
@@ -32,6 +32,7 @@ class _Looked:
     lost: tuple[str, ...]
     outputs: tuple[str, ...]
     spans: tuple[Span, ...]
+    lives: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Taken:
                 tuple(batch.lost),
                 tuple(batch.outputs),
                 batch.spans,
+                batch.lives,
             )
             for batch in batches
         )
@@ -80,6 +82,7 @@ class Taken:
         given copies which the journal does not name."""
         for batch in self.batches:
             blocks = list(chain.from_iterable(batch.tasks))
+            spans, lives = lived_without(batch.spans, batch.lives, batch.lost)
             yield BatchWork(
                 batch_id=batch.batch_id,
                 number=batch.number,
@@ -96,7 +99,8 @@ class Taken:
                 concurrent_jobs=concurrent_jobs,
                 outputs=frozenset(batch.outputs),
                 window_batches=window_batches,
-                spans=tuple(without(batch.spans, batch.lost)) if batch.spans else (),
+                spans=spans,
+                lives=lives,
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:

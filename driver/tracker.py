@@ -1051,7 +1051,9 @@ class Tracker:
 
 
 def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
-    return ev.ReplayedBatch(batch.batch_id, batch.number, batch.time_ms, batch.tasks, batch.lost, spans=batch.spans)
+    return ev.ReplayedBatch(
+        batch.batch_id, batch.number, batch.time_ms, batch.tasks, batch.lost, spans=batch.spans, lives=batch.lives
+    )
 
 
 def _pieces(batch: FinishedBatch) -> int:

@@ -7,20 +7,27 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from deploy.main import main
+from direct.batch import DirectRows
 from direct.checkpoint import Checkpoint, leading
+from direct.locations import PreferConsistent
 from direct.losses import Held, Loss, accept, lost_of, of_batch, of_positions
 from direct.strategies import Assign, Subscribe
+from direct.tasks import TaskReading
 from driver import audit, history
 from driver.audit import report
-from driver.batch import Batch
+from driver.batch import Batch, BatchWork
 from driver.cleaner import Cleaner
+from driver.decoding import Decoder
 from driver.events import SpansAllocated, SpansBegun, SpansSkipped
 from driver.lease import LeaseHeld
+from driver.local_engine import letters_of
 from driver.requests import AllocateSpans, BeginSpans
 from driver.state import BrokenInvariant, State, apply
 from forebay.clock import SystemClock
@@ -30,14 +37,31 @@ from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span, is_inside, parse_span, without
+from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition, numbered
 from tests.support.again import produce
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
+from wal import dead_letters
 from wal.storage import MemoryStorage, open_storage
 
 TP = TopicPartition("t", 0)
 BATCH = numbered(1, 1)
+_CONFIG = """
+stream = "flights"
+[kafka]
+topics = ["t"]
+"bootstrap.servers" = "{broker}"
+[wal]
+url = "file://{folder}/wal"
+[driver]
+url = "http://127.0.0.1:1"
+journal = "file://{folder}/journal"
+job = "jobs:process"
+[agent]
+url = "http://127.0.0.1:2"
+blocks = "{folder}/blocks"
+"""
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
@@ -226,11 +250,7 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
 ) -> None:
     """INV-5: nothing goes on before that, exactly what is lost is accepted, and INV-3: the rerun has the same id."""
     one = tps[0]
-    parameters = tmp_path / "kafka.properties"
-    parameters.write_text(
-        "\n".join(["# as for Kafka's own commands", *(f"{k} = {v}" for k, v in runs.options.items())])
-    )
-    url, kafka = runs.checkpoint.as_uri(), ("--kafka", str(parameters))
+    url, kafka = runs.checkpoint.as_uri(), ("--broker", runs.options["bootstrap.servers"])
 
     def forebay(*arguments: str) -> int:
         return main(["direct", *arguments])
@@ -276,7 +296,9 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
     assert forebay("batches", url, "s", "--json") == 0
     assert [(b["state"], b["lost"]) for b in json.loads(capsys.readouterr().out)] == [("completed", [f"{one}[0, 20)"])]
     produce(runs.options, one, 3)
-    assert forebay("lag", url, "s", *kafka, "--max-records", "2", "--json") == 1
+    config = tmp_path / "forebay.toml"
+    config.write_text(_CONFIG.format(folder=tmp_path, broker=runs.options["bootstrap.servers"]))
+    assert forebay("lag", url, "s", "--config", str(config), "--max-records", "2", "--json") == 1
     assert json.loads(capsys.readouterr().out)["processed"]["records"] == 3
     assert forebay("replay", url, "s", *kafka, "--to-batch", "1", "--yes") == 0
     third = Reader(runs, None)
@@ -290,9 +312,9 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
 
 @pytest.mark.kafka
 def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accepts_that(
-    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
+    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """INV-2: its offsets are those of other records; the audit keeps the lives apart."""
+    """INV-2: its offsets are those of other records; the audit keeps the lives apart, and so do dead letters, in a replay too."""
     runs.stop(_until(runs, Subscribe([tps[0].topic]), 40))
     waited = threading.Event()
     with KafkaAdmin(runs.options) as admin:
@@ -317,6 +339,27 @@ def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accept
         (tps[0].topic, 0, 2, 0, 7),
         (tps[0].topic, 1, 1, 0, 10),
     ]
+    checkpoint.replay(runs.works[0].batch_id, 0, "ann")
+    runs.stop(_until(runs, Subscribe([tps[0].topic]), 14))
+    assert [(work.replay > 0, _lives_of_dead_letters(runs, work, tmp_path)) for work in runs.works] == [
+        (False, [2] * 7),
+        (True, [2] * 7),
+    ]
+
+
+def _lives_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> list[int]:
+    def fail(record: object) -> None:
+        raise ValueError("no record is taken")
+
+    url = (folder / f"letters-{work.key}").as_uri()
+    letters = partial(
+        letters_of, letters=DeadLetterSettings(url=url, max_fraction=1.0), storage={}, options=runs.options
+    )
+    how = TaskReading(KafkaAccess(dict(runs.options), "g", 5.0), Reading(keep=False))
+    rows = DirectRows(None, work, how, PreferConsistent(), letters)  # type: ignore[arg-type]
+    assert list(rows.read_decoded(Decoder(fail, pa.schema([("a", pa.int64())])))) == []
+    (path,) = (path for path in open_storage(url).list("s") if path.endswith(".parquet"))
+    return list(dead_letters.read(open_storage(url), path).column("life").to_pylist())
 
 
 def _until(runs: Runs, strategy: Subscribe, records: int) -> object:
