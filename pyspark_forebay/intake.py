@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 import tenacity
 
+from forebay.access import Access
 from forebay.driver_client import DriverClient
 from forebay.errors import AccessError, FencedError, ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.kafka.admin import Committed, KafkaAdmin
@@ -31,7 +32,7 @@ from forebay.messages import (
     RecordedGap,
 )
 from forebay.values import Block, TopicPartition
-from pyspark_forebay.options import IntakeOptions, SourceOptions
+from pyspark_forebay.options import SourceOptions
 
 _log = logging.getLogger("forebay.source")
 
@@ -60,14 +61,18 @@ class FoundBlocks:
 
 
 class Intake:
-    """The driver that leads, asked for as long as ``kafkaConsumer.pollTimeoutMs`` says while it is away or being replaced."""
+    """The driver that leads, asked for ``patience_seconds`` while it is away or being replaced."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        assert options.intake is not None
-        self._options: IntakeOptions = options.intake
-        self._client = DriverClient(self._options.urls, ANSWER_SECONDS, self._options.access)
-        self._patience_seconds = options.poll_timeout_seconds
+    def __init__(self, urls: Sequence[str], access: Access, patience_seconds: float) -> None:
+        self._client = DriverClient(urls, ANSWER_SECONDS, access)
+        self._patience_seconds = patience_seconds
         self._closing = threading.Event()
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Intake:
+        """As the options of a query say."""
+        assert options.intake is not None
+        return cls(options.intake.urls, options.intake.access, options.poll_timeout_seconds)
 
     def close(self) -> None:
         self._closing.set()

@@ -29,7 +29,7 @@ class IntakeBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Raises UnreachableError, UnknownTopicError, UsageError, RangeNotHeldError."""
         options = self._options
-        intake = Intake(options)
+        intake = Intake.of(options)
         try:
             source = IntakeSource(options, intake)
             answer, partitions = source.look()

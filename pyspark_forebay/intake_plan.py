@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.spans import Span
-from forebay.messages import IntakePartition, LifeSpan
+from forebay.messages import IntakeAnswer, IntakePartition, LifeSpan
 from forebay.values import TopicPartition
 from pyspark_forebay.intake import FoundBlocks, Place, Places
 from pyspark_forebay.offsets import Offsets
@@ -115,8 +116,17 @@ def _span(tp: TopicPartition, life: int, begin: int, until: int) -> LifeSpan:
     return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
 
 
-def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool) -> Reading:
-    """Each offset of ``spans`` from one block, or from Kafka if its topic is still the one of that life."""
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """``parts``: the blocks that hold offsets of what is wanted, in the order of acceptance; ``holes``: what none of them holds,
+    nor a gap."""
+
+    parts: tuple[BlockPart, ...]
+    holes: tuple[LifeSpan, ...]
+
+
+def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
+    """Each offset of ``spans``, of which no two are of one life of a partition, from one block."""
     wanted = {(span.topic, span.partition, span.life): span for span in spans}
     covered: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     parts = []
@@ -140,27 +150,50 @@ def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partition
         if len(unwanted) < len(block.meta.ranges):
             reference = BlockReference.of(block).also_at(found.copies.get(block.id, ()))
             parts.append(BlockPart(reference, cuts, frozenset(unwanted), records))
-    gaps = []
     for gap in found.gaps:
-        key = (gap.topic, gap.partition, gap.life)
-        if key in wanted:
-            covered.setdefault(key, []).append((gap.from_offset, gap.until_offset))
-            gaps.append(
-                f"{gap.topic}/{gap.partition}[{gap.from_offset}, {gap.until_offset}) was lost in Kafka: {gap.cause}"
-            )
+        covered.setdefault((gap.topic, gap.partition, gap.life), []).append((gap.from_offset, gap.until_offset))
+    holes = (
+        msgspec.structs.replace(span, from_offset=begin, until_offset=until)
+        for key, span in wanted.items()
+        for begin, until in _holes(span, covered.get(key, ()))
+    )
+    return Cover(tuple(parts), tuple(holes))
+
+
+def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool) -> Reading:
+    """Each offset of ``spans`` from one block, or from Kafka if its topic is still the one of that life."""
+    covered = cover(spans, found)
+    wanted = {(span.topic, span.partition, span.life) for span in spans}
+    gaps = [
+        f"{gap.topic}/{gap.partition}[{gap.from_offset}, {gap.until_offset}) was lost in Kafka: {gap.cause}"
+        for gap in found.gaps
+        if (gap.topic, gap.partition, gap.life) in wanted
+    ]
     of_kafka: list[Span] = []
     losses: list[str] = []
-    for key, span in wanted.items():
-        newest = partitions[span.tp].lives[-1]
-        for begin, until in _holes(span, covered.get(key, ())):
-            if has_kafka and span.life == newest.life:
-                of_kafka.append(Span(span.topic, span.partition, begin, until, newest.topic_id))
-            else:
-                life = "" if span.life == 1 else f" of life {span.life}"
-                losses.append(
-                    f"{span.topic}/{span.partition}[{begin}, {until}){life}: the WAL has it no more, and Kafka can't"
-                )
-    return Reading(tuple(parts), tuple(of_kafka), tuple(losses), tuple(gaps))
+    for hole in covered.holes:
+        newest = partitions[hole.tp].lives[-1]
+        if has_kafka and hole.life == newest.life:
+            of_kafka.append(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset, newest.topic_id))
+        else:
+            life = "" if hole.life == 1 else f" of life {hole.life}"
+            losses.append(
+                f"{hole.tp}[{hole.from_offset}, {hole.until_offset}){life}: the WAL has it no more, and Kafka can't"
+            )
+    return Reading(covered.parts, tuple(of_kafka), tuple(losses), tuple(gaps))
+
+
+def read_plan(answer: IntakeAnswer, access: Access, headers: bool) -> ReadPlan:
+    """How tasks read the intake's blocks, without the Kafka tier."""
+    return ReadPlan(
+        wal_url=answer.wal_url,
+        storage=answer.storage,
+        blocks_directory=answer.blocks_directory,
+        agent_urls=answer.agent_urls,
+        headers=headers,
+        key_file=answer.key_file,
+        access=access.carried(),
+    )
 
 
 def _holes(span: LifeSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from forebay.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake_plan import BlockPart, IntakeTask
 from pyspark_forebay.options import SourceOptions
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
-from wal.reading import read_block
+from wal.reading import ReadPlan, read_block
 
 _log = logging.getLogger("forebay.source")
 
@@ -27,21 +27,24 @@ def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBat
     out of reach raises UnreadableBlockError either way (INV-5). Otherwise as :func:`read_span`.
     """
     for part in task.parts:
-        # ranges that this query does not read are passed over like those whose loss was accepted
-        plan = msgspec.structs.replace(task.plan, lost=part.unwanted) if part.unwanted else task.plan
         try:
-            batches = read_block(part.reference, plan).batches
+            found = read_part(part, task.plan, options.include_headers)
         except LostBlockError as error:
             if options.fail_on_data_loss:
                 raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
             _log.warning("%s. failOnDataLoss is false: going on with what is left", error)
             continue
-        for batch in batches:
-            found = _cut(batch, part, options.include_headers)
-            if found.num_rows:
-                yield found
+        yield from found
     if task.span is not None:
         yield from read_span(replace(options, kafka=task.kafka), task.span)
+
+
+def read_part(part: BlockPart, plan: ReadPlan, headers: bool) -> list[pa.RecordBatch]:
+    """The rows of ``part`` in the order of its block, none of the batches empty. Raises as ``read_block``."""
+    # ranges that are not read are passed over like those whose loss was accepted
+    plan = msgspec.structs.replace(plan, lost=part.unwanted) if part.unwanted else plan
+    cut = (_cut(batch, part, headers) for batch in read_block(part.reference, plan).batches)
+    return [batch for batch in cut if batch.num_rows]
 
 
 def _cut(batch: pa.RecordBatch, part: BlockPart, headers: bool) -> pa.RecordBatch:

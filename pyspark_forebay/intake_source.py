@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable
 
+import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from forebay.errors import RangeNotHeldError, UnknownTopicError, UsageError
@@ -15,7 +16,7 @@ from forebay.kafka.planning import split_ranges
 from forebay.messages import IntakeAnswer
 from forebay.values import TopicPartition
 from pyspark_forebay.intake import Intake, Place, Places, partitions_of
-from pyspark_forebay.intake_plan import IntakeTask, Partitions, packed, reading, spans_between
+from pyspark_forebay.intake_plan import IntakeTask, Partitions, packed, read_plan, reading, spans_between
 from pyspark_forebay.intake_reading import kafka_options
 from pyspark_forebay.offsets import EARLIEST, LATEST
 from pyspark_forebay.options import Limit, SourceOptions
@@ -123,20 +124,14 @@ class IntakeSource:
         access = KafkaAccess(kafka, options.group) if kafka else None
         if options.include_headers and not answer.headers:
             self._tell(["option includeHeaders: the stream takes no headers in (kafka.headers), so there are none"])
-        return ReadPlan(
-            wal_url=answer.wal_url,
-            storage=answer.storage,
-            blocks_directory=answer.blocks_directory,
-            agent_urls=answer.agent_urls,
-            headers=options.include_headers,
-            key_file=answer.key_file,
+        return msgspec.structs.replace(
+            read_plan(answer, options.intake.access, options.include_headers),
             kafka=access,
             topic_ids={
                 f"{tp.topic}/{tp.partition}/{life.life}": life.topic_id
                 for tp, one in (partitions.items() if access is not None else ())
                 for life in one.lives
             },
-            access=options.intake.access.carried(),
         )
 
     def _tell(self, words: Iterable[str]) -> None:

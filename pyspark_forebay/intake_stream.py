@@ -95,7 +95,7 @@ class _Planner:
         self._options = options
         self._new_id = new_id
         self._own = options.intake
-        self._intake = Intake(options)
+        self._intake = Intake.of(options)
         self._source = IntakeSource(options, self._intake)
         self._cursor: QueryCursor | None = None
         self._progress: Progress | None = None

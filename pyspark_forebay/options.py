@@ -200,13 +200,7 @@ def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
     for name in _KAFKA_ONLY:
         if name.lower() in given:
             raise UsageError(f"option {name}: a query over an intake begins and ends at offsets, not at times")
-    urls = tuple(url.strip() for url in given["tracker"].split(",") if url.strip())
-    for url in urls or ("",):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise UsageError(
-                "option tracker: write where the stream's driver is, as in http://driver:7080, or all of them with commas"
-            )
+    urls = tracker_urls(given["tracker"], "option tracker")
     cursor = given.get("cursor", "query").strip()
     try:
         check_name("option cursor:", cursor)
@@ -229,6 +223,18 @@ def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
             key_file=files["keyFile"],
         ),
     )
+
+
+def tracker_urls(text: str, name: str) -> tuple[str, ...]:
+    """Where a stream's drivers are. Raises UsageError that begins with ``name`` and shows nothing of ``text``."""
+    urls = tuple(url.strip() for url in text.split(",") if url.strip())
+    for url in urls or ("",):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise UsageError(
+                f"{name}: write where the stream's driver is, as in http://driver:7080, or all of them with commas"
+            )
+    return urls
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
