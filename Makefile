@@ -19,10 +19,11 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.jars
 
-services: kafka  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
+services: kafka  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
 	@$(PYTHON_IN) -m tests.support.hdfs
 	@$(PYTHON_IN) -m tests.support.versitygw
 	@$(PYTHON_IN) -m tests.support.jvm_spark
+	@$(PYTHON_IN) -m tests.support.apicurio
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx >/dev/null
@@ -35,6 +36,7 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.jvm_spark >/dev/null || [ -z "$$CI" ]
+	@$(PYTHON_IN) -m tests.support.apicurio >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.namespaces >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.booted >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m tests.support.nginx >/dev/null || [ -z "$$CI" ]

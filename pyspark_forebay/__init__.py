@@ -12,12 +12,13 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 from forebay.errors import UsageError
-from pyspark_forebay.options import check
+from pyspark_forebay.options import by_name, check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_forebay.batch import BatchReader
+    from pyspark_forebay.decoding import Decoding
     from pyspark_forebay.intake_batch import IntakeBatchReader
     from pyspark_forebay.intake_stream import IntakeStreamReader
     from pyspark_forebay.stream import StreamReader
@@ -31,6 +32,8 @@ def _new_id() -> str:
 class DefaultSource(DataSource):
     """Each method runs in a process that Spark starts for it; Spark gives ``options`` with names in lower case."""
 
+    _decoding: Decoding | None = None
+
     @classmethod
     def name(cls) -> str:
         return "forebay"
@@ -39,8 +42,9 @@ class DefaultSource(DataSource):
         """Raises UsageError for options that neither kind of query takes."""
         from pyspark_forebay.schema import spark_schema
 
-        check(self.options)
-        return spark_schema(self.options.get("includeHeaders", "false").strip().lower() == "true")
+        decoding = self._find_decoding()
+        headers = self._headers if decoding is None else decoding.headers
+        return spark_schema(headers, decoding)
 
     def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
         from pyspark_forebay.batch import BatchReader
@@ -48,8 +52,8 @@ class DefaultSource(DataSource):
 
         self._check_schema(schema)
         if "tracker" in self.options:
-            return IntakeBatchReader(self.options)
-        return BatchReader(self.options)
+            return IntakeBatchReader(self.options, self._find_decoding())
+        return BatchReader(self.options, self._find_decoding())
 
     def streamReader(self, schema: StructType) -> StreamReader | IntakeStreamReader:  # noqa: N802 - Spark's name
         try:
@@ -61,8 +65,8 @@ class DefaultSource(DataSource):
 
         self._check_schema(schema)
         if "tracker" in self.options:
-            return IntakeStreamReader(self.options, _new_id)
-        return StreamReader(self.options)
+            return IntakeStreamReader(self.options, _new_id, decoding=self._find_decoding())
+        return StreamReader(self.options, decoding=self._find_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:
         from pyspark_forebay.writer import writer_of
@@ -76,6 +80,19 @@ class DefaultSource(DataSource):
         from pyspark_forebay.writer import writer_of
 
         return writer_of(self.options, schema, streaming=True)
+
+    @property
+    def _headers(self) -> bool:
+        return bool(self.options.get("includeHeaders", "false").strip().lower() == "true")
+
+    def _find_decoding(self) -> Decoding | None:
+        """Asked for once: Spark keeps this object, with what was found, from its question for the columns to the tasks."""
+        subscription = check(self.options)
+        if self._decoding is None and {"keyformat", "valueformat"} & {name.lower() for name in self.options}:
+            from pyspark_forebay.decoding import find_decoding
+
+            self._decoding = find_decoding(by_name(self.options), subscription, self._headers)
+        return self._decoding
 
     def _check_schema(self, schema: Any) -> None:
         if schema != self.schema():

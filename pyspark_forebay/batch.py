@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from forebay.errors import UnknownTopicError, UsageError
 from forebay.kafka.planning import split_ranges
 from forebay.kafka.spans import Span
+from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions
@@ -22,9 +23,9 @@ _log = logging.getLogger("forebay.source")
 class BatchReader(DataSourceReader):
     """Made and planned in a process of its own, and pickled from there to the tasks."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], decoding: Decoding | None = None) -> None:
         """Raises UsageError."""
-        self._options = read_options(options, streaming=False)
+        self._options = read_options(options, streaming=False, decoding=decoding)
         for sentence in self._options.told:
             _log.warning("%s", sentence)
 
@@ -51,4 +52,6 @@ class BatchReader(DataSourceReader):
         return [InputPartition(part) for part in parts] or [InputPartition(None)]  # Spark wants one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(self._options, partition.value) if partition.value is not None else iter(())
+        if partition.value is None:
+            return iter(())
+        return decoded(read_span(self._options, partition.value), self._options.decoding)

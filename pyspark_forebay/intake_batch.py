@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.errors import UsageError
+from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_reading import read_task
 from pyspark_forebay.intake_source import IntakeSource
@@ -20,9 +21,9 @@ _log = logging.getLogger("forebay.source")
 class IntakeBatchReader(DataSourceReader):
     """Made and planned in a process of its own, and pickled from there to the tasks."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], decoding: Decoding | None = None) -> None:
         """Raises UsageError."""
-        self._options = read_options(options, streaming=False)
+        self._options = read_options(options, streaming=False, decoding=decoding)
         for sentence in self._options.told:
             _log.warning("%s", sentence)
 
@@ -47,4 +48,6 @@ class IntakeBatchReader(DataSourceReader):
         return tasks or [InputPartition(None)]  # Spark wants one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(self._options, partition.value) if partition.value is not None else iter(())
+        if partition.value is None:
+            return iter(())
+        return decoded(read_task(self._options, partition.value), self._options.decoding)

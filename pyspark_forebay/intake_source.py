@@ -122,7 +122,8 @@ class IntakeSource:
         options = self._options
         assert options.intake is not None
         access = KafkaAccess(kafka, options.group) if kafka else None
-        if options.include_headers and not answer.headers:
+        wanted = options.include_headers if options.decoding is None else options.decoding.headers
+        if wanted and not answer.headers:
             self._tell(["option includeHeaders: the stream takes no headers in (kafka.headers), so there are none"])
         return msgspec.structs.replace(
             read_plan(answer, options.intake.access, options.include_headers),

@@ -22,6 +22,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import UsageError
 from forebay.messages import IntakeAnswer
 from forebay.values import TopicPartition
+from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
 from pyspark_forebay.intake_plan import Partitions, first_place, next_end, offsets_of, places, start_places
 from pyspark_forebay.intake_reading import kafka_options, read_task
@@ -36,9 +37,15 @@ _log = logging.getLogger("forebay.source")
 class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the planner's process as long as the query runs; copies of it read in the tasks."""
 
-    def __init__(self, options: Mapping[str, str], new_id: Callable[[], str], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        new_id: Callable[[], str],
+        clock: Clock | None = None,
+        decoding: Decoding | None = None,
+    ) -> None:
         """``new_id``: a few random letters. Raises UsageError."""
-        self._options = read_options(options, streaming=True)
+        self._options = read_options(options, streaming=True, decoding=decoding)
         self._new_id = new_id
         self._pacing = Pacing(self._options, clock or SystemClock())
         self._planner: _Planner | None = None
@@ -75,7 +82,7 @@ class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(self._options, partition.value)
+        return decoded(read_task(self._options, partition.value), self._options.decoding)
 
     def commit(self, end: dict[str, Any]) -> None:
         """What lies before ``end`` is held no more. Raises as :meth:`latestOffset`."""

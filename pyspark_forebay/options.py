@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from forebay.access import Access
@@ -18,6 +19,9 @@ from forebay.kafka.java_options import translate
 from forebay.units import parse_duration
 from forebay.values import TopicPartition, check_name
 from pyspark_forebay.offsets import EARLIEST, LATEST, parse_numbers, parse_offsets, parse_partitions
+
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 #: only for streaming queries; ignored by a batch query
@@ -32,11 +36,14 @@ _BATCH_ONLY = {
 _INTAKE_ONLY = ("cursor", "progressGroup", "tokenFile", "caFile", "certFile", "keyFile")
 #: not for them yet: a block says of its records' times no more than the latest
 _KAFKA_ONLY = ("startingTimestamp", "startingOffsetsByTimestamp", "endingTimestamp", "endingOffsetsByTimestamp")
+#: of each column that is decoded
+_DECODING = ("Format", "Subject", "Record", "SchemaVersion", "SchemaId")
 KNOWN = (
     *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
     "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "tracker", *_INTAKE_ONLY,
+    "tracker", *_INTAKE_ONLY, "mode", "subjectNameStrategy",
+    *(f"{column}{what}" for column in ("key", "value") for what in _DECODING),
 )  # fmt: skip
 _REFUSED_KAFKA = {
     "auto.offset.reset": (
@@ -98,7 +105,8 @@ class IntakeOptions:
 class SourceOptions:
     """``kafka``: the ``kafka.*`` options for librdkafka; they may hold passwords, so nothing shows them. ``told``: a sentence for
     each option that does nothing or something else here. ``intake``: what is read instead of Kafka; the subscription may then be
-    empty, for all that is taken in, and ``kafka`` for what the intake says."""
+    empty, for all that is taken in, and ``kafka`` for what the intake says. ``decoding``: what tasks make of keys and values;
+    they read headers then, wanted or not, as these may name schemas."""
 
     subscription: Subscription
     kafka: Mapping[str, str] = field(repr=False)
@@ -118,18 +126,19 @@ class SourceOptions:
     offset_retry_seconds: float
     told: tuple[str, ...]
     intake: IntakeOptions | None = None
+    decoding: Decoding | None = None
 
 
-def check(options: Mapping[str, str]) -> None:
+def check(options: Mapping[str, str]) -> Subscription:
     """Refuses what neither kind of query takes. Raises UsageError."""
-    given = _by_name(options)
-    _subscription(given)
+    given = by_name(options)
     _common(given)
+    return _subscription(given)
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+def read_options(options: Mapping[str, str], *, streaming: bool, decoding: Decoding | None = None) -> SourceOptions:
     """Raises UsageError for whatever Spark's Kafka source refuses of such a query."""
-    given = _by_name(options)
+    given = by_name(options)
     if streaming:
         for name, reason in _BATCH_ONLY.items():
             if name.lower() in given:
@@ -151,19 +160,20 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ending=ending,
         latest_without_match=_strategy(given) == "latest",
         fail_on_data_loss=flag(given, "failOnDataLoss", True),
-        include_headers=flag(given, "includeHeaders", False),
-        min_partitions=_number(given, "minPartitions", at_least=1),
-        max_records_per_partition=_number(given, "maxRecordsPerPartition", at_least=1),
-        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", at_least=1) if streaming else None,
-        min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger", at_least=0) if streaming else None,
+        include_headers=flag(given, "includeHeaders", False) or decoding is not None,
+        min_partitions=whole_number(given, "minPartitions", at_least=1),
+        max_records_per_partition=whole_number(given, "maxRecordsPerPartition", at_least=1),
+        max_offsets_per_trigger=whole_number(given, "maxOffsetsPerTrigger", at_least=1) if streaming else None,
+        min_offsets_per_trigger=whole_number(given, "minOffsetsPerTrigger", at_least=0) if streaming else None,
         max_trigger_delay_seconds=_delay(given) if streaming else 0.0,
         poll_timeout_seconds=(
-            _number(given, "kafkaConsumer.pollTimeoutMs", at_least=1) or POLL_TIMEOUT_SECONDS * 1000
+            whole_number(given, "kafkaConsumer.pollTimeoutMs", at_least=1) or POLL_TIMEOUT_SECONDS * 1000
         ) / 1000,
-        offset_retries=_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
-        offset_retry_seconds=(_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
+        offset_retries=whole_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
+        offset_retry_seconds=(whole_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
         told=(*_notes(given, streaming), *kafka.told),
         intake=intake,
+        decoding=decoding,
     )  # fmt: skip
 
 
@@ -179,6 +189,9 @@ def _notes(given: Mapping[str, str], streaming: bool) -> list[str]:
     told += unknown_options(given, KNOWN)
     if "tracker" not in given:
         told += [f"option {name} is ignored without tracker" for name in _INTAKE_ONLY if name.lower() in given]
+    if "keyformat" not in given and "valueformat" not in given:
+        only = [name for name in given if name.startswith("schema.registry.")]
+        told += [f"option {name} is ignored without keyFormat or valueFormat" for name in sorted(only)]
     if "kafka.group.id" in given and "groupidprefix" in given:
         told.append("option groupIdPrefix is ignored, as option kafka.group.id is set")
     return told
@@ -190,7 +203,7 @@ def unknown_options(given: Mapping[str, str], known: Sequence[str]) -> list[str]
     return [
         f"option {name} is not known and is ignored"
         for name in sorted(given)
-        if name not in names and not name.startswith("kafka.")
+        if name not in names and not name.startswith(("kafka.", "schema.registry."))
     ]
 
 
@@ -237,7 +250,7 @@ def tracker_urls(text: str, name: str) -> tuple[str, ...]:
     return urls
 
 
-def _by_name(options: Mapping[str, str]) -> dict[str, str]:
+def by_name(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
@@ -272,8 +285,8 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 def _common(given: Mapping[str, str]) -> dict[str, str]:
     """The ``kafka.*`` options without the prefix."""
     for name in ("minPartitions", "maxRecordsPerPartition"):
-        _number(given, name, at_least=1)
-    least, most = (_number(given, name) for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
+        whole_number(given, name, at_least=1)
+    least, most = (whole_number(given, name) for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
     if least is not None and most is not None and least > most:
         raise UsageError(f"option minOffsetsPerTrigger: {least} is higher than maxOffsetsPerTrigger, {most}")
     return kafka_options(given, _REFUSED_KAFKA)
@@ -295,7 +308,7 @@ def _limit(given: Mapping[str, str], end: str, default: str) -> Limit:
     """``end``: "starting" or "ending". One timestamp wins over one per partition, and that over offsets."""
     name = f"{end}Timestamp"
     if name.lower() in given:
-        return Limit(timestamp=_number(given, name))
+        return Limit(timestamp=whole_number(given, name))
     name = f"{end}OffsetsByTimestamp"
     if name.lower() in given:
         return Limit(timestamps=parse_numbers(given[name.lower()].strip(), name))
@@ -338,9 +351,10 @@ def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
-def _number(
+def whole_number(
     given: Mapping[str, str], name: str, *, at_least: int | None = None, default: int | None = None
 ) -> int | None:
+    """``given`` by names in lower case. Raises UsageError."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip()

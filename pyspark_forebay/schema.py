@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -13,9 +15,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
-def spark_schema(headers: bool) -> StructType:
-    """``forebay.records.DATAFRAME_SCHEMA`` in Spark's words."""
+
+def spark_schema(headers: bool, decoding: Decoding | None = None) -> StructType:
+    """``forebay.records.DATAFRAME_SCHEMA`` in Spark's words; what is decoded, as its schema has it."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -28,4 +33,13 @@ def spark_schema(headers: bool) -> StructType:
     if headers:
         header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         fields.append(StructField("headers", ArrayType(header)))
+    if decoding is not None:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        from pyspark_forebay.decoding import ERROR_COLUMN
+
+        made = {one.column: from_arrow_type(one.format().type, prefer_timestamp_ntz=True) for one in decoding.columns}
+        fields = [StructField(field.name, made.get(field.name, field.dataType)) for field in fields]
+        if decoding.permissive:
+            fields.append(StructField(ERROR_COLUMN, StringType()))
     return StructType(fields)

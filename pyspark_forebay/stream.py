@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RangeNotHeldError, UsageError
 from forebay.kafka.planning import split_ranges
+from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
 from pyspark_forebay.pacing import Pacing
@@ -34,9 +35,11 @@ _log = logging.getLogger("forebay.source")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the planner's process as long as the query runs; copies of it read in the tasks."""
 
-    def __init__(self, options: Mapping[str, str], clock: Clock | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, str], clock: Clock | None = None, decoding: Decoding | None = None
+    ) -> None:
         """Raises UsageError."""
-        self._options = read_options(options, streaming=True)
+        self._options = read_options(options, streaming=True, decoding=decoding)
         self._pacing = Pacing(self._options, clock or SystemClock())
         self._questions: Questions | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
@@ -122,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(self._options, partition.value)
+        return decoded(read_span(self._options, partition.value), self._options.decoding)
 
     def stop(self) -> None:
         if self._questions is not None:

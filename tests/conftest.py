@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -18,8 +19,12 @@ from forebay.kafka import ranges
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
 from tests.support import shares
+from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
+
+if TYPE_CHECKING:
+    from tests.support.registered import Writers
 
 hypothesis.settings.register_profile("forebay", deadline=None)  # how long an example takes is the machine's affair
 hypothesis.settings.load_profile("forebay")
@@ -159,3 +164,28 @@ _numbers = itertools.count(1)
 def topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Gives names for topics and groups that no other test uses."""
     return lambda: f"{request.node.originalname[:40]}-{os.getpid()}-{next(_numbers)}".replace("_", "-")
+
+
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    """A real schema registry, one for the whole run. Register under subjects of your own; don't stop it."""
+    require_apicurio(missing)
+    server = SchemaRegistry(tmp_path_factory.mktemp("apicurio"))
+    try:
+        server.start()
+    except ForebayError as error:
+        server.stop()
+        missing(str(error))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def writers(schema_registry: SchemaRegistry) -> Iterator[Writers]:
+    from tests.support.registered import Writers  # only who writes by them pays for the serialisers
+
+    made = Writers(schema_registry.url)
+    yield made
+    made.close()

@@ -1,0 +1,386 @@
+"""Avro: types as Spark's ``from_avro`` has them; bodies by fastavro, which resolves a writer's schema to the reader's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.errors import UsageError
+from forebay.kafka.registry import RegisteredSchema, missing_extra
+from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
+
+_PRIMITIVES: dict[str, Any] = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_TIMES = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+_DECIMAL = "decimal"
+_PRECISION_MAX = 38
+#: Spark's Avro source calls the members of a union so
+_MEMBER = "member"
+#: of Python's types, which branch of a union a value is; two branches of one kind could not be told apart
+_KINDS = {
+    "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes, "string": str,
+    "array": list, "map": dict,
+}  # fmt: skip
+_NAMED = ("record", "error", "enum", "fixed")
+
+Schema = Any  # as JSON has it: a name, a list or an object
+
+
+class AvroFormat:
+    """As ``forebay.schemas.bodies.Format``."""
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        """Raises UsageError for what no column can hold, by its path, and for what is no Avro schema."""
+        self._schema = _whole(schema)
+        found = _Types(str(schema))
+        self.type = found.of(self._schema, "", raw=False)
+        self._raw_type = found.of(self._schema, "", raw=True)
+        self._logical = dict(_logical_types(self._schema))
+        self._convert = _converter(self._schema)
+
+    def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
+        written = _whole(schema)
+        theirs = dict(_logical_types(written))
+        # numbers stay numbers, and Arrow calls them times, if both mean the same by every one of them
+        same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
+        keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
+        read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
+        return _Reading(
+            written_by,
+            None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
+            self._raw_type,
+            self.type,
+            self._convert,
+        ).decode
+
+
+class _Reading:
+    def __init__(
+        self,
+        writer: Schema,
+        reader: Schema | None,
+        made: pa.DataType,
+        wanted: pa.DataType,
+        convert: Callable[[Any], Any] | None,
+    ) -> None:
+        import fastavro
+
+        self._read = fastavro.schemaless_reader
+        self._writer, self._reader = writer, reader
+        self._made, self._wanted = made, wanted
+        self._convert = convert
+
+    def decode(self, bodies: Bodies) -> Decoded:
+        read, writer, reader, convert = self._read, self._writer, self._reader, self._convert
+        named = convert is not None
+        stream = BytesIO(bodies.data)
+        rows: list[Any] = []
+        causes: dict[int, str] = {}
+        for start, end in zip(bodies.starts, bodies.ends, strict=True):
+            stream.seek(start)
+            try:
+                row = read(stream, writer, reader, return_named_type=named)
+                if stream.tell() != end:
+                    raise ValueError(f"{end - start} bytes, of which its schema reads {stream.tell() - start}")
+                rows.append(row if convert is None else convert(row))
+            except MemoryError:
+                raise
+            except Exception as error:
+                causes[len(rows)] = cause_of(error)
+                rows.append(None)
+        return built(rows, causes, self._array)
+
+    def _array(self, rows: Any) -> pa.Array[Any]:
+        made: pa.Array[Any] = pa.array(rows, self._made)
+        return made if self._made == self._wanted else made.cast(self._wanted)
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def _library() -> Any:
+    try:
+        import fastavro.schema
+    except ImportError as error:
+        raise missing_extra(error) from None
+    return fastavro
+
+
+def _parsed(schema: Schema) -> Schema:
+    return _library().parse_schema(schema)
+
+
+def _whole(schema: RegisteredSchema) -> Schema:
+    """With full names, and with what it refers to inside, where it is first named. Raises UsageError."""
+    library = _library()
+    named: dict[str, Any] = {}
+    try:
+        for _, text in schema.references:
+            library.parse_schema(json.loads(text), named)
+        parsed = library.parse_schema(json.loads(schema.text), named)
+    except Exception as error:  # of what is no schema, whatever it is
+        raise UsageError(f"{schema} can't be read: {cause_of(error)}") from None
+    return _inlined(parsed, named, set())
+
+
+def _inlined(node: Schema, named: Mapping[str, Any], defined: set[str]) -> Schema:
+    if isinstance(node, list):
+        return [_inlined(one, named, defined) for one in node]
+    if isinstance(node, str):
+        if node in _PRIMITIVES or node in defined or node not in named:
+            return node
+        return _inlined(named[node], named, defined)
+    kind = node["type"]
+    if isinstance(kind, (dict, list)):
+        return _inlined(kind, named, defined)
+    if kind in named and kind not in _PRIMITIVES and "name" not in node:
+        return _inlined(kind, named, defined)
+    if kind in _NAMED:
+        if node["name"] in defined:
+            return node["name"]
+        defined.add(node["name"])
+    made = {key: value for key, value in node.items() if not key.startswith("__")}
+    if kind in ("record", "error"):
+        made["fields"] = [{**field, "type": _inlined(field["type"], named, defined)} for field in node["fields"]]
+    for key in ("items", "values"):
+        if key in node:
+            made[key] = _inlined(node[key], named, defined)
+    return made
+
+
+def _stripped(node: Schema, keep: frozenset[str]) -> Schema:
+    """Without documentation, and without logical types but those in ``keep``."""
+    if isinstance(node, list):
+        return [_stripped(one, keep) for one in node]
+    if isinstance(node, str):
+        return node
+    drop = {"doc", "connect.version", "connect.name"} | (set() if node.get("logicalType") in keep else {"logicalType"})
+    made = {key: value for key, value in node.items() if key not in drop}
+    if "fields" in made:
+        made["fields"] = [
+            {**{key: value for key, value in field.items() if key != "doc"}, "type": _stripped(field["type"], keep)}
+            for field in node["fields"]
+        ]
+    for key in ("items", "values"):
+        if key in made:
+            made[key] = _stripped(made[key], keep)
+    return made
+
+
+def _logical_types(node: Schema) -> Iterator[tuple[str, str]]:
+    """path → the time that the number there is."""
+    return _times(node, "", {}, ())
+
+
+def _times(node: Schema, path: str, named: dict[str, Any], inside: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if isinstance(node, list):
+        for one in node:
+            yield from _times(one, path, named, inside)
+    elif isinstance(node, str):
+        if node in named and node not in inside:
+            yield from _times(named[node], path, named, inside)
+    else:
+        if (node["type"], node.get("logicalType")) in _TIMES:
+            yield path, node["logicalType"]
+        if node["type"] in _NAMED:
+            named[node["name"]] = node
+            inside = (*inside, node["name"])
+        for field in node.get("fields", ()):
+            yield from _times(field["type"], f"{path}.{field['name']}", named, inside)
+        for key in ("items", "values"):
+            if key in node:
+                yield from _times(node[key], f"{path}[]", named, inside)
+
+
+class _Types:
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+
+    def of(self, node: Schema, path: str, raw: bool) -> pa.DataType:
+        """``raw``: with times in the unit that Avro has them in."""
+        if isinstance(node, list):
+            return self._union(node, path, raw)
+        if isinstance(node, str):
+            if node in _PRIMITIVES:
+                return _primitive(node)
+            if node in self._open:
+                raise self._refused(path, f"{node} holds itself, and a column can't")
+            return self.of(self._named[node], path, raw)
+        kind = node["type"]
+        if kind in _NAMED:
+            self._named[node["name"]] = node
+        if node.get("logicalType") == _DECIMAL and kind in ("bytes", "fixed"):
+            precision, scale = node.get("precision", 0), node.get("scale", 0)
+            if not 0 < precision <= _PRECISION_MAX:
+                raise self._refused(path, f"a decimal of {precision} digits, and {_PRECISION_MAX} are allowed")
+            return pa.decimal128(precision, scale)
+        time: Any = _TIMES.get((kind, node.get("logicalType", "")))
+        if time is not None:
+            found: pa.DataType = time if raw or kind == "int" else pa.timestamp("us", time.tz)
+            return found
+        if kind in ("record", "error"):
+            if not node["fields"]:
+                raise self._refused(path, f"the record {node['name']} has no fields")
+            self._open.append(node["name"])
+            fields = [
+                pa.field(one["name"], self.of(one["type"], f"{path}.{one['name']}", raw)) for one in node["fields"]
+            ]
+            self._open.pop()
+            return pa.struct(fields)
+        if kind == "array":
+            return pa.list_(self.of(node["items"], f"{path}[]", raw))
+        if kind == "map":
+            return pa.map_(pa.string(), self.of(node["values"], f"{path}[]", raw))
+        if kind == "enum":
+            return pa.string()
+        if kind == "fixed":
+            return pa.binary()
+        return _primitive(kind)
+
+    def _union(self, branches: list[Schema], path: str, raw: bool) -> pa.DataType:
+        some = _branches(branches)
+        if not some:
+            return pa.null()
+        if len(some) == 1:
+            return self.of(some[0], path, raw)
+        merged = _merged(some)
+        if merged is not None:
+            return merged
+        kinds = [_kind(one) for one in some]
+        twice = {kind for kind in kinds if kind in _KINDS and sum(_KINDS.get(one) is _KINDS[kind] for one in kinds) > 1}
+        if twice:
+            raise self._refused(path, f"a union in which {' and '.join(sorted(twice))} can't be told apart")
+        return pa.struct([pa.field(f"{_MEMBER}{n}", self.of(one, path, raw)) for n, one in enumerate(some)])
+
+    def _refused(self, path: str, what: str) -> UsageError:
+        return UsageError(f"{self._schema}: {path.lstrip('.') or 'all of it'} can't be a column: {what}")
+
+
+def _primitive(kind: str) -> pa.DataType:
+    found: pa.DataType = _PRIMITIVES[kind]
+    return found
+
+
+def _branches(union: list[Schema]) -> list[Schema]:
+    return [one for one in union if one != "null" and not (isinstance(one, dict) and one["type"] == "null")]
+
+
+def _kind(node: Schema) -> str:
+    return str(node["type"]) if isinstance(node, dict) else str(node)
+
+
+def _merged(branches: list[Schema]) -> pa.DataType | None:
+    """Spark's two unions of numbers that are one number."""
+    kinds = {_kind(one) for one in branches}
+    if any(isinstance(one, dict) and "logicalType" in one for one in branches):
+        return None
+    return pa.int64() if kinds == {"int", "long"} else pa.float64() if kinds == {"float", "double"} else None
+
+
+# ---- unions of several types ------------------------------------------------------------------------------------------
+
+
+def _converter(node: Schema) -> Callable[[Any], Any] | None:
+    """What makes of fastavro's values, with the named ones of unions as pairs, what the types want; None if they are that."""
+    named: dict[str, Any] = {}
+    return _convert_by(node, named) if _has_members(node) else None
+
+
+def _has_members(node: Schema) -> bool:
+    if isinstance(node, list):
+        some = _branches(node)
+        return (len(some) > 1 and _merged(some) is None) or any(map(_has_members, some))
+    if isinstance(node, str):
+        return False
+    below = [field["type"] for field in node.get("fields", ())] + [
+        node[key] for key in ("items", "values") if key in node
+    ]
+    return any(map(_has_members, below))
+
+
+def _convert_by(node: Schema, named: dict[str, Any]) -> Callable[[Any], Any]:
+    if isinstance(node, list):
+        some = _branches(node)
+        if len(some) == 1:
+            return _convert_by(some[0], named)
+        if not some or _merged(some) is not None:
+            return _plain
+        return _Members(some, named).convert
+    if isinstance(node, str):
+        found: Callable[[Any], Any] = named.get(node, _plain)
+        return found
+    kind = node["type"]
+    if kind in ("record", "error"):
+        fields = {field["name"]: _convert_by(field["type"], named) for field in node["fields"]}
+
+        def record(value: Any) -> Any:
+            value = _plain(value)
+            return None if value is None else {name: convert(value.get(name)) for name, convert in fields.items()}
+
+        named[node["name"]] = record
+        return record
+    if kind == "array":
+        item = _convert_by(node["items"], named)
+        return lambda value: None if value is None else [item(one) for one in value]
+    if kind == "map":
+        held = _convert_by(node["values"], named)
+        return lambda value: None if value is None else {key: held(one) for key, one in value.items()}
+    if kind in ("enum", "fixed"):
+        named[node["name"]] = _plain
+    return _plain
+
+
+def _plain(value: Any) -> Any:
+    return value[1] if isinstance(value, tuple) else value
+
+
+class _Members:
+    """A union of several types becomes a struct with a field for each, of which one is set."""
+
+    def __init__(self, branches: list[Schema], named: dict[str, Any]) -> None:
+        self._by_name: dict[str, tuple[str, Callable[[Any], Any]]] = {}
+        self._by_kind: dict[type, tuple[str, Callable[[Any], Any]]] = {}
+        for number, branch in enumerate(branches):
+            member = (f"{_MEMBER}{number}", _convert_by(branch, named))
+            kind = _kind(branch)
+            if kind in _KINDS:
+                self._by_kind[_KINDS[kind]] = member
+            else:
+                self._by_name[branch["name"] if isinstance(branch, dict) else branch] = member
+            if isinstance(branch, dict) and branch.get("logicalType"):
+                self._by_kind.update(dict.fromkeys(_logical_kinds(branch["logicalType"]), member))
+
+    def convert(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            member, convert = self._by_name[value[0]]
+            return {member: convert(value[1])}
+        found = self._by_kind.get(type(value))
+        if found is None:
+            raise ValueError(f"a value of type {type(value).__name__} is of no branch of the reader's union")
+        member, convert = found
+        return {member: convert(value)}
+
+
+def _logical_kinds(logical: str) -> tuple[type, ...]:
+    import datetime
+    import decimal
+
+    if logical == _DECIMAL:
+        return (decimal.Decimal,)
+    return (datetime.date,) if logical == "date" else (datetime.datetime,)

@@ -1,0 +1,159 @@
+"""Where a record says which schema it was written by: before its body (a zero byte and the schema's number), or in a header
+(with the schema's GUID). Protobuf's message follows, as the way to it through the file."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.records import value_lengths
+
+_PREFIX_LENGTH = 5
+_HEADERS = {"key": "__key_schema_id", "value": "__value_schema_id"}
+_GUID_LENGTH = 16
+#: messages nest; a longer way is damage
+_INDEXES_MAX = 64
+
+#: by which schema: its number or GUID, and of Protobuf from a header the message
+WrittenBy = tuple[int | str, tuple[int, ...] | None]
+
+
+class Group(NamedTuple):
+    """Records of one column by one schema. ``rows``: their indexes; ``starts`` and ``ends``: of the bodies in ``Framed.data``."""
+
+    key: int | str
+    message: tuple[int, ...] | None
+    rows: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+class Framed(NamedTuple):
+    """``causes``: by index why a record that is not null says no schema. Null records are in neither."""
+
+    data: memoryview
+    groups: list[Group]
+    causes: dict[int, str]
+
+
+def framed(batch: pa.RecordBatch, name: str) -> Framed:
+    """The bodies of the column ``name`` (key or value), by schema."""
+    column: Any = batch.column(name)
+    lengths = value_lengths(column)
+    if not (lengths >= 0).any():
+        return Framed(memoryview(b""), [], {})
+    _, offsets, buffer = column.buffers()
+    starts = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column)].astype(np.int64)
+    data = memoryview(buffer if buffer is not None else b"").cast("B")
+    ends = starts + np.maximum(lengths, 0)
+    told, causes = _from_headers(batch, name)
+    by_prefix = lengths >= 0
+    by_prefix[[*told, *causes]] = False
+    octets = np.frombuffer(data, np.uint8)
+    short = by_prefix & (lengths < _PREFIX_LENGTH)
+    for row in np.flatnonzero(short).tolist():
+        causes[row] = f"its {lengths[row]} bytes hold no schema's number"
+    by_prefix &= ~short
+    rows = np.flatnonzero(by_prefix)
+    plain = octets[starts[rows]] != 0
+    for row in rows[plain].tolist():
+        causes[row] = f"it begins with the byte {octets[starts[row]]:#04x}, not with 0x00 and a schema's number"
+    rows = rows[~plain]
+    numbers = octets[starts[rows][:, None] + np.arange(1, _PREFIX_LENGTH)].copy().view(">u4").ravel().astype(np.int64)
+    groups = [
+        _group(int(number), None, rows[numbers == number], starts + _PREFIX_LENGTH, ends)
+        for number in np.unique(numbers)
+    ]
+    for written_by in dict.fromkeys(told.values()):
+        own = np.array([row for row, by in told.items() if by == written_by], np.int64)
+        groups.append(_group(*written_by, own, starts, ends))
+    return Framed(data, groups, causes)
+
+
+def _group(
+    key: int | str,
+    message: tuple[int, ...] | None,
+    rows: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> Group:
+    return Group(key, message, rows.tolist(), starts[rows].tolist(), ends[rows].tolist())
+
+
+def _from_headers(batch: pa.RecordBatch, name: str) -> tuple[dict[int, WrittenBy], dict[int, str]]:
+    told: dict[int, WrittenBy] = {}
+    causes: dict[int, str] = {}
+    if "headers" not in batch.schema.names:
+        return told, causes
+    headers: Any = batch.column("headers")
+    if headers.null_count == len(headers):
+        return told, causes
+    keys: Any = pc.list_flatten(headers)
+    mine: Any = pc.equal(keys.field("key"), pa.scalar(_HEADERS[name]))
+    if not pc.any(mine).as_py():
+        return told, causes
+    body: Any = batch.column(name)
+    for row in np.unique(
+        pc.list_parent_indices(headers).to_numpy()[mine.fill_null(False).to_numpy(zero_copy_only=False)]
+    ):
+        if not body[int(row)].is_valid:
+            continue
+        value = next(one["value"] for one in headers[int(row)].as_py() if one["key"] == _HEADERS[name])
+        try:
+            told[int(row)] = _written_by(value or b"")
+        except ValueError as error:
+            causes[int(row)] = f"its header {_HEADERS[name]} names no schema: {error}"
+    return told, causes
+
+
+def _written_by(header: bytes) -> WrittenBy:
+    if header[:1] == b"\x00" and len(header) >= _PREFIX_LENGTH:
+        key: int | str = struct.unpack(">I", header[1:_PREFIX_LENGTH])[0]
+        place = _PREFIX_LENGTH
+    elif header[:1] == b"\x01" and len(header) > _GUID_LENGTH:
+        key = _guid(header[1 : 1 + _GUID_LENGTH])
+        place = 1 + _GUID_LENGTH
+    else:
+        raise ValueError(f"{header[:20].hex()} is neither a number nor a GUID")
+    if place == len(header):
+        return key, None
+    message, _ = message_indexes(memoryview(header), place)
+    return key, message
+
+
+def _guid(octets: bytes) -> str:
+    text = octets.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def message_indexes(data: memoryview, start: int) -> tuple[tuple[int, ...], int]:
+    """Which message of a Protobuf file, by its place among the file's, that one's nested ones and so on; and where the body
+    begins. Raises ValueError for what is no such list."""
+    count, place = _varint(data, start)
+    if count == 0:
+        return (0,), place
+    if not 0 < count <= _INDEXES_MAX:
+        raise ValueError(f"a list of {count} message indexes")
+    indexes = []
+    for _ in range(count):
+        index, place = _varint(data, place)
+        indexes.append(index)
+    return tuple(indexes), place
+
+
+def _varint(data: memoryview, start: int) -> tuple[int, int]:
+    """A zigzag varint of at most 5 bytes."""
+    value = 0
+    for count in range(5):
+        if start + count >= len(data):
+            break
+        octet = data[start + count]
+        value |= (octet & 0x7F) << (7 * count)
+        if not octet & 0x80:
+            return (value >> 1) ^ -(value & 1), start + count + 1
+    raise ValueError("its message indexes are cut off")

