@@ -2,7 +2,8 @@
 
 Consumers belong to no group's generation and commit nothing. One is kept for the next range that begins where it stands, so that
 what it fetched beyond a range serves the next one; it is never sought elsewhere, since already fetched records of a later
-offset would pass for a hole. After any error it is closed, and all that it had fetched is gone with it.
+offset would pass for a hole. After any error it is closed, and all that it had fetched is gone with it. The client that asks for
+topic ids is kept apart from it, since a range that begins elsewhere needs the same one, and a new one is slow to answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import gc
 import json
 import logging
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -55,7 +56,8 @@ class Reading(msgspec.Struct, frozen=True):
     ``headers``: whether rows have them. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional
     topics; otherwise that is an error. ``range_seconds_max``: a range that is not read after this is given up (None: no limit;
     that a broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
-    range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``.
+    range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. Of the
+    clients that ask questions as many, and as long.
     """
 
     headers: bool = False
@@ -81,32 +83,38 @@ def read_range(
     if not range_.size:
         return
     key = (access, range_.tp, range_.topic_id, reading.headers)
-    pool = _pool(reading)
+    pools = _pools_of(reading)
     reader = None
     if not fresh and reading.keep:
-        reader = pool.take(key, lambda kept: kept.position == range_.from_offset)
+        reader = pools.readers.take(key, lambda kept: kept.position == range_.from_offset)
     if reader is None:
         reader = PartitionReader(access, range_.tp, range_.from_offset, clock or SystemClock())
+    if reading.keep:
+        reader.admin = pools.admins.take(access)
     try:
         yield from reader.read(range_, reading)
     except BaseException:  # also of whoever does not read it to its end
         reader.close()
         raise
-    if reading.keep:
-        pool.keep(key, reader)
-    else:
+    if not reading.keep:
         reader.close()
+        return
+    if reader.admin is not None:
+        pools.admins.keep(access, reader.admin)
+        reader.admin = None
+    pools.readers.keep(key, reader)
 
 
 def forget_consumers() -> None:
     """Closes what this process keeps."""
-    for pool in _pools.values():
-        pool.clear()
+    for pools in _pools.values():
+        pools.readers.clear()
+        pools.admins.clear()
 
 
 class PartitionReader:
     """A consumer that stands at ``position`` of one partition. Not for two threads at once; after an error of :meth:`read` it may
-    only be closed."""
+    only be closed. ``admin``: what it asks questions by; made when it is needed, closed with it."""
 
     def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, clock: Clock) -> None:
         """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
@@ -117,7 +125,7 @@ class PartitionReader:
         self._last_error = ""
         self._ended = False  # the client came to an end that is not the range's
         self._ahead: list[Message] = []  # polled, and beyond what was asked for
-        self._admin: KafkaAdmin | None = None
+        self.admin: KafkaAdmin | None = None
         self._fetched = position  # up to here the client has asked for, though it may give nothing of it
         self._fetched_at = clock.monotonic()
         options = consumer_options(
@@ -137,8 +145,8 @@ class PartitionReader:
 
     def close(self) -> None:
         self._consumer.close()
-        if self._admin is not None:
-            self._admin.close()
+        if self.admin is not None:
+            self.admin.close()
 
     def read(self, range_: Span, reading: Reading) -> Iterator[pa.RecordBatch]:
         """As :func:`read_range`; ``range_`` begins at ``position``."""
@@ -291,11 +299,11 @@ class PartitionReader:
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _ask(self) -> KafkaAdmin:
-        if self._admin is None:
-            self._admin = KafkaAdmin(
+        if self.admin is None:
+            self.admin = KafkaAdmin(
                 self._access.options, timeout_seconds=self._access.timeout_seconds, client_id="forebay-task-admin"
             )
-        return self._admin
+        return self.admin
 
     def _unreachable(self, words: str) -> UnreachableError:
         address = self._access.options.get("bootstrap.servers", "")
@@ -312,10 +320,15 @@ class PartitionReader:
             self._fetched, self._fetched_at = place["next_offset"], self._clock.monotonic()
 
 
+class _Pools(NamedTuple):
+    readers: Kept[PartitionReader]
+    admins: Kept[KafkaAdmin]
+
+
 #: (most, idle seconds) → what is kept so
-_pools: dict[tuple[int, float], Kept[PartitionReader]] = {}
+_pools: dict[tuple[int, float], _Pools] = {}
 
 
-def _pool(reading: Reading) -> Kept[PartitionReader]:
+def _pools_of(reading: Reading) -> _Pools:
     bounds = (reading.kept_max, reading.idle_seconds_max)
-    return _pools.setdefault(bounds, Kept(*bounds))
+    return _pools.setdefault(bounds, _Pools(Kept(*bounds), Kept(*bounds)))

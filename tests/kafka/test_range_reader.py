@@ -220,7 +220,7 @@ def test_a_range_that_is_not_read_to_its_end_leaves_no_consumer_behind(
     reading = read_range(access, span(tp, 0, 9_000), PLAIN)
     next(reading)
     reading.close()  # type: ignore[attr-defined]
-    assert not any(len(pool) for pool in range_reader._pools.values())
+    assert not any(len(kept) for pools in range_reader._pools.values() for kept in pools)
 
 
 def test_what_kafka_has_dropped_is_out_of_range_and_the_consumer_is_thrown_away(
@@ -234,7 +234,7 @@ def test_what_kafka_has_dropped_is_out_of_range_and_the_consumer_is_thrown_away(
             offsets(access, span(tp, 30, 60), reading)
     with pytest.raises(OutOfRangeError, match=r"\[200, 300\).* it holds offsets 40 to 100"):
         offsets(access, span(tp, 200, 300))
-    assert not any(len(pool) for pool in range_reader._pools.values())
+    assert not any(len(kept) for pools in range_reader._pools.values() for kept in pools)
     assert offsets(access, span(tp, 40, 100)) == list(range(40, 100))
 
 
@@ -269,6 +269,24 @@ def test_an_open_transaction_ends_the_log_for_whoever_reads_committed_records(
     transaction(access.options, tp, 3, "")
     with pytest.raises(ShortReadError, match=r"ends at offset 2 .what open transactions hold is not counted"):
         offsets(access, span(tp, 0, 5))
+
+
+def test_ranges_that_begin_elsewhere_ask_by_the_client_of_the_one_before(
+    access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new client takes ten times as long to answer as a small range to read, and Spark moves partitions between workers."""
+    produce(access.options, tp, 30)
+    with KafkaAdmin(access.options) as admin:
+        (topic_id,) = admin.topic_ids([tp.topic]).values()
+    made: list[int] = []
+    monkeypatch.setattr(range_reader, "KafkaAdmin", lambda *given, **more: made.append(1) or KafkaAdmin(*given, **more))
+    for begin in (0, 20, 10):
+        assert offsets(access, span(tp, begin, begin + 5, topic_id)) == list(range(begin, begin + 5))
+    assert len(made) == 1
+    assert offsets(access, span(tp, 5, 7, topic_id), Reading(keep=False)) == [5, 6]
+    another = msgspec.structs.replace(access, group="another")
+    assert offsets(another, span(tp, 5, 7, topic_id)) == [5, 6]
+    assert len(made) == 3
 
 
 def test_a_topic_that_was_created_again_is_told_by_its_id(access: KafkaAccess, tp: TopicPartition) -> None:
