@@ -200,6 +200,10 @@ def tracker_application(
     async def earliest(data: JSONBody[m.EarliestRequest]) -> m.EarliestAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/cursors/times", status_code=200, summary="Blocks of times", tags=["queries"], opt=WATCHER)
+    async def times(data: JSONBody[m.TimesRequest]) -> m.TimesAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post("/v1/cursors/blocks", status_code=200, summary="Blocks of offsets", tags=["queries"], opt=WATCHER)
     async def blocks(data: JSONBody[m.BlocksRequest]) -> m.BlocksAnswer:
         return await decided(data)  # type: ignore[no-any-return]
@@ -292,6 +296,7 @@ def tracker_application(
             move_cursor,
             close_cursor,
             earliest,
+            times,
             blocks,
             drop_cursor,
             accept_gap,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from forebay.values import Block
+from forebay.values import Block, OffsetRange
 from wal.retention import Due, Limits, ReleasedSegment, due
 
 if TYPE_CHECKING:
@@ -35,25 +35,52 @@ class SegmentShare:
         return self.held > 0 or self.unread > 0
 
 
+#: in place of a time
+NO_RECORDS, ANY_TIME = -1, 2**63 - 1
+
+
 @dataclass(slots=True)
 class LifeBlocks:
-    """The blocks of one partition in one life, in the order of their offsets: their ranges' two ends, their ids."""
+    """The blocks of one partition in one life, in the order of their offsets: their ranges' two ends, their ids. ``begins``:
+    where those begin that no other one touches from below. ``newest_ms``: the latest time of a record of each range,
+    ``NO_RECORDS``, or ``ANY_TIME`` where the block does not say."""
 
     from_offsets: list[int] = field(default_factory=list)
     until_offsets: list[int] = field(default_factory=list)
     block_ids: list[str] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    newest_ms: list[int] = field(default_factory=list)
 
-    def add(self, from_offset: int, until_offset: int, block_id: str) -> None:
+    def add(self, r: OffsetRange, block_id: str) -> None:
+        from_offset, until_offset = r.from_offset, r.until_offset
         at = len(self.from_offsets)
         if at and from_offset < self.from_offsets[-1]:
             at = bisect_left(self.from_offsets, from_offset)
+        if not at or self.until_offsets[at - 1] != from_offset:
+            insort(self.begins, from_offset)
+        if at < len(self.from_offsets) and self.from_offsets[at] == until_offset:
+            del self.begins[bisect_left(self.begins, until_offset)]
         self.from_offsets.insert(at, from_offset)
         self.until_offsets.insert(at, until_offset)
         self.block_ids.insert(at, block_id)
+        self.newest_ms.insert(
+            at, NO_RECORDS if not r.records else r.max_timestamp_ms if r.max_timestamp_ms >= 0 else ANY_TIME
+        )
 
     def remove(self, from_offset: int) -> None:
         at = bisect_left(self.from_offsets, from_offset)
-        del self.from_offsets[at], self.until_offsets[at], self.block_ids[at]
+        if not at or self.until_offsets[at - 1] != from_offset:
+            del self.begins[bisect_left(self.begins, from_offset)]
+        if at + 1 < len(self.from_offsets) and self.from_offsets[at + 1] == self.until_offsets[at]:
+            insort(self.begins, self.until_offsets[at])
+        del self.from_offsets[at], self.until_offsets[at], self.block_ids[at], self.newest_ms[at]
+
+    def reaches_back(self, until_offset: int) -> int:
+        """Where the blocks begin that touch one another up to ``until_offset``; that itself if none ends there."""
+        at = bisect_left(self.until_offsets, until_offset)
+        if at == len(self.until_offsets) or self.until_offsets[at] != until_offset:
+            return until_offset
+        return self.begins[bisect_left(self.begins, until_offset) - 1]
 
 
 #: a place in a partition: life, offset. Places of one partition compare as they follow one another
@@ -145,7 +172,7 @@ class BlockIndex:
     def _enter(lives: dict[str, dict[int, LifeBlocks]], block: Block) -> None:
         for r in block.meta.ranges:
             own = lives.setdefault(f"{r.topic}/{r.partition}", {})
-            own.setdefault(r.life, LifeBlocks()).add(r.from_offset, r.until_offset, block.id)
+            own.setdefault(r.life, LifeBlocks()).add(r, block.id)
 
     def _put(self, block: Block) -> None:
         """Its segment has ``block``, which is held."""

@@ -7,8 +7,10 @@ is at work rests on what was heard lately, and only saves people from a mistake.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-from bisect import bisect_right
+import hmac
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -23,8 +25,8 @@ from forebay.values import Block, TopicPartition, check_name
 CURSORS_MAX, PLACES_MAX = 1_000, 100_000
 #: blocks, and ranges of them, in one answer at most (but one block)
 BLOCKS_AT_ONCE, RANGES_AT_ONCE = 1_000, 20_000
-#: signs of the words that say who reads
-USER_LENGTH_MAX = 200
+#: signs of the words that say who reads, and of its key
+USER_LENGTH_MAX, KEY_LENGTH_MAX = 200, 200
 #: an idle user is journalled after this part of the time after which it would be forgotten
 HEARD_SHARE = 8
 NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.url)"
@@ -76,6 +78,8 @@ def opened(
         raise UsageError(str(error)) from None
     if not request.user or len(request.user) > USER_LENGTH_MAX or not request.user.isprintable():
         raise UsageError(f"a cursor's user is named in 1 to {USER_LENGTH_MAX} printable characters")
+    if len(request.key) > KEY_LENGTH_MAX:
+        raise UsageError(f"a cursor's key has {KEY_LENGTH_MAX} characters at most")
     places = _checked(state, request.places)
     cursor = state.cursors.get(request.cursor)
     if cursor is None:
@@ -84,7 +88,7 @@ def opened(
                 f"the stream has {CURSORS_MAX} cursors already: `forebay cursors drop` those that nobody reads by",
                 "conflict",
             )
-    elif cursor.user == request.user:
+    elif cursor.user == request.user and _is_key(cursor, request.key):
         return None
     elif news.in_use(request.cursor, now, rules):
         raise RefusedError(
@@ -93,12 +97,16 @@ def opened(
             "in-use",
         )
     left = _left(cursor, request.left)
-    return ev.CursorOpened(request.cursor, state.next_epoch(), request.user, places, now_ms, left)
+    known = cursor.vector.keys() if cursor is not None else set()
+    # the user may have looked before a partition came: it is held from its beginning, as one that comes later
+    unseen = state.partitions.keys() - places.keys() - known - {str(tp) for tp in request.left}
+    places |= {key: (state.partitions[key].lives[0].life, state.partitions[key].lives[0].start) for key in unseen}
+    return ev.CursorOpened(request.cursor, state.next_epoch(), request.user, places, now_ms, left, _digest(request.key))
 
 
 def moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms: int) -> ev.CursorMoved | None:
     """None: nothing that need be journalled. Raises FencedError, RefusedError, UsageError."""
-    cursor = current(state, request.cursor, request.epoch)
+    cursor = current(state, request)
     places = _checked(state, request.places)
     ahead = {key: place for key, place in places.items() if key in cursor.vector and place > cursor.vector[key]}
     ahead |= {key: place for key, place in places.items() if key not in cursor.vector}
@@ -107,15 +115,26 @@ def moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms
     return ev.CursorMoved(cursor.name, ahead, now_ms, left) if ahead or left or overdue else None
 
 
-def current(state: State, name: str, epoch: int) -> Cursor:
-    """Raises RefusedError for a cursor that is gone, FencedError for one that another user has opened since."""
+def current(state: State, request: m.MoveCursorRequest | m.CloseCursorRequest) -> Cursor:
+    """Raises RefusedError for a cursor that is gone, FencedError for one that another user has opened since, or whose key the
+    request does not have."""
+    name = request.cursor
     cursor = state.cursors.get(name)
     if cursor is None:
         why = ended_words(state, name)
         raise RefusedError(f"cursor {name} is gone: {why or 'this driver knows of none by that name'}", "not-found")
-    if cursor.epoch != epoch:
+    if cursor.epoch != request.epoch or not _is_key(cursor, request.key):
         raise FencedError(f"cursor {name} was opened by {cursor.user} since: this query reads by it no more")
     return cursor
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest() if key else ""
+
+
+def _is_key(cursor: Cursor, key: str) -> bool:
+    """Epochs can be guessed by whoever has a token of the same role. A user of an older release has no key."""
+    return hmac.compare_digest(cursor.key_digest, _digest(key))
 
 
 def ended_words(state: State, name: str) -> str:
@@ -123,14 +142,12 @@ def ended_words(state: State, name: str) -> str:
 
 
 def expired(state: State, news: CursorNews, rules: CursorRules, now: float, now_ms: int) -> tuple[ev.CursorEnded, ...]:
-    """Of the cursors whose users were not heard for too long, by the journal and by this driver, which must have been there to
-    hear for as long as a user at work is silent at most."""
+    """Of the cursors whose users this driver has not heard for too long. A driver's start begins the time anew: while none was
+    there, none could be heard."""
     gone = []
     for cursor in state.cursors.values():
-        silent_ms = now_ms - cursor.heard_ms
-        if silent_ms > rules.timeout_seconds * 1000 and now - news.at(cursor.name, now) > min(
-            rules.timeout_seconds, 3 * rules.in_use_seconds
-        ):
+        if now - news.at(cursor.name, now) > rules.timeout_seconds:
+            silent_ms = max(now_ms - cursor.heard_ms, 0)
             cause = (
                 f"expired: {cursor.user} was not heard for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
                 "yet to read is held no more"
@@ -186,18 +203,31 @@ def intake(state: State) -> tuple[m.IntakePartition, ...]:
 
 
 def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
-    """Goes over the blocks of these partitions, from the newest back to the first that is missing."""
+    """By what the index says of neighbours: no partition's blocks are walked through."""
+    going = _going(state)
     places = []
     for tp in request.partitions:
         partition = state.partition(tp)
         if partition is None:
             raise UsageError(f"the stream has no partition {tp}")
-        life, offset = _earliest(state, str(tp))
+        life, offset = _earliest(state, str(tp), going)
         places.append(m.CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset))
     return m.EarliestAnswer(places=tuple(places))
 
 
-def _earliest(state: State, key: str) -> Place:
+def _going(state: State) -> dict[tuple[str, int], int]:
+    """Where what is about to be deleted ends, of each partition (``topic/partition``) and life."""
+    found: dict[tuple[str, int], int] = {}
+    for path in state.cleaning_segments:
+        share = state.index.segments.get(path)
+        for block_id in share.blocks if share is not None else ():
+            for r in state.blocks[block_id].meta.ranges:
+                key = (f"{r.topic}/{r.partition}", r.life)
+                found[key] = max(found.get(key, 0), r.until_offset)
+    return found
+
+
+def _earliest(state: State, key: str, going: Mapping[tuple[str, int], int]) -> Place:
     partition = state.partitions[key]
     gaps = {(g.life, g.gap.until_offset): g.gap.from_offset for g in partition.gaps}
     place = (partition.life.life, partition.position)
@@ -205,15 +235,12 @@ def _earliest(state: State, key: str) -> Place:
         end = partition.position if life.end is None else life.end
         reached = end
         held = state.index.by_offset(state.blocks).get(key, {}).get(life.life, LifeBlocks())
-        at = len(held.block_ids)
-        while reached > life.start:
-            if (life.life, reached) in gaps:
-                reached = gaps[life.life, reached]
-            elif at and held.until_offsets[at - 1] == reached and _is_there(state, held.block_ids[at - 1]):
-                at -= 1
-                reached = held.from_offsets[at]
-            else:
+        gone = going.get((key, life.life), 0)
+        while reached > max(life.start, gone):
+            further = gaps.get((life.life, reached), max(held.reaches_back(reached), gone))
+            if further == reached:
                 break
+            reached = further
         if life.end is None or reached < end:
             place = (life.life, reached)
         if reached > life.start:
@@ -254,6 +281,46 @@ def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Co
         reached=tuple(reached),
         gaps=tuple(_gaps(state, request.spans)),
         copies=copies,
+        lost=_lost(state, found.values()),
+    )
+
+
+def _lost(state: State, blocks: Iterable[Block]) -> dict[str, str]:
+    if not state.lost:
+        return {}
+    return {r.label: state.lost[r.label] for block in blocks for r in block.meta.ranges if r.label in state.lost}
+
+
+def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
+    """By the latest times that blocks say of their ranges. Each answer looks at so many ranges."""
+    left = RANGES_AT_ONCE
+    found = []
+    for wanted in request.wanted:
+        span = wanted.span
+        if state.partition(span.tp) is None:
+            raise UsageError(f"the stream has no partition {span.tp}")
+        held = state.index.by_offset(state.blocks).get(str(span.tp), {}).get(span.life, LifeBlocks())
+        first = at = bisect_right(held.until_offsets, span.from_offset)
+        last = bisect_left(held.from_offsets, span.until_offset)
+        while at < min(last, first + left) and not _may_hold(state, held, at, wanted):
+            at += 1
+        left = max(left - (at - first), 0)
+        if at >= last:
+            found.append(m.TimedBlock(reached=span.until_offset))
+            continue
+        reached = max(held.from_offsets[at], span.from_offset)
+        block = state.blocks[held.block_ids[at]] if _may_hold(state, held, at, wanted) else None
+        found.append(m.TimedBlock(reached=reached, block=block))
+    return m.TimesAnswer(found=tuple(found))
+
+
+def _may_hold(state: State, held: LifeBlocks, at: int, wanted: m.TimedSpan) -> bool:
+    if held.newest_ms[at] < max(wanted.time_ms, 0) or not _is_there(state, held.block_ids[at]):
+        return False
+    span, begins = wanted.span, held.from_offsets[at]
+    ranges = state.blocks[held.block_ids[at]].meta.ranges if state.lost else ()
+    return not any(
+        (r.tp, r.life, r.from_offset) == (span.tp, span.life, begins) and r.label in state.lost for r in ranges
     )
 
 

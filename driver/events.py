@@ -250,7 +250,8 @@ class SnapshotCopied(_Event, frozen=True, tag="snapshot-copied"):
 class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
     """``user`` reads by the cursor ``name`` from now on, under ``epoch``; whoever did before is fenced. An unknown name makes the
     cursor. ``vector``: where it begins to read, key ``topic/partition`` → (life, offset); ``left``: partitions that it does not
-    read, though they were held for it; others stay as they were."""
+    read, though they were held for it; others stay as they were. ``key_digest``: SHA-256 of what the user proves by that it is
+    the one that opened it; "" of an older release's."""
 
     name: str
     epoch: int
@@ -258,6 +259,7 @@ class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
     vector: dict[str, tuple[int, int]]
     time_ms: int
     left: tuple[str, ...] = ()
+    key_digest: str = ""
 
 
 class CursorMoved(_Event, frozen=True, tag="cursor-moved"):

@@ -250,6 +250,7 @@ Request = (
     | m.MoveCursorRequest
     | m.CloseCursorRequest
     | m.EarliestRequest
+    | m.TimesRequest
     | m.BlocksRequest
     | m.DropCursorRequest
     | Searches

@@ -251,7 +251,8 @@ class Rebuild(msgspec.Struct, frozen=True):
 
 class Cursor(msgspec.Struct):
     """How far a query has finished: ``vector``, by ``topic/partition``; what lies after it is held. ``user``: who reads by it
-    under ``epoch``, or did last. ``heard_ms``: when that one was last journalled to be there."""
+    under ``epoch``, or did last, and proves it by a key with ``key_digest``. ``heard_ms``: when that one was last journalled to
+    be there."""
 
     name: str
     epoch: int
@@ -259,6 +260,7 @@ class Cursor(msgspec.Struct):
     vector: dict[str, Place]
     opened_ms: int
     heard_ms: int
+    key_digest: str = ""
 
 
 class EndedCursor(msgspec.Struct, frozen=True):
@@ -318,6 +320,7 @@ class State(msgspec.Struct, dict=True):
     next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
     topic_ids: dict[str, str] = {}  # of a direct stream
     ended_cursors: list[EndedCursor] = []  # the newest, oldest first
+    lost: dict[str, str] = {}  # ranges of blocks, by their labels, whose loss a person accepted → the cause
 
     @property
     def is_direct(self) -> bool:
@@ -778,6 +781,8 @@ def _complete_gaps(partition: Partition) -> None:
 
 def _loss_accepted(state: State, event: ev.LossAccepted) -> None:
     causes = dict.fromkeys(event.ranges, event.cause)
+    if not state.is_direct:
+        state.lost.update(causes)
     again = state.replaying.get(event.batch_id)
     if again is not None:  # completed once: its record stays as it was
         lost = tuple(sorted({*again.lost, *event.ranges}))
@@ -890,7 +895,7 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
         if left.in_wal or left.hosts:
             state.blocks[block_id] = left
         elif state.released.pop(block_id, None) is not None:
-            del state.blocks[block_id]
+            _forget_block(state, block_id)
         else:
             raise BrokenInvariant(f"the last copy of block {block_id} was deleted while a batch may need it (INV-8)")
     for path in cleanup.segments:
@@ -901,7 +906,15 @@ def _cleanup_done(state: State, event: ev.CleanupDone) -> None:
             state.uncovered.pop(block_id, None)
             if state.released.pop(block_id, None) is None or held:
                 raise BrokenInvariant(f"block {block_id} was deleted while a batch may need it (INV-8)")
-            state.index.clean((state.blocks.pop(block_id),))
+            state.index.clean((_forget_block(state, block_id),))
+
+
+def _forget_block(state: State, block_id: str) -> Block:
+    block = state.blocks.pop(block_id)
+    if state.lost:
+        for r in block.meta.ranges:
+            state.lost.pop(r.label, None)
+    return block
 
 
 def _batches_archived(state: State, event: ev.BatchesArchived) -> None:
@@ -941,7 +954,7 @@ def _cursor_opened(state: State, event: ev.CursorOpened) -> None:
     cursor = state.cursors.setdefault(
         event.name, Cursor(event.name, event.epoch, event.user, {}, event.time_ms, event.time_ms)
     )
-    cursor.epoch, cursor.user = event.epoch, event.user
+    cursor.epoch, cursor.user, cursor.key_digest = event.epoch, event.user, event.key_digest
     state.ended_cursors = [ended for ended in state.ended_cursors if ended.name != event.name]
     _move_cursor(state, cursor, event)
 

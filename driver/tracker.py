@@ -183,6 +183,7 @@ class Tracker:
             m.MoveCursorRequest: self._move_cursor,
             m.CloseCursorRequest: self._close_cursor,
             m.EarliestRequest: self._earliest,
+            m.TimesRequest: self._times,
             m.BlocksRequest: self._blocks,
             m.DropCursorRequest: self._drop_cursor,
             Searches: self._searches,
@@ -987,7 +988,7 @@ class Tracker:
         return Decision(m.Done(), self._applied(event) if event is not None else ())
 
     def _close_cursor(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> Decision:
-        cursor = cursors.current(self.state, request.cursor, request.epoch)
+        cursor = cursors.current(self.state, request)
         if request.forget:
             return Decision(m.Done(), self._end_cursors((cursors.given_up(cursor, now_ms),)).events)
         self.cursor_news.hear(request.cursor, now)
@@ -1009,6 +1010,9 @@ class Tracker:
 
     def _earliest(self, request: m.EarliestRequest, now: float, now_ms: int) -> Decision:
         return Decision(cursors.earliest(self.state, request))
+
+    def _times(self, request: m.TimesRequest, now: float, now_ms: int) -> Decision:
+        return Decision(cursors.times(self.state, request))
 
     def _blocks(self, request: m.BlocksRequest, now: float, now_ms: int) -> Decision:
         given = ((news.heartbeat.host, news.copies) for news in self.agent_news.values())

@@ -340,12 +340,14 @@ class CursorPlace(Message, frozen=True, kw_only=True):
 class OpenCursorRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/open. ``user``, one process, reads by ``cursor`` from ``places`` on; a name that is not known makes it.
     Refused (in-use) while another user is at work. The same user gets the same epoch again; another one ends the older's.
-    ``left``: partitions that it does not read, though they may be held for it."""
+    ``left``: partitions that it does not read, though they may be held for it; one that it names in neither way is held from its
+    beginning. ``key``: random, known to the user alone, who must have it to move or close the cursor."""
 
     cursor: str
     user: str
     places: tuple[CursorPlace, ...]
     left: tuple[TopicPartition, ...] = ()
+    key: str = ""
 
 
 class OpenCursorAnswer(Message, frozen=True, kw_only=True):
@@ -363,6 +365,7 @@ class MoveCursorRequest(Message, frozen=True, kw_only=True):
     epoch: int
     places: tuple[CursorPlace, ...] = ()
     left: tuple[TopicPartition, ...] = ()
+    key: str = ""
 
 
 class CloseCursorRequest(Message, frozen=True, kw_only=True):
@@ -372,6 +375,7 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
     cursor: str
     epoch: int
     forget: bool = False
+    key: str = ""
 
 
 class LifeView(Message, frozen=True, kw_only=True):
@@ -459,12 +463,39 @@ class BlocksRequest(Message, frozen=True, kw_only=True):
 
 class BlocksAnswer(Message, frozen=True, kw_only=True):
     """``reached``: for each span asked for, up to where the answer goes: what no block here has up to there, the WAL has not.
-    ``copies``: block id → hosts that were given a copy of it."""
+    ``copies``: block id → hosts that were given a copy of it. ``lost``: ranges of these blocks, by their labels, whose loss a
+    person accepted → who, and why."""
 
     blocks: tuple[Block, ...]
     reached: tuple[int, ...]
     gaps: tuple[RecordedGap, ...] = ()
     copies: dict[str, tuple[str, ...]] = {}
+    lost: dict[str, str] = {}
+
+
+class TimedSpan(Message, frozen=True, kw_only=True):
+    """The first record of ``span`` at or after ``time_ms`` is wanted."""
+
+    span: LifeSpan
+    time_ms: int
+
+
+class TimesRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/times. For each of ``wanted``: the first block that may hold that record, as far as one answer looks."""
+
+    wanted: tuple[TimedSpan, ...]
+
+
+class TimedBlock(Message, frozen=True, kw_only=True):
+    """``block``: holds a record of that time or a later one, in its range that begins at ``reached`` or before; None: no block up
+    to ``reached`` does. What lies before ``reached`` need not be looked at."""
+
+    reached: int
+    block: Block | None = None
+
+
+class TimesAnswer(Message, frozen=True, kw_only=True):
+    found: tuple[TimedBlock, ...]
 
 
 class DropCursorRequest(Message, frozen=True, kw_only=True):

@@ -30,6 +30,10 @@ from forebay.messages import (
     OpenCursorAnswer,
     OpenCursorRequest,
     RecordedGap,
+    TimedBlock,
+    TimedSpan,
+    TimesAnswer,
+    TimesRequest,
 )
 from forebay.values import Block, TopicPartition
 from pyspark_forebay.options import SourceOptions
@@ -53,11 +57,12 @@ Places = Mapping[TopicPartition, Place]
 
 @dataclass(frozen=True, slots=True)
 class FoundBlocks:
-    """``copies``: block id → hosts that were given a copy."""
+    """``copies``: block id → hosts that were given a copy. ``lost``: label of a range → who accepted its loss, and why."""
 
     blocks: tuple[Block, ...]
     gaps: tuple[RecordedGap, ...]
     copies: Mapping[str, tuple[str, ...]]
+    lost: Mapping[str, str]
 
 
 class Intake:
@@ -90,11 +95,16 @@ class Intake:
         answer = self._post("earliest", request, EarliestAnswer)
         return {place.tp: (place.life, place.offset) for place in answer.places}
 
+    def times(self, wanted: Sequence[TimedSpan]) -> tuple[TimedBlock, ...]:
+        """Of each the first block that may hold the record, as far as one answer looks."""
+        return self._post("times", TimesRequest(wanted=tuple(wanted)), TimesAnswer).found
+
     def blocks(self, spans: Sequence[LifeSpan]) -> FoundBlocks:
         """All that hold records of ``spans``, each once."""
         found: dict[str, Block] = {}
         gaps: dict[RecordedGap, None] = {}
         copies: dict[str, tuple[str, ...]] = {}
+        lost: dict[str, str] = {}
         left = tuple(span for span in spans if span.from_offset < span.until_offset)
         while left:
             answer = self._post("blocks", BlocksRequest(spans=left), BlocksAnswer)
@@ -102,6 +112,7 @@ class Intake:
                 found.setdefault(block.id, block)
             gaps |= dict.fromkeys(answer.gaps)
             copies |= answer.copies
+            lost |= answer.lost
             further = tuple(
                 msgspec.structs.replace(span, from_offset=at)
                 for span, at in zip(left, answer.reached, strict=True)
@@ -110,7 +121,7 @@ class Intake:
             if further == left:
                 raise UsageError("the driver's answer about blocks does not go on: is it of another release?")
             left = further
-        return FoundBlocks(tuple(found.values()), tuple(gaps), copies)
+        return FoundBlocks(tuple(found.values()), tuple(gaps), copies, lost)
 
     def open(self, request: OpenCursorRequest) -> OpenCursorAnswer:
         """Waits for the end of a user that may have been killed. Raises RefusedError if it is at work."""
@@ -160,12 +171,17 @@ class Intake:
 class QueryCursor:
     """A cursor in use: a thread says that its user is at work, until :meth:`close`."""
 
-    def __init__(self, intake: Intake, name: str, user: str, places: Places, left: Iterable[TopicPartition]) -> None:
-        """The journal has it on return, at ``places``. Raises RefusedError, UsageError, UnreachableError."""
+    def __init__(
+        self, intake: Intake, name: str, user: str, key: str, places: Places, left: Iterable[TopicPartition]
+    ) -> None:
+        """The journal has it on return, at ``places``. ``key``: random, so that nobody else moves it. Raises RefusedError,
+        UsageError, UnreachableError."""
         self.name = name
         self._intake = intake
-        self._user = user
-        request = OpenCursorRequest(cursor=name, user=user, places=place_messages(places), left=tuple(sorted(left)))
+        self._key = key
+        request = OpenCursorRequest(
+            cursor=name, user=user, places=place_messages(places), left=tuple(sorted(left)), key=self._key
+        )
         answer = intake.open(request)
         if answer.ended:
             _log.warning(
@@ -186,7 +202,7 @@ class QueryCursor:
         """What lies before ``places`` is held no more. Raises as :meth:`check`, and UnreachableError."""
         self.check()
         request = MoveCursorRequest(
-            cursor=self.name, epoch=self._epoch, places=place_messages(places), left=tuple(sorted(left))
+            cursor=self.name, epoch=self._epoch, places=place_messages(places), left=tuple(sorted(left)), key=self._key
         )
         self._intake.move(request)
 
@@ -196,12 +212,12 @@ class QueryCursor:
         self._thread.join()
         if self._gone is None:
             try:
-                self._intake.end(CloseCursorRequest(cursor=self.name, epoch=self._epoch, forget=forget))
+                self._intake.end(CloseCursorRequest(cursor=self.name, epoch=self._epoch, forget=forget, key=self._key))
             except ForebayError as error:
                 _log.warning("cursor %s: the driver was not told that the query ends: %s", self.name, error)
 
     def _keep(self) -> None:
-        request = MoveCursorRequest(cursor=self.name, epoch=self._epoch)
+        request = MoveCursorRequest(cursor=self.name, epoch=self._epoch, key=self._key)
         while not self._closing.wait(KEEP_SECONDS):
             try:
                 self._intake.keep(request)

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.spans import Span
 from forebay.messages import IntakeAnswer, IntakePartition, LifeSpan
+from forebay.records import Column
 from forebay.values import TopicPartition
 from pyspark_forebay.intake import FoundBlocks, Place, Places
 from pyspark_forebay.offsets import Offsets
@@ -49,7 +51,7 @@ class IntakeTask(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Reading:
     """``parts``: in the order of acceptance. ``spans``: what no block has and Kafka may. ``losses``: a sentence for what neither
-    can have; ``gaps``: for what Kafka lost before it was taken in."""
+    can have; ``gaps``: for what Kafka lost before it was taken in, and for what was lost later, as a person accepted."""
 
     parts: tuple[BlockPart, ...]
     spans: tuple[Span, ...]
@@ -116,10 +118,16 @@ def _span(tp: TopicPartition, life: int, begin: int, until: int) -> LifeSpan:
     return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
 
 
+def first_at(offsets: Column, times: Column, span: LifeSpan, time_ms: int) -> int | None:
+    """The first of these records, in order, that lies in ``span`` and is of ``time_ms`` or later."""
+    found = np.flatnonzero((offsets >= span.from_offset) & (offsets < span.until_offset) & (times >= time_ms))
+    return int(offsets[found[0]]) if len(found) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Cover:
     """``parts``: the blocks that hold offsets of what is wanted, in the order of acceptance; ``holes``: what none of them holds,
-    nor a gap."""
+    nor a gap, or holds in a range whose loss was accepted."""
 
     parts: tuple[BlockPart, ...]
     holes: tuple[LifeSpan, ...]
@@ -140,7 +148,7 @@ def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
             begin, until = (
                 (max(r.from_offset, span.from_offset), min(r.until_offset, span.until_offset)) if span else (0, 0)
             )
-            if begin >= until:
+            if begin >= until or r.label in found.lost:
                 unwanted.add(r.label)
                 continue
             covered.setdefault(key, []).append((begin, until))
@@ -169,9 +177,21 @@ def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partition
         for gap in found.gaps
         if (gap.topic, gap.partition, gap.life) in wanted
     ]
+    lost = [r for block in found.blocks for r in block.meta.ranges if r.label in found.lost]
+    passed: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    for r in lost:
+        key = (r.topic, r.partition, r.life)
+        passed.setdefault(key, []).append((r.from_offset, r.until_offset))
+        if key in wanted:
+            gaps.append(f"{r.label} was lost after it was taken in: {found.lost[r.label]}")
     of_kafka: list[Span] = []
     losses: list[str] = []
-    for hole in covered.holes:
+    holes = (
+        msgspec.structs.replace(hole, from_offset=begin, until_offset=until)
+        for hole in covered.holes
+        for begin, until in _holes(hole, passed.get((hole.topic, hole.partition, hole.life), ()))
+    )
+    for hole in holes:
         newest = partitions[hole.tp].lives[-1]
         if has_kafka and hole.life == newest.life:
             of_kafka.append(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset, newest.topic_id))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.errors import RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.errors import LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.planning import split_ranges
-from forebay.messages import IntakeAnswer
-from forebay.values import TopicPartition
+from forebay.messages import IntakeAnswer, LifeSpan, TimedSpan
+from forebay.records import Column
+from forebay.values import Block, TopicPartition
 from pyspark_forebay.intake import Intake, Place, Places, partitions_of
-from pyspark_forebay.intake_plan import IntakeTask, Partitions, packed, read_plan, reading, spans_between
+from pyspark_forebay.intake_plan import IntakeTask, Partitions, first_at, packed, read_plan, reading, spans_between
 from pyspark_forebay.intake_reading import kafka_options
 from pyspark_forebay.offsets import EARLIEST, LATEST
 from pyspark_forebay.options import Limit, SourceOptions
-from pyspark_forebay.planning import unmatched
+from pyspark_forebay.planning import unmatched, unmatched_time
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS
-from wal.reading import ReadPlan
+from wal.reading import BlockReference, ReadPlan, read_block
 
 _log = logging.getLogger("forebay.source")
 
@@ -44,7 +47,7 @@ class IntakeSource:
         """Whether it is among what the options subscribe to."""
         wanted = self._options.subscription
         if wanted.pattern is not None:
-            return re.fullmatch(wanted.pattern, tp.topic) is not None
+            return re.search(wanted.pattern, tp.topic) is not None
         if wanted.partitions:
             return tp in wanted.partitions
         return not wanted.topics or tp.topic in wanted.topics
@@ -61,32 +64,116 @@ class IntakeSource:
         return {tp: (one.lives[-1].life, one.position) for tp, one in partitions.items()}
 
     def earliest(self, answer: IntakeAnswer, partitions: Partitions) -> dict[TopicPartition, Place]:
-        """The first place that the WAL, or Kafka, still has. Kafka is asked only where it may have more."""
+        """The first place that the WAL, or Kafka, still has."""
         found = self._intake.earliest(partitions)
-        asked = [tp for tp, place in found.items() if place[0] == partitions[tp].lives[-1].life and place[1] > 0]
+        older = self._in_kafka(answer, partitions, found, dict.fromkeys(found, "earliest"))
+        return {tp: min(place, older.get(tp, place)) for tp, place in found.items()}
+
+    def _in_kafka(
+        self,
+        answer: IntakeAnswer,
+        partitions: Partitions,
+        held: Places,
+        wanted: Mapping[TopicPartition, Literal["earliest"] | int],
+    ) -> dict[TopicPartition, Place]:
+        """Where Kafka has what is ``wanted`` ("earliest", or milliseconds), asked only where it may have more than the WAL, which
+        has all from ``held`` on, and only of topics that are still those of the newest lives."""
+        asked = [tp for tp, place in held.items() if place[0] == partitions[tp].lives[-1].life and place[1] > 0]
         kafka = kafka_options(self._options, answer.kafka)
         if not asked or not kafka:
-            return found
+            return {}
         with KafkaAdmin(kafka, client_id="forebay-source") as admin:
             ids = admin.topic_ids({tp.topic for tp in asked})
             same = [tp for tp in asked if ids[tp.topic] == partitions[tp].lives[-1].topic_id]
-            held = admin.places(dict.fromkeys(same, "earliest"))
-        for tp, offset in held.items():
+            offsets = admin.places({tp: wanted[tp] for tp in same})
+        found: dict[TopicPartition, Place] = {}
+        for tp, offset in offsets.items():
             newest = partitions[tp].lives[-1]
-            begin = max(offset, newest.start) if newest.life > 1 else offset  # below lies what belongs to an older life
-            found[tp] = min(found[tp], (newest.life, begin))
+            if offset >= 0:  # below the start lies what belongs to an older life
+                found[tp] = (newest.life, max(offset, newest.start) if newest.life > 1 else offset)
         return found
+
+    def _at_times(
+        self, answer: IntakeAnswer, partitions: Partitions, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Place]:
+        """The first record at or after each time that Kafka or the WAL still has, of those partitions that have one."""
+        held = self._intake.earliest(partitions)
+        older = self._in_kafka(answer, partitions, held, times)
+        found = {tp: place for tp, place in older.items() if place < held[tp]}
+        latest = self.latest(partitions)
+        left = {
+            tp: spans_between({tp: place}, {tp: latest[tp]}, partitions)
+            for tp, place in held.items()
+            if tp not in found
+        }
+        while left := {tp: spans for tp, spans in left.items() if spans}:
+            told = self._intake.times([TimedSpan(span=own[0], time_ms=times[tp]) for tp, own in left.items()])
+            if [one.reached for one in told if one.block is None] == [own[0].from_offset for own in left.values()]:
+                raise UsageError("the driver's answer about times does not go on: is it of another release?")
+            blocks = {one.block.id: one.block for one in told if one.block is not None}
+            rows = {name: self._times_in(answer, partitions, block, left) for name, block in blocks.items()}
+            for (tp, spans), one in zip(list(left.items()), told, strict=True):
+                span, reached = spans[0], one.reached
+                if one.block is not None:
+                    held_rows = rows[one.block.id].get(tp)
+                    offset = None if held_rows is None else first_at(*held_rows, span, times[tp])
+                    if offset is not None:
+                        found[tp], left[tp] = (span.life, offset), []
+                        continue
+                    reached = next(r.until_offset for r in one.block.meta.ranges if r.tp == tp and r.life == span.life)
+                rest = msgspec.structs.replace(span, from_offset=reached)
+                left[tp] = [rest, *spans[1:]] if reached < span.until_offset else spans[1:]
+        return found
+
+    def _times_in(
+        self,
+        answer: IntakeAnswer,
+        partitions: Partitions,
+        block: Block,
+        wanted: Mapping[TopicPartition, Sequence[LifeSpan]],
+    ) -> dict[TopicPartition, tuple[Column, Column]]:
+        """Offsets and times (ms) of the block's records, of the partitions and lives ``wanted`` first."""
+        first = {(tp, spans[0].life) for tp, spans in wanted.items()}
+        unwanted = frozenset(r.label for r in block.meta.ranges if (r.tp, r.life) not in first)
+        plan = self._plan(answer, partitions, kafka_options(self._options, answer.kafka))
+        try:
+            batches = read_block(BlockReference.of(block), msgspec.structs.replace(plan, lost=unwanted)).batches
+        except LostBlockError as error:
+            if self._options.fail_on_data_loss:
+                raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+            _log.warning("%s. failOnDataLoss is false: looking further", error)
+            return {}
+        found: dict[TopicPartition, list[pa.RecordBatch]] = {}
+        for batch in batches:
+            if batch.num_rows:
+                tp = TopicPartition(str(batch.column("topic")[0]), int(batch.column("partition")[0].as_py()))
+                found.setdefault(tp, []).append(batch.select(["offset", "timestamp"]))
+        tables = {tp: pa.Table.from_batches(own) for tp, own in found.items()}
+        return {
+            tp: (own.column(0).to_numpy(), own.column(1).cast(pa.int64()).to_numpy() // 1000)
+            for tp, own in tables.items()
+        }
 
     def resolve(
         self, limit: Limit, answer: IntakeAnswer, partitions: Partitions, name: str
     ) -> dict[TopicPartition, Place]:
-        """``limit`` as a place of each partition. Offsets that a person wrote are of the newest life. Raises UsageError."""
+        """``limit`` as a place of each partition. Offsets that a person wrote are of the newest life. Raises UsageError; where a
+        block must be looked into for a time, LostBlockError and UnreadableBlockError."""
         latest = self.latest(partitions)
         if limit.policy == "latest":
             return latest
         if limit.policy == "earliest":
             return self.earliest(answer, partitions)
-        offsets = limit.offsets or {}
+        if limit.offsets is None:
+            if limit.timestamps is not None:
+                unmatched(set(partitions), set(limit.timestamps), f"{name}OffsetsByTimestamp")
+            times = limit.timestamps or dict.fromkeys(partitions, limit.timestamp or 0)
+            at_times = self._at_times(answer, partitions, times)
+            none = sorted(partitions.keys() - at_times.keys())
+            if none and name == "starting" and not self._options.latest_without_match:
+                raise unmatched_time(none[0], times[none[0]])
+            return {**latest, **at_times}
+        offsets = limit.offsets
         unmatched(set(partitions), set(offsets), f"{name}Offsets")
         earliest = self.earliest(answer, {tp: partitions[tp] for tp, at in offsets.items() if at == EARLIEST})
         found = {

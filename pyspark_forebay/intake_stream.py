@@ -207,7 +207,8 @@ class _Planner:
                 self._progress = Progress(self._own.progress_group, kafka, answer.groups)
             user = f"{socket.gethostname()} pid {os.getpid()} {self._new_id()}"
             new = {one.tp: first_place(one) for one in answer.partitions if one.tp not in others}
-            self._cursor = QueryCursor(self._intake, name, user, {**new, **begin}, others)
+            key = "".join(self._new_id() for _ in range(4))
+            self._cursor = QueryCursor(self._intake, name, user, key, {**new, **begin}, others)
         elif others - self._passed:
             self._cursor.move({}, others - self._passed)
         self._passed |= others

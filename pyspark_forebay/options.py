@@ -30,19 +30,16 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay
 _BATCH_ONLY = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
-    "endingTimestamp": "ending timestamp not valid in streaming queries",
 }
 #: only for queries over an intake
 _INTAKE_ONLY = ("cursor", "progressGroup", "tokenFile", "caFile", "certFile", "keyFile")
-#: not for them yet: a block says of its records' times no more than the latest
-_KAFKA_ONLY = ("startingTimestamp", "startingOffsetsByTimestamp", "endingTimestamp", "endingOffsetsByTimestamp")
 #: of each column that is decoded
 _DECODING = ("Format", "Subject", "Record", "SchemaVersion", "SchemaId")
 KNOWN = (
-    *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
-    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
-    "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "tracker", *_INTAKE_ONLY, "mode", "subjectNameStrategy",
+    *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "endingTimestamp", "startingOffsets", "startingOffsetsByTimestamp",
+    "startingTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
+    "includeHeaders", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs", "tracker", *_INTAKE_ONLY, "mode", "subjectNameStrategy",
     *(f"{column}{what}" for column in ("key", "value") for what in _DECODING),
 )  # fmt: skip
 _REFUSED_KAFKA = {
@@ -186,6 +183,8 @@ def _notes(given: Mapping[str, str], streaming: bool) -> list[str]:
     told = [
         f"option {name} is ignored in batch queries" for name in _STREAM_ONLY if not streaming and name.lower() in given
     ]
+    if streaming and "endingtimestamp" in given:
+        told.append("option endingTimestamp is ignored in streaming queries")
     told += unknown_options(given, KNOWN)
     if "tracker" not in given:
         told += [f"option {name} is ignored without tracker" for name in _INTAKE_ONLY if name.lower() in given]
@@ -210,9 +209,6 @@ def unknown_options(given: Mapping[str, str], known: Sequence[str]) -> list[str]
 def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
     if "tracker" not in given:
         return None
-    for name in _KAFKA_ONLY:
-        if name.lower() in given:
-            raise UsageError(f"option {name}: a query over an intake begins and ends at offsets, not at times")
     urls = tracker_urls(given["tracker"], "option tracker")
     cursor = given.get("cursor", "query").strip()
     try:

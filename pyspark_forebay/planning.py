@@ -48,6 +48,13 @@ def unmatched(wanted: set[TopicPartition], given: set[TopicPartition], name: str
         )
 
 
+def unmatched_time(tp: TopicPartition, time_ms: int) -> UsageError:
+    return UsageError(
+        f"no offset matched: {tp} has no record at or after {time_ms} ms; "
+        'startingOffsetsByTimestampStrategy "latest" begins at the end then'
+    )
+
+
 def plan(start: Offsets, end: Offsets, beginnings: Positions, now_ids: Mapping[str, str]) -> Plan:
     """``[start, end)`` of each partition of ``end``, in order.
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import tenacity
 
-from forebay.errors import UnknownTopicError, UnreachableError, UsageError
+from forebay.errors import UnknownTopicError, UnreachableError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.values import TopicPartition
 from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, in_words
 from pyspark_forebay.options import Limit, SourceOptions
-from pyspark_forebay.planning import lower_ends, unmatched
+from pyspark_forebay.planning import lower_ends, unmatched, unmatched_time
 
 _log = logging.getLogger("forebay.source")
 
 T = TypeVar("T")
+
+#: topics of Kafka's own, which a pattern does not stand for
+INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 class Questions:
@@ -75,7 +79,7 @@ class Questions:
             return {}
 
         def ask() -> dict[TopicPartition, int]:
-            there = self._admin.partitions({tp.topic for tp in wanted})
+            there = self._partitions_of({tp.topic for tp in wanted}.__contains__)
             return self._admin.places(dict.fromkeys(wanted & there, "earliest"))
 
         return self._again(ask)
@@ -101,10 +105,7 @@ class Questions:
         found = self._again(lambda: self._admin.places(times))
         none = sorted(tp for tp, offset in found.items() if offset < 0)
         if none and starting and not self._options.latest_without_match:
-            raise UsageError(
-                f"no offset matched: {none[0]} has no record at or after {times[none[0]]} ms; "
-                'startingOffsetsByTimestampStrategy "latest" begins at the end then'
-            )
+            raise unmatched_time(none[0], times[none[0]])
         return {**found, **{tp: latest[tp] for tp in none}}
 
     def _beginnings_of(self, latest: Positions) -> dict[TopicPartition, int]:
@@ -113,14 +114,20 @@ class Questions:
 
     def _partitions(self) -> set[TopicPartition]:
         wanted = self._options.subscription
-        if wanted.pattern is not None:
-            return self._admin.partitions(pattern=wanted.pattern)
         topics = wanted.topics or {tp.topic for tp in wanted.partitions}
-        there = self._admin.partitions(topics)
+        if wanted.pattern is None:
+            there = self._partitions_of(topics.__contains__)
+        else:
+            found = re.compile(wanted.pattern).search  # as Spark's: anywhere in the name
+            there = self._partitions_of(lambda topic: topic not in INTERNAL and found(topic) is not None)
         missing = set(topics) - {tp.topic for tp in there}
         if missing:
             raise UnknownTopicError(f"Kafka has no topic {', '.join(sorted(missing))}")
         return there & wanted.partitions if wanted.partitions else there
+
+    def _partitions_of(self, wanted: Callable[[str], bool]) -> set[TopicPartition]:
+        counts = self._admin.topics(internal=True)
+        return {TopicPartition(topic, n) for topic, count in counts.items() if wanted(topic) for n in range(count)}
 
     def _again(self, ask: Callable[[], T]) -> T:
         answer: T = self._retrying(ask)

@@ -139,12 +139,12 @@ class KafkaAdmin:
                 found[tp] = metadata.brokers[partition.leader].host
         return found
 
-    def topics(self) -> dict[str, int]:
-        """Every topic but Kafka's internal ones → number of partitions."""
+    def topics(self, *, internal: bool = False) -> dict[str, int]:
+        """Every topic → number of partitions; ``internal``: also those whose names begin as those of Kafka's own."""
         return {
             name: len(topic.partitions)
             for name, topic in self._metadata().topics.items()
-            if topic.error is None and not name.startswith("__")
+            if topic.error is None and (internal or not name.startswith("__"))
         }
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:

@@ -124,6 +124,7 @@ class PartitionReader:
         self._clock = clock
         self._last_error = ""
         self._ended = False  # the client came to an end that is not the range's
+        self._end_told = -1  # the last end that it came to: it tells each once, whoever reads on from there
         self._ahead: list[Message] = []  # polled, and beyond what was asked for
         self.admin: KafkaAdmin | None = None
         self._fetched = position  # up to here the client has asked for, though it may give nothing of it
@@ -155,6 +156,8 @@ class PartitionReader:
         if range_.topic_id:
             self._check_topic(range_)
         heard, rows = began, 0
+        if self._end_told >= self.position:
+            self._end(self._end_told, range_, reading)
         while self.position < range_.until_offset:
             before = self.position
             batch = self._batch(range_, reading)
@@ -256,14 +259,16 @@ class PartitionReader:
     def _hear(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._end(message.offset() or 0, range_, reading)
+            self._end_told = message.offset() or 0
+            self._end(self._end_told, range_, reading)
         elif code in TROUBLES:
             raise self._trouble(TROUBLES[code], error, range_)
         else:
             self._last_error = error.str()
 
     def _end(self, end: int, range_: Span, reading: Reading) -> None:
-        """The client came to the log's end, which may be an old one: only its leader can say that there is no more."""
+        """The client came to the log's end, which may be an old one: only its leader can say that there is no more. Below ``end``
+        it has given all that there is."""
         if end < range_.until_offset:
             self._ended = True
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 
 from driver import cursors
 from driver import state as driver_state
-from driver.block_index import BlockIndex
+from driver.block_index import BlockIndex, LifeBlocks
 from driver.clean_up import CleanSegment
 from driver.cursors import CursorRules
 from driver.events import (
@@ -149,6 +151,25 @@ def test_a_partition_that_comes_later_is_held_from_its_beginning_until_the_query
     check_index(t)
 
 
+def test_a_partition_that_came_since_the_query_looked_is_held_from_its_beginning() -> None:
+    """INV-8: it names it neither as read nor as left. A cursor that is taken over keeps what it had."""
+    t, epoch, _ = worked(1)
+    t.say(FoundPartitions((LifeStart(TOPIC, 7, 5, "id-1"), LifeStart(TOPIC, 8, 0, "id-1")), t.now_ms, "found"))
+    open_(t, place(10), left=(tp(8),))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 10), "t/7": (1, 5)}
+    token = t.claim(epoch, 7).view.token
+    t.take_in(epoch, token, 15, partition=7, path=path(epoch, 9))
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    assert due(t) == [1]
+    check_index(t)
+    move(t, t.state.cursors["q"].epoch, place(15, partition=7))
+    t.now_ms += 10_000
+    open_(t, place(10), user="u2", left=(tp(8),))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 10), "t/7": (1, 15)}
+
+
 def test_a_life_that_ended_is_held_until_it_is_read() -> None:
     t, epoch, _ = worked(1)
     answer = open_(t, place(5))
@@ -206,6 +227,27 @@ def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later
         move(t, first.epoch, place(40))
     assert t.state.cursors["q"].vector == {"t/0": (1, 0)}
     move(t, second.epoch, place(10))
+
+
+@pytest.mark.parametrize("key", ["", "another"])
+def test_whoever_guesses_a_cursors_epoch_or_names_its_user_has_not_its_key(key: str) -> None:
+    """INV-4. The journal and `status` have neither."""
+    t, _, _ = worked()
+    answer = open_(t, place(0), key="random")
+    assert "random" not in str(t.state.cursors) + str(t.events[-1]) + str(shown_cursors(t))
+    with pytest.raises(FencedError, match="reads by it no more"):
+        move(t, answer.epoch, place(40), key=key)
+    with pytest.raises(FencedError):
+        t.say(m.CloseCursorRequest(cursor="q", epoch=answer.epoch, forget=True, key=key))
+    with pytest.raises(RefusedError, match="in use by u1"):
+        open_(t, place(40), key=key)
+    assert t.state.cursors["q"].vector == {"t/0": (1, 0)}
+    assert open_(t, place(0), key="random").epoch == answer.epoch
+    move(t, answer.epoch, place(10), key="random")
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
+    assert cursors.current(decoded, m.MoveCursorRequest(cursor="q", epoch=answer.epoch, key="random"))
+    with pytest.raises(UsageError, match="a cursor's key has 200 characters at most"):
+        open_(t, place(0), cursor="b", key="k" * 201)
 
 
 def test_a_user_that_ended_in_order_is_not_waited_for() -> None:
@@ -320,8 +362,8 @@ def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_i
     again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
     now_ms = t.now_ms + 8_000_000  # nobody was there to hear
     assert again.decide(ExpireCursors(), 100.0, now_ms).answer == ()
-    assert again.decide(ExpireCursors(), 129.0, now_ms).answer == ()
-    assert len(again.decide(ExpireCursors(), 131.0, now_ms).answer) == 1
+    assert again.decide(ExpireCursors(), 100.0 + 3_600, now_ms + 3_600_000).answer == ()
+    assert len(again.decide(ExpireCursors(), 100.1 + 3_600, now_ms + 3_600_100).answer) == 1
 
 
 def test_a_person_drops_a_cursor_by_name() -> None:
@@ -453,6 +495,81 @@ def test_the_earliest_place_is_that_from_which_on_nothing_is_missing() -> None:
     assert earliest(t) == (1, 30)
     t.decide(clean(t, epoch, 4))
     assert earliest(t) == (2, 7)
+
+
+def test_the_earliest_place_is_found_without_going_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: it is asked of the thread that decides. Blocks come in any order and go in any; so do gaps."""
+    chance = random.Random(7)
+    for _ in range(200):
+        cuts = sorted(chance.sample(range(1, 60), 12))
+        held = LifeBlocks()
+        left: set[tuple[int, int]] = set()
+        for piece in chance.sample(list(itertools.pairwise(cuts)), 11):
+            held.add(offsets(*piece, 1), f"b{piece[0]}")
+            left.add(piece)
+            for gone in chance.sample(sorted(left), chance.randrange(2)):
+                held.remove(gone[0])
+                left.remove(gone)
+            for _, until in left:
+                reached = until
+                while found := [begin for begin, end in left if end == reached]:
+                    (reached,) = found
+                assert held.reaches_back(until) == reached
+            assert held.reaches_back(60) == 60
+    t, _, _ = worked(8)
+    t.state.index.by_offset(t.state.blocks)
+    monkeypatch.setattr(t.state, "blocks", {})
+    assert earliest(t) == (1, 0)
+
+
+def test_a_loss_that_was_accepted_comes_with_its_block_and_goes_with_it() -> None:
+    """INV-5: whoever reads it later is told who decided."""
+    t, epoch, token = worked(1)
+    t.take_in(epoch, token, 20, path=path(epoch, 2))
+    batch = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[10, 20)",), cause="ann: disk gone"))
+    assert told(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
+    assert told(t, span(0, 10)).lost == {}
+    t.complete(batch)
+    t.archive(batch)
+    t.copy()
+    assert told(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
+    t.decide(clean(t, epoch, 2))
+    t.say(CleanedUp(t.state.cleanup_count))
+    assert t.state.lost == {}
+
+
+def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times need not rise. A range that does not say is looked into, one without records or that is going is not."""
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    made = []
+    for number, newest in enumerate((50, 30, 90, None, 70, -1)):
+        r = offsets(number * 10, number * 10 + 10, token, records=0 if newest is None else 10)
+        r = msgspec.structs.replace(r, max_timestamp_ms=-1 if newest is None else newest)
+        made.append(t.block(epoch, [r], path=path(epoch, number)))
+        (result,) = t.report(epoch, made[-1])
+        assert result.accepted
+
+    def first(time_ms: int, begin: int = 0, until: int = 60) -> tuple[str | None, int]:
+        wanted = m.TimedSpan(span=span(begin, until), time_ms=time_ms)
+        (found,) = t.say(m.TimesRequest(wanted=(wanted,))).found
+        return found.block and found.block.id, found.reached
+
+    assert first(0) == first(50) == (made[0].id, 0)
+    assert first(20, begin=5) == (made[0].id, 5)
+    assert first(51) == first(90) == (made[2].id, 20)
+    assert first(60, begin=30) == (made[4].id, 40)
+    assert first(91) == first(80, begin=30) == (made[5].id, 50)
+    assert first(91, until=50) == (None, 50)
+    monkeypatch.setattr(cursors, "RANGES_AT_ONCE", 2)
+    assert first(90) == (made[2].id, 20)
+    assert first(91) == (None, 20)
+    assert first(91, begin=20) == (None, 40)
+    elsewhere = m.LifeSpan(topic="x", partition=0, life=1, from_offset=0, until_offset=1)
+    with pytest.raises(UsageError, match="no partition x/0"):
+        t.say(m.TimesRequest(wanted=(m.TimedSpan(span=elsewhere, time_ms=0),)))
 
 
 def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,6 +262,18 @@ def test_markers_and_aborted_records_are_holes_that_must_be_allowed(access: Kafk
     assert offsets(uncommitted, everything, HOLES) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13]
 
 
+def test_offsets_without_records_up_to_the_logs_end_are_read_by_one_consumer_in_any_pieces(
+    access: KafkaAccess, tp: TopicPartition
+) -> None:
+    """The client tells the log's end once, in the first piece."""
+    produce(access.options, tp, 2)
+    transaction(access.options, tp, 6, "abort")
+    for piece, found in (((0, 3), [0, 1]), ((3, 6), []), ((6, 9), [])):
+        assert offsets(access, span(tp, *piece), HOLES) == found
+    with pytest.raises(ShortReadError, match="ends at offset 9"):
+        offsets(access, span(tp, 9, 10), HOLES)
+
+
 def test_an_open_transaction_ends_the_log_for_whoever_reads_committed_records(
     access: KafkaAccess, tp: TopicPartition
 ) -> None:

@@ -605,7 +605,7 @@ class DriverProcess:
                 gaps |= dict.fromkeys(answer.gaps)
                 reached = zip(left, answer.reached, strict=True)
                 left = tuple(msgspec.structs.replace(s, from_offset=at) for s, at in reached if at < s.until_offset)
-            found = reading(spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}), shown, has_kafka=False)
+            found = reading(spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}, {}), shown, has_kafka=False)
             rows: list[str] = []
             for part in found.parts:
                 yield "read"

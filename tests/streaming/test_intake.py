@@ -320,6 +320,26 @@ def test_what_is_gone_from_wal_and_kafka_ends_the_query_or_is_left_out(
     assert offsets(batch(cluster)) == {0: [7, 8, 9], 1: list(range(35))}
 
 
+def test_a_query_begins_and_ends_at_times_of_records(cluster: Cluster, topic: str, kafka_broker: KafkaBroker) -> None:
+    """Records are a millisecond apart. What the WAL has dropped is asked of Kafka, and what Kafka has dropped is in the WAL."""
+    begin = 1_700_000_000_000
+    with query(cluster) as reader:
+        reader.latestOffset(reader.initialOffset(), ALL)  # holds what comes from now on
+        produce(kafka_broker.options, TopicPartition(topic, 0), 40)  # from the same times on again
+        cluster.await_completed({(topic, 0): 50})
+        between = {"startingTimestamp": str(begin + 3), "endingTimestamp": str(begin + 4)}
+        assert offsets(batch(cluster, **between)) == {0: [3], 1: [3]}
+        with KafkaAdmin(kafka_broker.options) as admin:
+            admin.delete_records({TopicPartition(topic, 0): 40})
+        each = {"startingOffsetsByTimestamp": json.dumps({topic: {"0": begin + 15, "1": begin + 2}})}
+        assert offsets(batch(cluster, **each)) == {0: list(range(25, 50)), 1: [2, 3, 4]}
+        late = {"startingTimestamp": str(begin + 12)}
+        with pytest.raises(UsageError, match=rf"{topic}/1 has no record at or after {begin + 12} ms"):
+            batch(cluster, **late).partitions()
+        with query(cluster, "b", **late, startingOffsetsByTimestampStrategy="latest") as another:
+            assert another.latestOffset({}, ALL)["#start"] == {topic: {"0": 22, "1": 5}}
+
+
 def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_own(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from forebay.errors import UsageError
@@ -42,8 +45,10 @@ def block(number: int, *ranges: tuple[TopicPartition, int, int], life: int = 1, 
     return Block(meta, Handle(f"s/blocks/{number}", 0, length, 7), False)
 
 
-def found(*blocks: Block, gaps: tuple[RecordedGap, ...] = ()) -> FoundBlocks:
-    return FoundBlocks(blocks, gaps, {blocks[0].id: ("h2",)} if blocks else {})
+def found(
+    *blocks: Block, gaps: tuple[RecordedGap, ...] = (), lost: Mapping[str, str] = MappingProxyType({})
+) -> FoundBlocks:
+    return FoundBlocks(blocks, gaps, {blocks[0].id: ("h2",)} if blocks else {}, lost)
 
 
 def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None:
@@ -108,6 +113,21 @@ def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
     assert got.gaps == ("t/0[10, 30) was lost in Kafka: aged out, accepted by ann",)
 
 
+def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
+    """INV-5: neither read, nor asked of Kafka, nor a loss."""
+    both, alone = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20))
+    lost = {"t/0[0, 10)": "ann: disk gone", "t/0[10, 20)": "bob"}
+    got = reading(
+        [span(0, 20), span(0, 4, tp=B)], found(both, alone, lost=lost), {A: partition(), B: partition(B)}, True
+    )
+    assert [(part.reference.id, part.unwanted, part.records) for part in got.parts] == [(both.id, {"t/0[0, 10)"}, 4)]
+    assert got.spans == got.losses == ()
+    assert got.gaps == (
+        "t/0[0, 10) was lost after it was taken in: ann: disk gone",
+        "t/0[10, 20) was lost after it was taken in: bob",
+    )
+
+
 def parts(count: int, length: int) -> list[object]:
     blocks = [block(n + 1, (A, n * 10, n * 10 + 10), length=length) for n in range(count)]
     return list(reading([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
@@ -142,7 +162,7 @@ def test_many_blocks_make_one_task_as_long_as_enough_are_left(
         ({"tracker": "http://user:secret-word@d:1"}, "write where the stream's driver is"),
         ({"tracker": "http://d:1", "cursor": "a b"}, "option cursor: 'a b'"),
         ({"tracker": "http://d:1", "cursor": "a" * 49}, "more than 48 characters"),
-        ({"tracker": "http://d:1", "startingTimestamp": "5"}, "begins and ends at offsets, not at times"),
+        ({"tracker": "http://d:1", "startingTimestamp": "noon"}, "option startingTimestamp: 'noon'"),
         ({"tracker": "http://d:1", "subscribe": "a", "assign": "{}"}, "only one of the options"),
     ],
 )

@@ -70,7 +70,6 @@ def test_what_spark_refuses_is_refused_in_one_sentence(
 
 STREAMING_REFUSED = [
     ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
-    ({"endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
     ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
     ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
     ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),

@@ -7,8 +7,10 @@ names of topics stands for a prefix of the test's own.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -106,6 +108,8 @@ def lay_out(topics: Topics) -> list[Producer]:
     topics.create("T-aged", 2)
     topics.write("T-aged", [10, 5])
     topics.drop("T-aged", [4, 5])
+    topics.create("__T-hidden", 1)
+    topics.write("__T-hidden", [2])
     topics.create("T-transactions", 1)
     return topics.transact("T-transactions", ["commit", "abort", "commit", "abort", "open"])
 
@@ -143,7 +147,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Difference:
-    """``spark`` and ``ours``: what each does, as the test sees it: "refused", or what it gives. ``reason``: why, a line of
+    """``spark`` and ``ours``: what each does, as the test sees it: "refused" and why, or what it gives. ``reason``: a line of
     docs/STREAMING.md."""
 
     spark: str
@@ -192,14 +196,15 @@ def _short(start: str, end: str) -> bool:
     return end in _SHORT_ENDS.get(start, ())
 
 
+#: of Java's client, which asks for topics that are not there for so long
+_SHORT_PATIENCE = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "3000"}
 _REFUSED: dict[str, dict[str, str]] = {
     "nothing to read": {},
     "two ways to read": {**PLAIN, "subscribePattern": "T.*"},
     "no topic in subscribe": {"subscribe": " , "},
     "an empty pattern": {"subscribePattern": ""},
     "assign that is no JSON": {"assign": "T-plain"},
-    "a topic that is not there": {"subscribe": "T-none", "kafka.default.api.timeout.ms": "3000"},
-    "a partition that is not there": {"assign": '{"T-plain": [0, 7]}', "kafka.default.api.timeout.ms": "3000"},
+    "a topic that is not there": {"subscribe": "T-none", **_SHORT_PATIENCE},
     "latest as a start": {**PLAIN, "startingOffsets": "latest"},
     "-1 as a start": {**PLAIN, "startingOffsets": _at(p0=-1, p1=0)},
     "earliest as an end": {**PLAIN, "endingOffsets": "earliest"},
@@ -230,9 +235,12 @@ _QUICK = {"kafkaConsumer.pollTimeoutMs": "2000"}
 _AGED = {"subscribe": "T-aged", **_QUICK}
 _MORE: dict[str, tuple[bool, dict[str, str]]] = {
     "assign": (True, {"assign": '{"T-plain": [1], "T-plain-2": [0]}'}),
+    "assign of a partition that is not there": (False, {"assign": '{"T-plain": [0, 7]}', **_SHORT_PATIENCE}),
     "a pattern": (True, {"subscribePattern": "T-plain.*", "includeHeaders": "true"}),
     "a pattern of no topic": (True, {"subscribePattern": "T-none.*"}),
-    "a pattern of a whole name": (False, {"subscribePattern": "T-plain"}),
+    "a pattern of a part of names": (False, {"subscribePattern": "plain"}),
+    "a pattern of a whole name": (False, {"subscribePattern": "^T-plain$"}),
+    "a pattern of Kafka's own topics too": (False, {"subscribePattern": "__(consumer_offsets|T-hidden)"}),
     "topics with spaces": (False, {"subscribe": "T-plain-2 , T-plain"}),
     "a topic twice": (False, {"subscribe": "T-plain-2,T-plain-2"}),
     "headers": (False, {**PLAIN, "includeHeaders": "true"}),
@@ -240,6 +248,7 @@ _MORE: dict[str, tuple[bool, dict[str, str]]] = {
     "a topic without records": (True, {"subscribe": "T-empty"}),
     "times of the log": (True, {"subscribe": "T-appended", "includeHeaders": "true"}),
     "three tasks": (True, {**PLAIN, "minPartitions": "3"}),
+    "nine tasks": (False, {**PLAIN, "minPartitions": "9"}),
     "seven tasks": (False, {**PLAIN, "minPartitions": "7"}),
     "fewer tasks than partitions": (False, {**PLAIN, "minPartitions": "1"}),
     "more tasks than records": (False, {**PLAIN, "minPartitions": "40"}),
@@ -408,7 +417,7 @@ STREAMS: list[Stream] = [
             _write(2, 2),
             Query(_ALL),
             Change(lambda topics: topics.delete("T-s")),
-            Query({**_ALL, "kafka.default.api.timeout.ms": "3000"}),
+            Query({**_ALL, **_SHORT_PATIENCE}),
         ],
     ),
     Stream(
@@ -416,7 +425,8 @@ STREAMS: list[Stream] = [
     ),
     Stream("offsets for some partitions", [_NEW, Query({**_ALL, "startingOffsets": _at("T-s", p0=0)})], short=True),
     Stream("an end is refused", [_NEW, Query({**_ALL, "endingOffsets": "latest"})], short=True),
-    Stream("an ending time is refused", [_NEW, Query({**_ALL, "endingTimestamp": "5"})]),
+    Stream("ending times are refused", [_NEW, Query({**_ALL, "endingOffsetsByTimestamp": _at("T-s", p0=5, p1=5)})]),
+    Stream("an ending time for all does nothing", [_NEW, Query({**_ALL, "endingTimestamp": "5"})]),
     Stream("a time", [_NEW, _write(5, 3), Query({"subscribe": "T-s", "startingTimestamp": str(BEGIN_MS + 2)})]),
     Stream(
         "a time without a record",
@@ -486,12 +496,74 @@ STREAMS: list[Stream] = [
     ),
 ]
 
+Side = Literal["spark", "ours"]
+
+#: why a query is refused → by which words Spark's source says so, and ours; the first that fits counts
+KINDS: dict[str, dict[Side, str]] = {
+    "what to read": {
+        "spark": r"of the following options (must|can) be specified|No topics to subscribe|Pattern to subscribe is empty"
+        r"|No topicpartitions to assign",
+        "ours": r"one of the options subscribe, subscribePattern, assign|names no (topics|partitions)|the pattern is empty",
+    },
+    "not in such a query": {
+        "spark": r"can't be (latest|earliest) for batch queries|ending (offset|timestamp) not valid in streaming queries",
+        "ours": r"UsageError: option .* (can't be (latest|earliest) for batch queries|not valid in streaming queries)",
+    },
+    "an option of Kafka's": {
+        "spark": r"Kafka option '.*' is not supported",
+        "ours": r"option kafka\..* is not supported",
+    },
+    "limits": {"spark": r"is higher than the maxOffsetsPerTrigger", "ours": r"is higher than maxOffsetsPerTrigger"},
+    "other partitions": {
+        "spark": r"Partitions specified for Kafka start offsets don't match|you must specify all TopicPartitions",
+        "ours": r"UsageError: option startingOffsets must name every partition that is read",
+    },
+    "no record of that time": {"spark": r"No offset matched from request", "ours": r"UsageError: no offset matched"},
+    "begins behind its end": {
+        "spark": r"AssertionError: assertion failed: Beginning offset \d+ is after the ending offset",
+        "ours": r"UsageError: starting offset \d+ of .* lies beyond its ending offset",
+    },
+    "a value": {
+        "spark": r"must be positive|Expected e\.g\. \{|Expected a single long value|For input string"
+        r"|No value found for|offset -3 does not equal -2",
+        "ours": r"UsageError: option .*: (allowed (is|are) )",
+    },
+    "no such topic": {"spark": r"UnknownTopicOrPartitionException", "ours": r"UnknownTopicError"},
+    "out of range": {
+        "spark": r"OffsetOutOfRangeException",
+        "ours": r"RangeNotHeldError: .*(Broker: Offset out of range|Kafka's log ends at offset \d+)",
+    },
+    "data loss": {
+        "spark": r"Some data may have been lost",
+        "ours": r"RangeNotHeldError: .*Some data may have been lost",
+    },
+}
+
+
+def kind_of(words: str, side: Side) -> str:
+    """One of ``KINDS``."""
+    found = next((kind for kind, signs in KINDS.items() if re.search(signs[side], words)), None)
+    assert found is not None, f"refused for none of the known reasons: {words}"
+    return found
+
+
 #: name of a case → how its answers differ, for which reason
 DIFFERENCES: dict[str, Difference] = {
     "four records in a task": Difference(
         "15 rows in 2 tasks", "15 rows in 5 tasks", "`maxRecordsPerPartition` is heeded by batch queries too"
     ),
+    "both limits of tasks": Difference(
+        "15 rows in 8 tasks", "15 rows in 9 tasks", "with `minPartitions` beside it, there are at least so many tasks"
+    ),
+    "created again with more records": Difference(
+        "4 rows, 6 rows", "4 rows, refused: data loss", "A topic that was created again is known by its id"
+    ),
+    "a limit of 0": Difference(
+        "0 rows", "refused: a value", "`maxOffsetsPerTrigger` of 0, by which a query reads nothing, is refused"
+    ),
     "created again with fewer records": Difference(
-        "10 rows, refused, 0 rows", "10 rows, refused, 3 rows", "A topic that was created again is known by its id"
+        "10 rows, refused: data loss, 0 rows",
+        "10 rows, refused: data loss, 3 rows",
+        "A topic that was created again is known by its id",
     ),
 }
