@@ -219,6 +219,8 @@ def read_plan(answer: IntakeAnswer, access: Access, headers: bool) -> ReadPlan:
 def _holes(span: LifeSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     reached = span.from_offset
     for begin, until in sorted(covered):
+        if begin >= span.until_offset:
+            break
         if begin > reached:
             yield reached, min(begin, span.until_offset)
         reached = max(reached, until)
