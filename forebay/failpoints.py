@@ -128,7 +128,8 @@ class _Failpoints:
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif action == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # to this thread: sent to the process, another thread takes it, and this one goes on until that had its turn
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         elif action == "drop":
             return True
         elif action == "hold":
