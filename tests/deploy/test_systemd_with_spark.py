@@ -154,7 +154,6 @@ def test_a_receiver_that_the_agent_keeps_is_started_again(machine: Booted) -> No
     await_lines(machine, 300)
 
 
-@pytest.mark.long  # failed once in six runs, on a machine that three test processes filled; the cause is not found yet
 def test_a_stop_drains_what_the_agent_keeps_and_the_audit_is_clean(machine: Booted) -> None:
     machine.run("systemctl", "stop", AGENT)
     machine.run("systemctl", "stop", DRIVER)

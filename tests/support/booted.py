@@ -1,8 +1,10 @@
 """A machine that systemd boots, for tests of units: this one's own files, below a layer that keeps nothing.
 
 The root is an overlay over ``/`` in a mount namespace of its own, started by ``systemd-nspawn`` with a network of its own that
-has nothing but loopback. All of it is gone when the process ends. Root is needed, and the packages systemd and
-systemd-container (``python -m tests.support.booted`` installs them).
+has nothing but loopback. All of it stands in a namespace of its own for processes, whose first one the kernel ends with the
+test's process, and the rest with that: systemd-nspawn alone leaves a machine running. Its control groups lie below one of its
+own, or two machines at once would have the same ones. Root is needed, and the packages systemd
+and systemd-container (``python -m tests.support.booted`` installs them).
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -23,9 +26,12 @@ from tests.support import debian
 #: so long a test waits for what must come; never asserted on
 PATIENCE_SECONDS = 120.0
 _TICK_SECONDS = 0.1
+_GROUP = "forebay-machine-"
 _PACKAGES = ("systemd", "systemd-sysv", "systemd-container")
 _BOOT = """
 set -e
+while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs"; shift; done
+shift
 mount -t tmpfs -o mode=0755 tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
@@ -58,11 +64,16 @@ class Booted:
         self._name = name
         self._folders = dict(folders)
         self._log = folder / "boot.log"
+        self._groups: list[Path] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._init = 0
 
     def __enter__(self) -> Booted:
         self._folder.mkdir()
+        try:
+            self._groups = _own_groups()
+        except OSError as error:
+            raise NotBootedError(f"there is no control group to be had: {error}") from error
         command = [
             "systemd-nspawn", "--quiet", "--directory", str(self._folder / "root"), "--machine", self._name,
             "--register=no", "--keep-unit", "--private-network", "--console=pipe",
@@ -71,7 +82,10 @@ class Booted:
         ]  # fmt: skip
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                tethered(["unshare", "--mount", "sh", "-c", _BOOT, "boot", str(self._folder), self._name, *command]),
+                tethered([
+                    "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+                    "sh", "-c", _BOOT, "boot", *map(str, self._groups), "--", str(self._folder), self._name, *command,
+                ]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         try:
@@ -85,20 +99,29 @@ class Booted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
+            machine = self.processes()
             self._process.kill()  # and with it the machine
             self._process.wait()
+            await_end(machine)
+        for group in self._groups:
+            _remove(group)
 
     def _is_up(self) -> bool:
         assert self._process is not None
         code = self._process.poll()
         if code is not None:
             raise NotBootedError(f"it ended with {code}: {self._log.read_text(errors='replace')[-3000:]}")
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        for child in children:
-            self._init = int(child)
+        for init in self.processes()[1:]:
+            self._init = init
             if self.run("systemctl", "is-active", "basic.target", check=False).stdout.strip() == "active":
                 return True
         return False
+
+    def processes(self) -> list[int]:
+        """systemd-nspawn and the machine's first process, as far as they run yet, by their ids out here."""
+        assert self._process is not None
+        outer = _children(self._process.pid)
+        return [*outer, *(inner for pid in outer for inner in _children(pid))]
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs ``command`` in the machine as its root, with nothing of this process's environment."""
@@ -135,6 +158,57 @@ class Booted:
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited {seconds:g} s in vain for: {what}\n{self.journal()}")
             time.sleep(_TICK_SECONDS)
+
+
+def _own_groups() -> list[Path]:
+    """A control group of its own in every tree in which systemd keeps processes, named by the test's process; what killed ones
+    have left is removed."""
+    groups = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        places = {"": ("unified", "."), "name=systemd": ("systemd",)}.get(controllers, ())
+        for root in (Path("/sys/fs/cgroup", place) for place in places):
+            if (root / "cgroup.procs").exists():
+                here = root / path.lstrip("/")
+                for left in here.glob(f"{_GROUP}*"):
+                    if not Path(f"/proc/{left.name.removeprefix(_GROUP)}").exists():
+                        with suppress(
+                            OSError
+                        ):  # what ran in it is just ending, or somebody else removes it: the next one's
+                            _remove(left)
+                group = here / f"{_GROUP}{os.getpid()}"
+                group.mkdir()
+                groups.append(group)
+                break
+    return groups
+
+
+def _remove(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        os.rmdir(folder)
+
+
+def await_end(processes: Sequence[int]) -> None:
+    """Returns when none of ``processes`` runs; one that nobody has asked for its end counts as ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left := [pid for pid in processes if _runs(pid)]:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"processes {left} run still")
+        time.sleep(_TICK_SECONDS)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:  # it has ended
+        return []
 
 
 def install() -> None:
