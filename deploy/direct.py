@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from direct.checkpoint import Checkpoint
+    from direct.intake import IntakeAccess
     from direct.losses import Loss
+    from forebay.settings import SecuritySettings
 
 #: finished batches that `batches` shows if nobody says how many
 LAST = 20
@@ -82,8 +84,9 @@ class ShownBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...]
 
 
-def of_checkpoint(kafka: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Adds CHECKPOINT and NAME, and with ``kafka`` how to reach it, to a command, which gets ``checkpoint: Checkpoint``."""
+def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Adds CHECKPOINT and NAME, and with ``kafka`` and ``intake`` how to reach these, to a command, which gets ``checkpoint:
+    Checkpoint``."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -92,6 +95,7 @@ def of_checkpoint(kafka: bool) -> Callable[[Callable[..., int]], Callable[..., i
             checkpoint: str,
             name: str,
             broker: str = "",
+            tracker: str = "",
             **others: Any,
         ) -> int:
             from direct.checkpoint import Checkpoint
@@ -100,16 +104,31 @@ def of_checkpoint(kafka: bool) -> Callable[[Callable[..., int]], Callable[..., i
             options = settings.kafka.options if settings is not None else {}
             params = {**options, "bootstrap.servers": broker} if broker else options
             storage = settings.storage if settings is not None else None
-            return function(invocation, Checkpoint(checkpoint, name, params or None, storage), **others)
+            through = _through(tracker, settings.security if settings is not None else None)
+            return function(
+                invocation, Checkpoint(checkpoint, name, params or None, storage, tracker=through), **others
+            )
 
         made: Callable[..., int] = pass_invocation(command)
         if kafka:
             made = click.option("--broker", metavar="HOST:PORT", default="", help="Where Kafka is.")(made)
+        if intake:
+            made = click.option(
+                "--tracker", metavar="URL", default="", help="The driver of the intake that the stream reads through."
+            )(made)
         made = click.argument("name")(made)
         made = click.argument("checkpoint")(made)
         return shared_options(made)
 
     return decorate
+
+
+def _through(url: str, security: SecuritySettings | None) -> IntakeAccess | None:
+    from direct.intake import IntakeAccess
+
+    if not url or security is None:
+        return IntakeAccess(url) if url else None
+    return IntakeAccess(url, security.token_file, security.ca_file, security.cert_file, security.key_file)
 
 
 @click.group(
@@ -121,8 +140,8 @@ def direct() -> None:
     """Look at a direct stream by its checkpoint, and decide about it.
 
     CHECKPOINT and NAME are those of its StreamSettings. Looking fences nobody, and the stream may run; to accept a loss or to
-    begin a replay it must have stopped. What needs Kafka takes --broker; with --config FILE the [kafka] and [storage] of a
-    forebay.toml serve.
+    begin a replay it must have stopped. What needs Kafka takes --broker; with --config FILE the [kafka], [storage] and
+    [security] of a forebay.toml serve.
     """
 
 
@@ -280,12 +299,13 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
 )
 @because_option
 @changing_options
-@of_checkpoint(kafka=True)
+@of_checkpoint(kafka=True, intake=True)
 @click.argument("ranges", metavar="[RANGE]...", nargs=-1)
 def accept_loss(
     invocation: Invocation, checkpoint: Checkpoint, ranges: tuple[str, ...], because: str, yes: bool
 ) -> int:
-    """Show what of the stream Kafka no longer holds; with RANGEs and --yes, journal that the stream goes on without them.
+    """Show what of the stream Kafka no longer holds, nor the intake at --tracker; with RANGEs and --yes, journal that the stream
+    goes on without them.
 
     RANGE is what is shown: TOPIC/PARTITION[FROM, UNTIL) of a batch, or between the position and the first offset that Kafka
     holds; or TOPIC/PARTITION where the topic is gone, was created again, or its log was cut back: the partition then ends, or

@@ -2,6 +2,7 @@
 
 from direct.batch import DirectBatch
 from direct.checkpoint import Checkpoint
+from direct.intake import IntakeAccess
 from direct.locations import PreferBrokers, PreferConsistent, PreferFixed
 from direct.rdd import KafkaRDD, create_rdd
 from direct.strategies import Assign, Subscribe, SubscribePattern
@@ -20,6 +21,7 @@ __all__ = [
     "DeadLetterSettings",
     "DirectBatch",
     "DirectStream",
+    "IntakeAccess",
     "KafkaRDD",
     "KafkaRecord",
     "OffsetRange",

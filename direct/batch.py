@@ -18,7 +18,6 @@ from driver.batch import Batch, BatchWork, Rows
 from driver.decoding import DeadLetterPlan, Decoder
 from driver.spark_blocks import PlacedRows
 from driver.spark_engine import SparkJobs, arrow_schema
-from forebay.kafka.range_reader import read_range
 from forebay.kafka.spans import Span
 from pyspark_forebay.schema import spark_schema
 
@@ -92,7 +91,7 @@ class DirectRows:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for span in self._work.spans:
-            yield from read_range(self._how.access, span, self._how.reading)
+            yield from self._how.read(span)
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         return arrow_schema(schema)

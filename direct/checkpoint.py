@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from direct.losses import Held, Loss, accept, look, lost_of, of_state, partitions_of
+from direct.intake import COMMITTED, IntakeAccess, KeptByIntake, Through
+from direct.losses import (
+    NOTHING,
+    Held,
+    Loss,
+    accept,
+    lacking,
+    look,
+    lost_of,
+    of_positions,
+    of_state,
+    partitions_of,
+    positions,
+    topic_ids,
+)
 from direct.parameters import checked_options
 from driver import audit, history, journal
 from driver.lag import lag
@@ -88,7 +102,7 @@ class Checkpoint:
     """What the checkpoint at ``url`` says of the direct stream ``name``, and what a person decides about it.
 
     Looking fences nobody, and the stream may run. To decide it must have stopped: whoever decides leads the checkpoint.
-    ``kafka_params``: as of the stream, for what needs Kafka.
+    ``kafka_params`` and ``tracker``: as of the stream, for what needs Kafka or the intake.
     """
 
     def __init__(
@@ -98,6 +112,7 @@ class Checkpoint:
         kafka_params: Mapping[str, object] | None = None,
         storage: Mapping[str, Mapping[str, Any]] | None = None,
         timeout_seconds: float = 20.0,
+        tracker: IntakeAccess | str | None = None,
     ) -> None:
         try:
             check_name("stream", name)
@@ -106,6 +121,7 @@ class Checkpoint:
         self.name = name
         self._params = kafka_params
         self._timeout = timeout_seconds
+        self._through = Through.of(tracker)
         self._clock = SystemClock()
         self.storage = open_storage(url, {key: dict(own) for key, own in (storage or {}).items()})
 
@@ -158,9 +174,8 @@ class Checkpoint:
         return KafkaAdmin(options, timeout_seconds=self._timeout, client_id="forebay-checkpoint")
 
     def losses(self) -> list[Loss]:
-        """What of it Kafka no longer holds. Raises as :meth:`state` and :meth:`kafka`, and UnreachableError."""
-        state = self.state()
-        return of_state(state, self._held(state))
+        """What of it Kafka no longer holds, nor the intake. Raises as :meth:`state` and :meth:`kafka`, and UnreachableError."""
+        return self._losses(self.state())
 
     def replay_plan(self, to: RewindTo) -> tuple[State, ReplayPlan]:
         """Which completed batches would run again. Raises RefusedError if there is no such batch, and as :meth:`losses`."""
@@ -179,7 +194,7 @@ class Checkpoint:
         """
         wanted = set(labels)
         with self._leading() as led:
-            losses = of_state(led.state, self._held(led.state))
+            losses = self._losses(led.state)
             unknown = sorted(wanted - {loss.label for loss in losses})
             if unknown or not wanted:
                 shown = ", ".join(sorted({loss.label for loss in losses})) or "nothing"
@@ -210,12 +225,29 @@ class Checkpoint:
         for failure in failures:
             raise failure
 
-    # ---- Kafka -------------------------------------------------------------------------------------------------------
+    # ---- Kafka, and the intake ---------------------------------------------------------------------------------------
 
     def _held(self, state: State, more: Mapping[TopicPartition, str] | None = None) -> dict[TopicPartition, Held]:
         wanted = {**(more or {}), **partitions_of(state)}
         with self.kafka() as admin:
             return look(admin, wanted, admin.partitions({tp.topic for tp in wanted}))
+
+    def _losses(self, state: State) -> list[Loss]:
+        held = self._held(state)
+        at, ids = positions(state), topic_ids(state)
+        with self._kept() as kept:
+            lacks = lacking(at, ids, of_positions(at, ids, held)) if kept is not None else {}
+            found = {tp: kept.kept(span) for tp, span in lacks.items()} if kept is not None else NOTHING
+            return of_state(state, held, list if kept is None else kept.lost, found)
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[KeptByIntake | None]:
+        if self._through is None or self._params is None:
+            yield None
+            return
+        isolation = checked_options(self._params).options.get("isolation.level", COMMITTED)
+        with contextlib.closing(KeptByIntake(self._through, isolation, self._timeout)) as kept:
+            yield kept
 
     def _held_in_kafka(self, state: State) -> Callable[[Span], bool]:
         held = self._held(state, {partition.tp: partition.life.topic_id for partition in state.partitions.values()})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,15 @@ class Held:
     topic_id: str
     begin: int
     end: int
+
+
+#: of each partition what an intake's WAL holds of what Kafka lacks: offsets from and until, in order
+Kept: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, int]]]
+NOTHING: Kept = {}
+#: kinds of losses of a whole partition, of which the intake may have more
+WHOLE = ("gone", "created-again")
+#: beyond every offset that can be written
+OFFSET_MAX = 10**18 - 1
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -82,44 +91,105 @@ def of_positions(
     positions: Mapping[TopicPartition, int],
     topic_ids: Mapping[TopicPartition, str],
     held: Mapping[TopicPartition, Held],
+    kept: Kept = NOTHING,
 ) -> list[Loss]:
-    """What the next batches can't read: a stream at ``positions``, with ``topic_ids`` as they were when its partitions began."""
-    losses = []
+    """What the next batches can't read: a stream at ``positions``, with ``topic_ids`` as they were when its partitions began.
+    What is ``kept`` is read first, from where it begins; what lies before it is a gap. As long as that is of a partition which
+    is no longer what it was, none of these is told: to end the stream would keep the rest from being read."""
+    losses, rest = [], False
     for tp, position in sorted(positions.items()):
         found = held.get(tp)
-        if found is None:
-            losses.append(Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, is gone"))
-        elif _is_another(topic_ids.get(tp, ""), found.topic_id):
-            words = f"{tp}: topic {tp.topic} had the id {topic_ids[tp]}, and was created again with {found.topic_id}"
-            losses.append(Loss("created-again", str(tp), words, goes_on_at=found.begin, topic_id=found.topic_id))
-        elif found.end < position:
-            words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
-            losses.append(Loss("cut-back", str(tp), words, goes_on_at=found.end, topic_id=found.topic_id))
-        elif position < found.begin:
-            label = str(Span(tp.topic, tp.partition, position, found.begin))
-            words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
-            losses.append(Loss("gap", label, words, goes_on_at=found.begin))
-    return losses
+        loss = _of_position(tp, position, topic_ids.get(tp, ""), found)
+        if loss is None:
+            continue
+        begin = next((begin for begin, until in kept.get(tp, ()) if until > position), None)
+        if begin is None:
+            losses.append(loss)
+        elif begin > position:
+            label = str(Span(tp.topic, tp.partition, position, begin))
+            words = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
+            losses.append(Loss("gap", label, words, goes_on_at=begin))
+        else:
+            rest = rest or loss.kind in WHOLE
+    return [loss for loss in losses if not (rest and loss.kind in WHOLE)]
 
 
-def of_batch(batch_id: int, spans: Iterable[Span], held: Mapping[TopicPartition, Held]) -> list[Loss]:
-    """What the batch, which has yet to read ``spans``, can't."""
-    found = {str(part): part for span in spans for part in lost_of(span, held)}  # of a window one may come twice
+def _of_position(tp: TopicPartition, position: int, topic_id: str, found: Held | None) -> Loss | None:
+    if found is None:
+        return Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, is gone")
+    if _is_another(topic_id, found.topic_id):
+        words = f"{tp}: topic {tp.topic} had the id {topic_id}, and was created again with {found.topic_id}"
+        return Loss("created-again", str(tp), words, goes_on_at=found.begin, topic_id=found.topic_id)
+    if found.end < position:
+        words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
+        return Loss("cut-back", str(tp), words, goes_on_at=found.end, topic_id=found.topic_id)
+    if position < found.begin:
+        label = str(Span(tp.topic, tp.partition, position, found.begin))
+        words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
+        return Loss("gap", label, words, goes_on_at=found.begin)
+    return None
+
+
+def lacking(
+    positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str], losses: Iterable[Loss]
+) -> dict[TopicPartition, Span]:
+    """Of each partition that :func:`of_positions` found ``losses`` of what Kafka lacks, from its position on: up to where Kafka
+    goes on, or without an end. A log that was cut back lacks nothing."""
+    found = {}
+    for loss in losses:
+        if loss.kind == "cut-back":
+            continue
+        tp = parse_span(loss.label).tp if loss.kind == "gap" else _partition(loss.label)
+        until = loss.goes_on_at if loss.kind == "gap" else OFFSET_MAX
+        found[tp] = Span(tp.topic, tp.partition, positions[tp], until, topic_ids.get(tp, ""))
+    return found
+
+
+def ends_through(
+    positions: Mapping[TopicPartition, int], lacks: Mapping[TopicPartition, Span], kept: Kept
+) -> dict[TopicPartition, int]:
+    """Of partitions that Kafka ``lacks`` how far batches reach before there is something else to decide: where what is ``kept``
+    has a hole, or ends. Left out is one that Kafka then goes on with."""
+    ends = {}
+    for tp, span in lacks.items():
+        reached = positions.get(tp, span.until_offset)
+        for begin, until in kept.get(tp, ()):
+            if begin <= reached < until:
+                reached = until
+        if reached < span.until_offset:
+            ends[tp] = reached
+    return ends
+
+
+def of_batch(
+    batch_id: int,
+    spans: Iterable[Span],
+    held: Mapping[TopicPartition, Held],
+    also_lost: Callable[[list[Span]], list[Span]] = list,
+) -> list[Loss]:
+    """What the batch, which has yet to read ``spans``, can't. ``also_lost``: which of what Kafka lacks the intake lacks too."""
+    lost = [part for span in spans for part in lost_of(span, held)]
+    found = {str(part): part for part in also_lost(lost)}  # of a window one may come twice
     return [
         Loss("batch", label, f"{label} of batch {batch_id}: Kafka {_held_words(part, held)}", batch_id)
         for label, part in found.items()
     ]
 
 
-def of_state(state: State, held: Mapping[TopicPartition, Held]) -> list[Loss]:
+def of_state(
+    state: State,
+    held: Mapping[TopicPartition, Held],
+    also_lost: Callable[[list[Span]], list[Span]] = list,
+    kept: Kept = NOTHING,
+) -> list[Loss]:
     """Of all batches that have yet to run, and of what comes after them."""
     waiting: list[tuple[Batch | ReplayedBatch, bool]] = [(batch, True) for batch in state.replaying.values()]
     waiting += [(batch, False) for batch in state.unfinished()]
     of_batches = [
-        of_batch(batch.batch_id, without(spans_with_window(state, batch, replay), batch.lost), held)
+        of_batch(batch.batch_id, without(spans_with_window(state, batch, replay), batch.lost), held, also_lost)
         for batch, replay in waiting
     ]
-    return [*chain.from_iterable(of_batches), *of_positions(positions(state), topic_ids(state), held)]
+    return [*chain.from_iterable(of_batches), *of_positions(positions(state), topic_ids(state), held, kept)]
 
 
 def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[Span]:

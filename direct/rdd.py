@@ -11,6 +11,7 @@ from pyspark import RDD, SparkContext
 from pyspark.core.rdd import PipelinedRDD
 
 from direct.deserializers import Deserializer, deserializer
+from direct.intake import IntakeAccess, Through
 from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
 from direct.parameters import checked_options
 from direct.tasks import TaskReading, encode, read_batches, read_records
@@ -42,6 +43,7 @@ def create_rdd(
     keep_consumers: bool = True,
     consumers_max: int = 4,
     consumer_idle_seconds: float = 300.0,
+    tracker: IntakeAccess | str | None = None,
 ) -> KafkaRDD:
     """The records of ``offset_ranges`` (``direct.OffsetRange``) as an RDD of :class:`KafkaRecord`, read when it is used.
 
@@ -54,6 +56,8 @@ def create_rdd(
     ``timeout_seconds``: how long a broker may give nothing. ``range_seconds_max``: how long one range may take. Each Python
     worker keeps up to ``consumers_max`` idle consumers, each with 8 MB at most, for ``consumer_idle_seconds``, unless
     ``keep_consumers`` is False.
+
+    ``tracker``: the driver of an intake (its url, or an ``IntakeAccess``) whose WAL gives what Kafka has lost by then.
 
     Raises UsageError and SettingsError; for strategies that ask brokers, UnreachableError. In a task a range that Kafka can't
     give is an error of its own (``forebay.errors``) with both ends.
@@ -73,7 +77,7 @@ def create_rdd(
         kept_max=consumers_max,
         idle_seconds_max=consumer_idle_seconds,
     )
-    how = TaskReading(access, reading, key_deserializer, value_deserializer)
+    how = TaskReading(access, reading, key_deserializer, value_deserializer, Through.of(tracker))
     parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
     return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
 

@@ -9,19 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from direct.batch import DirectJobs
 from direct.checkpoint import leading
 from direct.commits import Commits
 from direct.deserializers import Deserializer, deserializer
+from direct.hold import Hold, wanted
+from direct.intake import COMMITTED, IntakeAccess, KeptByIntake, Through
 from direct.locations import LocationStrategy, PreferConsistent
-from direct.losses import Held, Loss, accept, error_of, look, of_batch, of_positions, positions, topic_ids
+from direct.losses import (
+    NOTHING,
+    Held,
+    Kept,
+    Loss,
+    accept,
+    ends_through,
+    error_of,
+    lacking,
+    look,
+    of_batch,
+    of_positions,
+    positions,
+    topic_ids,
+)
 from direct.parameters import checked_options
 from direct.strategies import ConsumerStrategy, check, find_partitions
 from direct.tasks import TaskReading
@@ -35,7 +55,7 @@ from driver.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.local_engine import letters_of
 from driver.loop import DriverLoop
 from driver.rate import Gains
-from driver.requests import AllocateSpans, Ask, BeginSpans, KeepWindow
+from driver.requests import AllocateSpans, Ask, BeginSpans, KeepWindow, NameCursor
 from driver.scheduler import Scheduler
 from driver.state import State
 from forebay.clock import Clock, SystemClock
@@ -45,10 +65,11 @@ from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.planning import PartitionRates, limit_by_rates, spans, split_ranges
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.safe_options import SafeOptions
-from forebay.kafka.spans import without
+from forebay.kafka.spans import Span, without
 from forebay.kafka.starting import Known, begin
 from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition, check_name
+from pyspark_forebay.options import CURSOR_LENGTH_MAX
 from wal.probe import probe
 from wal.storage import Storage, StorageOptions, open_storage
 
@@ -69,7 +90,8 @@ class StreamSettings:
     offsets that it dropped before they were read, do: end the stream, or be journalled while it goes on. ``min_partitions``: of
     each batch. ``max_failures`` of a batch's job, with ``retry_seconds`` between them, end the stream. ``window_batches``: so
     many batches before one can be read with it (``batch.window``). ``dead_letters``: where records go that ``batch.decode``
-    can't decode."""
+    can't decode. ``tracker``: the driver of an intake (its url, or an ``IntakeAccess``) that takes the same topics in: what Kafka
+    has lost is read from its WAL, which holds it until the stream has."""
 
     name: str
     checkpoint: str
@@ -85,6 +107,7 @@ class StreamSettings:
     retry_seconds: float = 1.0
     storage: Mapping[str, Mapping[str, Any]] | None = None
     dead_letters: DeadLetterSettings = DeadLetterSettings()  # noqa: RUF009 - a value
+    tracker: IntakeAccess | str | None = None
 
     @property
     def storage_options(self) -> StorageOptions:
@@ -133,7 +156,11 @@ def create_direct_stream(
         deserializer(what, given)
     safe = checked_options(kafka_params)
     how = TaskReading(
-        KafkaAccess(safe.options, safe.task_group, timeout_seconds), reading, key_deserializer, value_deserializer
+        KafkaAccess(safe.options, safe.task_group, timeout_seconds),
+        reading,
+        key_deserializer,
+        value_deserializer,
+        Through.of(settings.tracker),
     )
     commits = Commits(safe.group)
     letters = partial(letters_of, letters=settings.dead_letters, storage=settings.storage_options, options=safe.options)
@@ -160,6 +187,8 @@ class DirectStream:
         self._engine = engine
         self._commits = commits
         self._timeout = timeout_seconds
+        self._through = Through.of(settings.tracker)
+        self._kept: KeptByIntake | None = None
         self._clock = clock or SystemClock()
         self._jobs: tuple[NamedJob, ...] = ()
         self._closing = contextlib.ExitStack()
@@ -260,13 +289,28 @@ class DirectStream:
         )
         cleaner.start()
         self._closing.callback(cleaner.stop)
+        hold = self._hold(self._through) if self._through is not None else None
         try:
             self._follow(self._admin, self._clock.wall_ms())
         except UnreachableError as error:
             if not self._ask(lambda state: state.created):  # nothing says yet where partitions begin
                 raise
-            log.warning("no batch is made while Kafka is away: %s", error)
+            log.warning("no batch is made for now: %s", error)
             self._unreachable = str(error)
+        if hold is not None:
+            hold.start()
+
+    def _hold(self, through: Through) -> Hold:
+        """All that the intake has is held until partitions begin, or it could be gone by then."""
+        isolation = self._safe.options.get("isolation.level", COMMITTED)
+        self._kept = KeptByIntake(through, isolation, self._timeout)
+        self._closing.callback(self._kept.close)
+        name = f"direct-{self._settings.name[:CURSOR_LENGTH_MAX]}-{secrets.token_hex(4)}"
+        name = self._asked.ask(NameCursor(name, self._clock.wall_ms()))
+        user = f"direct stream {self._settings.name} on {socket.gethostname()} pid {os.getpid()} {secrets.token_hex(4)}"
+        hold = Hold(through, isolation, name, user, lambda: self._ask(wanted), self._fail)
+        self._closing.callback(hold.stop)
+        return hold
 
     def _history(self, storage: Storage, epoch: int) -> history.HistoryWriter:
         return history.HistoryWriter(
@@ -314,14 +358,15 @@ class DirectStream:
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def _plan(self, time_ms: int) -> AllocateSpans | None:
-        """The next batch, from what Kafka has gained; None if there is nothing, or Kafka is away. Called by the timer alone."""
+        """The next batch, from what Kafka has gained; None if there is nothing, or who must be asked is away. Called by the timer
+        alone."""
         assert self._admin is not None
         self._commits.send(self._admin)
         try:
             found = self._gained(self._admin, time_ms)
         except UnreachableError as error:
             if str(error) != self._unreachable:  # it comes again with each interval
-                log.warning("no batch is made while Kafka is away: %s", error)
+                log.warning("no batch is made for now: %s", error)
             self._unreachable = str(error)
             return None
         self._unreachable = ""
@@ -329,34 +374,46 @@ class DirectStream:
 
     def _gained(self, admin: KafkaAdmin, time_ms: int) -> AllocateSpans | None:
         settings = self._settings
-        held = self._follow(admin, time_ms)
-        begins, ids, learned = self._ask(lambda state: (positions(state), dict(state.topic_ids), state.learned))
-        new = begins.keys() - held.keys()
+        held, lacks, kept = self._follow(admin, time_ms)
+        begins, ids, learned = self._ask(lambda state: (positions(state), topic_ids(state), state.learned))
+        through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
+        new = begins.keys() - held.keys() - through.keys()
         try:
-            ends = {**admin.places(dict.fromkeys(new, "latest")), **{tp: held[tp].end for tp in begins.keys() - new}}
+            ends = {
+                **admin.places(dict.fromkeys(new, "latest")),
+                **{tp: held[tp].end for tp in begins.keys() & held.keys()},
+                **through,
+            }
         except UnknownTopicError as error:  # it is being deleted: the next look at the topics tells
             raise UnreachableError(str(error)) from None
         rate = 0.0
         if settings.backpressure:
             rate = learned.rate if learned is not None else settings.initial_rate
         until = limit_by_rates(begins, ends, settings.rates, rate, settings.interval_seconds)
-        parts = split_ranges(spans(begins, until, ids), settings.min_partitions)
+        found = [msgspec.structs.replace(span, topic_id=ids[span.tp]) for span in spans(begins, until)]
+        parts = split_ranges(found, settings.min_partitions)
         return AllocateSpans(tuple(parts), time_ms) if parts else None
 
-    def _follow(self, admin: KafkaAdmin, time_ms: int) -> dict[TopicPartition, Held]:
-        """New partitions begin; what Kafka no longer holds of those known ends the stream, or is journalled. Gives what Kafka
-        holds of those that go on."""
+    def _follow(
+        self, admin: KafkaAdmin, time_ms: int
+    ) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, Span], Kept]:
+        """New partitions begin; what Kafka no longer holds of those known, nor an intake, ends the stream, or is journalled.
+        Gives what Kafka holds of those that go on, what it lacks of them, and what of that the intake has kept."""
         known, ids, known_before = self._ask(lambda state: (positions(state), topic_ids(state), state.created))
         there = find_partitions(admin, self._strategy)
         held = look(admin, ids, there)
         losses = of_positions(known, ids, held)
+        lacks, kept = lacking(known, ids, losses), NOTHING
+        if self._kept is not None and lacks:
+            kept = {tp: self._kept.kept(span) for tp, span in lacks.items()}
+            losses = of_positions(known, ids, held, kept)
         self._settle(losses, time_ms)
         # one that is gone and there again begins as a new one; others among them have begun again
         gone = {loss.label for loss in losses if loss.kind == "gone"}
         new = {tp for tp in there - known.keys() if str(tp) not in gone}
         if not known_before or new:
             self._begin(admin, new, known if known_before else None, time_ms)
-        return held
+        return held, lacks, kept
 
     def _begin(
         self, admin: KafkaAdmin, new: set[TopicPartition], checkpoint: dict[TopicPartition, int] | None, time_ms: int
@@ -380,19 +437,22 @@ class DirectStream:
     def _lost(self, work: BatchWork) -> bool:
         """Whether an attempt at the batch failed since Kafka lost some of it, which is journalled now. A decision of its own
         client: the timer's thread goes on meanwhile."""
-        wanted = [span for one in (*work.past, work) for span in one.spans]
-        partitions = {span.tp: span.topic_id for span in wanted}
+        asked = [span for one in (*work.past, work) for span in one.spans]
+        partitions = {span.tp: span.topic_id for span in asked}
         try:
             with KafkaAdmin(
                 self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct-losses"
             ) as admin:
                 held = look(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
+            losses = of_batch(work.batch_id, without(asked, work.lost), held, self._also_lost)
         except UnreachableError as error:
-            log.warning("batch %d failed, and nobody can say whether Kafka still holds it: %s", work.batch_id, error)
+            log.warning("batch %d failed, and nobody can say whether it is still held: %s", work.batch_id, error)
             return False
-        losses = of_batch(work.batch_id, without(wanted, work.lost), held)
         self._settle(losses, self._clock.wall_ms())
         return bool(losses)
+
+    def _also_lost(self, lost: list[Span]) -> list[Span]:
+        return self._kept.lost(lost) if self._kept is not None else lost
 
     def _settle(self, losses: Sequence[Loss], time_ms: int) -> None:
         if not losses:

@@ -1,4 +1,4 @@
-"""What runs inside Spark tasks: reading ranges from Kafka."""
+"""What runs inside Spark tasks: reading ranges from Kafka, and from an intake what Kafka has lost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from direct.deserializers import Deserializer, deserializer
+from direct.intake import Through, read_through
 from driver.decoding import DeadLetterPlan, Decoder, Part, decode_parts
 from driver.spark_tasks import KafkaRecord, records
 from forebay.errors import RecordError
 from forebay.kafka.access import KafkaAccess
-from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.range_reader import Reading
 from forebay.kafka.spans import Span
 
 _decoder = msgspec.msgpack.Decoder(Span)
@@ -31,6 +32,11 @@ class TaskReading:
     reading: Reading
     key: Deserializer = None
     value: Deserializer = None
+    through: Through | None = None
+
+    def read(self, span: Span, *, fresh: bool = False) -> Iterator[pa.RecordBatch]:
+        """As ``direct.intake.read_through``."""
+        return read_through(self.through, self.access, span, self.reading, fresh=fresh)
 
 
 def encode(range_: Span) -> bytes:
@@ -54,7 +60,7 @@ def read_batches(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterato
     context = TaskContext.get()
     fresh = context is not None and context.attemptNumber() > 0
     for row in rows:
-        yield from read_range(how.access, _decoder.decode(row), how.reading, fresh=fresh)
+        yield from how.read(_decoder.decode(row), fresh=fresh)
 
 
 def read_records(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterator[KafkaRecord]:

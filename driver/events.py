@@ -318,6 +318,13 @@ class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
     cause: str
 
 
+class CursorNamed(_Event, frozen=True, tag="cursor-named"):
+    """A direct stream that reads through an intake has this cursor there, from before it is first opened."""
+
+    name: str
+    time_ms: int
+
+
 Event: TypeAlias = (
     StreamCreated
     | PartitionsAdded
@@ -352,4 +359,5 @@ Event: TypeAlias = (
     | SpansEnded
     | SpansAllocated
     | SpansSkipped
+    | CursorNamed
 )

@@ -69,6 +69,14 @@ class SkipSpans:
 
 
 @dataclass(frozen=True, slots=True)
+class NameCursor:
+    """How a direct stream's cursor in an intake is to be named. The answer: its name, an older one where it has one."""
+
+    name: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AllocateSpans:
     """A direct stream's next batch. The answer: its id; None while ``max_queued_batches`` lie beyond the completed prefix."""
 
@@ -263,6 +271,7 @@ Request = (
     | EndSpans
     | SkipSpans
     | AllocateSpans
+    | NameCursor
     | Complete
     | CompleteOutput
     | KeepWindow

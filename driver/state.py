@@ -319,6 +319,7 @@ class State(msgspec.Struct, dict=True):
     direct: bool = False  # whether it is a direct stream's; False also for one that an older release began
     next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
     topic_ids: dict[str, str] = {}  # of a direct stream
+    cursor: str = ""  # of a direct stream that reads through an intake: its cursor there
     ended_cursors: list[EndedCursor] = []  # the newest, oldest first
     lost: dict[str, str] = {}  # ranges of blocks, by their labels, whose loss a person accepted → the cause
 
@@ -701,6 +702,12 @@ def _spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     )
 
 
+def _cursor_named(state: State, event: ev.CursorNamed) -> None:
+    if state.cursor:
+        raise BrokenInvariant(f"the direct stream has the cursor {state.cursor} already, and not {event.name}")
+    state.cursor = event.name
+
+
 def _output_completed(state: State, event: ev.OutputCompleted) -> None:
     if event.replay:
         again = state.replaying[event.batch_id]
@@ -1045,4 +1052,5 @@ _APPLY = {
     ev.SpansEnded: _spans_ended,
     ev.SpansAllocated: _spans_allocated,
     ev.SpansSkipped: _spans_skipped,
+    ev.CursorNamed: _cursor_named,
 }

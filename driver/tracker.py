@@ -49,6 +49,7 @@ from driver.requests import (
     KeepWindow,
     LearnRate,
     LetGo,
+    NameCursor,
     NothingToAdopt,
     PlaceReceivers,
     Request,
@@ -196,6 +197,7 @@ class Tracker:
             EndSpans: self._end_spans,
             SkipSpans: self._skip_spans,
             AllocateSpans: self._allocate_spans,
+            NameCursor: self._name_cursor,
             Complete: self._complete,
             CompleteOutput: self._complete_output,
             KeepWindow: self._keep_window,
@@ -892,6 +894,11 @@ class Tracker:
 
     def _skip_spans(self, request: SkipSpans, now: float, now_ms: int) -> Decision:
         return Decision(None, self._applied(ev.SpansSkipped(request.spans, request.time_ms, request.cause)))
+
+    def _name_cursor(self, request: NameCursor, now: float, now_ms: int) -> Decision:
+        if self.state.cursor:
+            return Decision(self.state.cursor)
+        return Decision(request.name, self._applied(ev.CursorNamed(request.name, request.time_ms)))
 
     def _allocate_spans(self, request: AllocateSpans, now: float, now_ms: int) -> Decision:
         state = self.state

@@ -1,0 +1,309 @@
+"""Direct streams and RDDs over what Kafka has lost and an intake has kept (``tracker``)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from direct.checkpoint import Checkpoint
+from direct.hold import place_of, places_of, wanted
+from direct.intake import IntakeAccess, Through, kept_of, life_spans
+from direct.losses import OFFSET_MAX, Held, ends_through, lacking, of_batch, of_positions
+from direct.strategies import Assign, Subscribe
+from direct.tasks import TaskReading
+from driver.batch import Batch
+from driver.events import CursorNamed, SpansAllocated, SpansBegun
+from driver.state import BrokenInvariant, State, apply
+from forebay.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.range_reader import Reading
+from forebay.kafka.spans import Span
+from forebay.messages import IntakePartition, LifeSpan, LifeView, TrackedCursor
+from forebay.values import TopicPartition, numbered
+from pyspark_forebay.intake_plan import Cover
+from tests.support.again import produce
+from tests.support.cluster import Cluster
+from tests.support.direct_runs import Runs
+from tests.support.kafka import PATIENCE_SECONDS
+
+TP = TopicPartition("t", 0)
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+def partition(position: int, *lives: tuple[int, int, int | None, str]) -> IntakePartition:
+    views = tuple(LifeView(life=life, start=start, end=end, topic_id=topic_id) for life, start, end, topic_id in lives)
+    return IntakePartition(topic="t", partition=0, position=position, lives=views)
+
+
+ONE = partition(100, (1, 20, None, "a"))
+#: cut back to 50, and created again after 80
+THREE = partition(30, (1, 20, 90, "a"), (2, 50, 80, "a"), (3, 0, None, "b"))
+
+
+@pytest.mark.parametrize(
+    ("begin", "until", "topic_id", "known", "found"),
+    [
+        (30, 60, "a", ONE, [(1, 30, 60)]),
+        (0, 60, "a", ONE, [(1, 20, 60)]),
+        (90, 200, "a", ONE, [(1, 90, 100)]),
+        (0, 10, "a", ONE, []),
+        (30, 60, "other", ONE, []),
+        (30, 60, "", ONE, [(1, 30, 60)]),
+        (30, 60, "a", THREE, [(1, 30, 50), (2, 50, 60)]),  # what was above 50 in the first life was cut away
+        (60, 85, "a", THREE, [(2, 60, 80)]),
+        (10, 60, "b", THREE, [(3, 10, 30)]),
+        (10, 60, "", THREE, [(3, 10, 30)]),
+        (30, 60, "a", None, []),
+    ],
+)
+def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
+    begin: int, until: int, topic_id: str, known: IntakePartition | None, found: list[tuple[int, int, int]]
+) -> None:
+    spans = life_spans(Span("t", 0, begin, until, topic_id), known)
+    assert [(one.life, one.from_offset, one.until_offset) for one in spans] == found
+
+
+def test_kept_is_what_was_taken_in_without_its_holes() -> None:
+    pieces = [LifeSpan(topic="t", partition=0, life=1, from_offset=20, until_offset=60)]
+    hole = LifeSpan(topic="t", partition=0, life=1, from_offset=30, until_offset=35)
+    assert list(map(str, kept_of(Span("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
+        "t/0[20, 30)",
+        "t/0[35, 60)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held", "kept", "losses", "end"),
+    [
+        (Held("a", 50, 90), [(5, 60)], [], None),  # and Kafka goes on
+        (Held("a", 50, 90), [(10, 30)], [], 30),
+        (Held("a", 50, 90), [(10, 30), (40, 50)], [], 30),
+        (Held("a", 50, 90), [(20, 50)], ["gap t/0[10, 20)"], 10),
+        (Held("a", 50, 90), [(0, 10)], ["gap t/0[10, 50)"], 10),
+        (None, [(10, 70)], [], 70),
+        (None, [(20, 70)], ["gap t/0[10, 20)"], 10),
+        (None, [], ["gone t/0"], 10),
+        (Held("b", 0, 5), [(10, 70)], [], 70),
+        (Held("b", 0, 5), [(5, 10)], ["created-again t/0"], 10),
+        (Held("a", 0, 8), [(10, 70)], ["cut-back t/0"], None),
+    ],
+)
+def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_with_it(
+    held: Held | None, kept: list[tuple[int, int]], losses: list[str], end: int | None
+) -> None:
+    """INV-2, INV-5."""
+    there, ids = ({} if held is None else {TP: held}), {TP: "a"}
+    lacks = lacking({TP: 10}, ids, of_positions({TP: 10}, ids, there))
+    through = dict.fromkeys(lacks, kept)
+    found = of_positions({TP: 10}, ids, there, through)
+    assert [f"{loss.kind} {loss.label}" for loss in found] == losses
+    assert ends_through({TP: 10}, lacks, through) == ({} if end is None else {TP: end})
+
+
+def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
+    span = Span("t", 0, 10, 40, "a")
+    found = of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
+    assert [loss.label for loss in found] == ["t/0[10, 15)"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "topic_id", "known", "place"),
+    [
+        (30, "a", ONE, (1, 30)),
+        (0, "a", ONE, (1, 0)),
+        (500, "a", ONE, (1, 500)),
+        (30, "a", THREE, (1, 30)),
+        (60, "a", THREE, (2, 60)),
+        (3, "b", THREE, (3, 3)),
+        (3, "", THREE, (3, 3)),
+        (3, "c", THREE, None),
+    ],
+)
+def test_a_cursor_stands_where_the_stream_has_yet_to_read(
+    offset: int, topic_id: str, known: IntakePartition, place: tuple[int, int] | None
+) -> None:
+    assert place_of(Span("t", 0, offset, OFFSET_MAX, topic_id), known) == place
+
+
+def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
+    """INV-8."""
+    state = State(stream="s", lineage=1)
+    apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
+    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    apply(state, SpansAllocated(numbered(1, 1), 1, 3, (Span("t", 0, 10, 30, "a"),)))
+    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    state.completed_number, state.window_batches = 1, 1
+    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    state.window_batches = 0
+    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 30)}
+    assert places_of(wanted(state), {}) == {}
+
+
+def test_a_checkpoint_has_one_cursor_for_good() -> None:
+    state = State(stream="s", lineage=1)
+    apply(state, CursorNamed("direct-s-1", 1))
+    with pytest.raises(BrokenInvariant):
+        apply(state, CursorNamed("direct-s-2", 2))
+    assert state.cursor == "direct-s-1"
+
+
+def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
+    with pytest.raises(UsageError, match="tracker: write where the stream's driver is") as refused:
+        Through.of(IntakeAccess("http://user:secret-word@d:1"))
+    assert "secret-word" not in str(refused.value)
+    assert Through.of("") is None
+
+
+# ---- with an intake --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, kafka_broker: KafkaBroker, tps: list[TopicPartition]) -> Iterator[Cluster]:
+    """An intake of the topic, which deletes what nothing needs within a second or two. Kafka has 30 and 10 records."""
+    wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
+    driver = {"cursor_lease": "2s"}
+    with Cluster(tmp_path, kafka_broker.options, [tps[0].topic], receivers=1, driver=driver, wal=wal) as cluster:
+        completed(cluster, tps, 30, 10)
+        yield cluster
+
+
+def completed(cluster: Cluster, tps: list[TopicPartition], *ends: int) -> None:
+    cluster.await_completed({(tp.topic, tp.partition): end for tp, end in zip(tps, ends, strict=True)})
+    cluster.wait(lambda: not cluster.state().batches, "the history to hold all batches")
+
+
+def drop(broker: KafkaBroker, before: dict[TopicPartition, int]) -> None:
+    with KafkaAdmin(broker.options) as admin:
+        admin.delete_records(before)
+
+
+def cursors(cluster: Cluster) -> list[TrackedCursor]:
+    status = cluster.status()
+    return list(status.cursors) if status else []
+
+
+class Reader:
+    """A job that reads what it is given, once it may."""
+
+    def __init__(self, runs: Runs, cluster: Cluster) -> None:
+        access = KafkaAccess(dict(runs.options), "g", 5.0)
+        self.how = TaskReading(access, Reading(keep=False), through=Through.of(cluster.driver_url))
+        self.runs = runs
+        self.at_work, self.may = threading.Event(), threading.Event()
+        self.read: list[tuple[TopicPartition, int]] = []
+
+    def __call__(self, work: Batch) -> None:
+        self.at_work.set()
+        assert self.may.wait(PATIENCE_SECONDS)
+        for span in work.spans:  # type: ignore[attr-defined]
+            self.read += [(span.tp, o) for rows in self.how.read(span) for o in rows.column("offset").to_pylist()]
+        self.runs.job(work)
+
+
+@pytest.mark.kafka
+def test_a_stream_that_lies_behind_kafka_reads_what_its_cursor_holds_and_lets_it_go_then(
+    runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
+) -> None:
+    """INV-2, INV-5, INV-8: over a restart, with the intake's driver away for a while, and nothing else that holds its WAL."""
+    one = tps[0]
+    reader = Reader(runs, cluster)
+    stream = runs.start(Assign([one], {one: 28}), reader, tracker=cluster.driver_url, max_queued_batches=1)
+    for end in (50, 70):  # a block each, and a segment each
+        produce(kafka_broker.options, one, 20)
+        completed(cluster, tps, end, 10)
+    drop(kafka_broker, {one: 65})
+    (cursor,) = cursors(cluster)
+    assert cursor.cursor.startswith("direct-s-") and cursor.behind == 42
+    assert cursor.user.startswith("direct stream s on ")
+    cluster.kill9("driver")  # a stream that Kafka gives everything needs no driver of an intake
+    reader.may.set()
+    produce(kafka_broker.options, one, 1)
+    cluster.restart("driver")
+    runs.await_records(43)
+    runs.stop(stream)
+    assert reader.read == [(one, offset) for offset in range(28, 71)]
+    stream = runs.start(Assign([one]), reader, tracker=cluster.driver_url)
+    cluster.wait(lambda: [c.cursor for c in cursors(cluster) if not c.behind] == [cursor.cursor], "the cursor to move")
+    produce(kafka_broker.options, one, 1)
+    runs.await_records(44)
+    completed(cluster, tps, 72, 10)
+    cluster.wait(lambda: len(cluster.wal_storage.list("stream/blocks")) <= 2, "the WAL to be cleaned up")
+    runs.stop(stream)
+    assert runs.once(one) == (28, 72)
+    for begin in (0, 60):
+        with pytest.raises(
+            OutOfRangeError, match=rf"{one}\[{begin}, 72\).*the WAL of stream stream does not hold {one}\["
+        ):
+            list(reader.how.read(Span(one.topic, 0, begin, 72)))
+
+
+@pytest.mark.kafka
+def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_the_same_errors(
+    runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
+) -> None:
+    """INV-5."""
+    one, _ = tps
+    how = Reader(runs, cluster).how
+    stream = runs.start(
+        Assign([one], {one: 0}),
+        lambda _: threading.Event().wait(0.01),
+        tracker=cluster.driver_url,
+        interval_seconds=3600.0,
+    )
+    with KafkaAdmin(kafka_broker.options) as admin:
+        topic_id = admin.topic_ids([one.topic])[one.topic]
+
+    def rows(begin: int, until: int, **more: object) -> list[dict[str, object]]:
+        span = Span(one.topic, 0, begin, until, **more)  # type: ignore[arg-type]
+        return [row for batch in how.read(span) for row in batch.to_pylist()]
+
+    before = rows(0, 30)
+    drop(kafka_broker, {one: 17})
+    for more in ({}, {"topic_id": topic_id}, {"topic_id": topic_id, "records": 28}):
+        assert rows(2, 30, **more) == before[2:]
+    assert rows(3, 11) == before[3:11]
+    assert rows(20, 25) == before[20:25]
+    with pytest.raises(RangeNotHeldError, match="hold 28 records of 5"):
+        rows(2, 30, records=5)
+    with pytest.raises(RangeNotHeldError, match="had the id elsewhere"):
+        rows(2, 30, topic_id="elsewhere")
+    with pytest.raises(RangeNotHeldError, match="ends at offset 30"):
+        rows(20, 31)
+    other = Through.of(cluster.driver_url)
+    assert other is not None
+    uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
+    with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and here it is read_uncommitted"):
+        list(TaskReading(uncommitted, Reading(keep=False), through=other).read(Span(one.topic, 0, 0, 30)))
+    runs.stop(stream)
+
+
+@pytest.mark.kafka
+def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the_stream_ends(
+    runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
+) -> None:
+    """INV-5: and what neither has is a gap with its exact range, where that is to be recorded."""
+    one, two = tps
+    reader = Reader(runs, cluster)
+    stream = runs.start(Subscribe([one.topic]), reader, tracker=cluster.driver_url, max_queued_batches=1)
+    assert reader.at_work.wait(PATIENCE_SECONDS)
+    produce(kafka_broker.options, one, 5)
+    completed(cluster, tps, 35, 10)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_topic(one.topic)
+    checkpoint = Checkpoint(runs.checkpoint.as_uri(), "s", runs.options)
+    assert {loss.kind for loss in checkpoint.losses()} == {"batch", "gone"}
+    checkpoint = Checkpoint(runs.checkpoint.as_uri(), "s", runs.options, tracker=cluster.driver_url)
+    assert checkpoint.losses() == []  # five records are left to read
+    reader.may.set()
+    with pytest.raises(
+        UnknownTopicError, match=rf"{one}, which the stream reads at 35, is gone.*{two}.* at 10, is gone"
+    ):
+        stream.await_termination(PATIENCE_SECONDS)
+    assert sorted(reader.read) == [(one, offset) for offset in range(35)] + [(two, offset) for offset in range(10)]
