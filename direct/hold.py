@@ -77,11 +77,12 @@ class Hold:
         isolation: str,
         name: str,
         user: str,
+        key: str,
         wanted: Callable[[], tuple[Span, ...]],
         failed: Callable[[BaseException], None],
     ) -> None:
         """All that the intake has is held on return, and what ``wanted`` gives from there on. ``user``: who reads, in words that
-        no other process has. Raises UnreachableError, RefusedError, UsageError, AccessError."""
+        no other process has; ``key``: random. Raises UnreachableError, RefusedError, UsageError, AccessError."""
         self._wanted = wanted
         self._failed = failed
         asked = through.intake()
@@ -96,7 +97,7 @@ class Hold:
         places = {**first, **places_of(self._spans, partitions)}
         self._intake = through.intake(PATIENCE_SECONDS)
         try:
-            self._cursor = QueryCursor(self._intake, name, user, places, ())
+            self._cursor = QueryCursor(self._intake, name, user, key, places, ())
         except BaseException:
             self._intake.close()
             raise

@@ -308,7 +308,8 @@ class DirectStream:
         name = f"direct-{self._settings.name[:CURSOR_LENGTH_MAX]}-{secrets.token_hex(4)}"
         name = self._asked.ask(NameCursor(name, self._clock.wall_ms()))
         user = f"direct stream {self._settings.name} on {socket.gethostname()} pid {os.getpid()} {secrets.token_hex(4)}"
-        hold = Hold(through, isolation, name, user, lambda: self._ask(wanted), self._fail)
+        key = secrets.token_hex(16)
+        hold = Hold(through, isolation, name, user, key, lambda: self._ask(wanted), self._fail)
         self._closing.callback(hold.stop)
         return hold
 
