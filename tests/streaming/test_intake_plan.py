@@ -126,9 +126,12 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
         "t/0[0, 10) was lost after it was taken in: ann: disk gone",
         "t/0[10, 20) was lost after it was taken in: bob",
     )
-    between = found(block(3, (A, 0, 10)), block(4, (A, 20, 30)), block(5, (A, 40, 50)), lost={"t/0[20, 30)": "bob"})
+    kept, gone = ((A, 0, 10), (A, 15, 20)), ((A, 20, 30), (A, 40, 50))
+    between = found(
+        *(block(n, own) for n, own in enumerate((*kept, *gone), 3)), lost={"t/0[20, 30)": "", "t/0[40, 50)": ""}
+    )
     got = reading([span(5, 50)], between, {A: partition()}, True)
-    assert got.spans == (Span("t", 0, 10, 20, "id-1"), Span("t", 0, 30, 40, "id-1"))
+    assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
 
 
 def parts(count: int, length: int) -> list[object]:

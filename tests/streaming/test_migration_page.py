@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import zipfile
 from pathlib import Path
 
 import msgspec
+import pyspark
 
 import direct
 from forebay.kafka.planning import PartitionRates
 from forebay.kafka.range_reader import Reading
 from forebay.settings import Settings
 from pyspark_forebay.options import KNOWN
+from tests.conftest import missing
+from tests.support.jvm_spark import CONNECTOR, require_jvm_spark
 
 PAGE = (Path(__file__).parents[2] / "docs" / "MIGRATION.md").read_text()
 ROWS = [
@@ -33,6 +38,36 @@ def keys() -> set[str]:
 
 def test_each_option_of_the_source_stands_on_the_page() -> None:
     assert set(KNOWN) - NAMES == set()
+
+
+@functools.cache
+def words_of_spark() -> str:
+    """What the classes of the connector and of receivers hold as text, as far as PySpark and the connector's jars bring them."""
+    require_jvm_spark(missing)
+    folder = Path(pyspark.__file__).parent / "jars"
+    jars = [*CONNECTOR.folder().glob("spark-*.jar"), *folder.glob("spark-core_*"), *folder.glob("spark-streaming_*")]
+    wanted = re.compile(
+        r"org/apache/spark/(sql/kafka010|kafka010|streaming|internal/config)/.*\.class|.*/Spark(Conf|Env)\$?\.class"
+    )
+    found = []
+    for jar in jars:
+        with zipfile.ZipFile(jar) as opened:
+            found += [opened.read(name) for name in opened.namelist() if wanted.fullmatch(name)]
+    return b"\n".join(found).decode("latin-1")
+
+
+def test_each_name_of_sparks_on_the_page_is_in_spark() -> None:
+    """But for `spark.streaming.kafka.*`, whose jar nothing here brings, and what Kafka and Spark's API call their own."""
+    named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[0])}
+    settings = {name.removesuffix(".*") for name in named if name.startswith("spark.")}
+    settings = {name for name in settings if not name.startswith("spark.streaming.kafka.")} - {"spark.kafka.clusters"}
+    own = PAGE.partition("## The Kafka source")[2]
+    firsts = (line.split(" | ")[0] for line in own.splitlines() if line.startswith("| `"))
+    options = {name.lower() for first in firsts for name in re.findall("`([A-Za-z.]+)`", first)} - {"kafka.group.id"}
+    assert len(settings) > 30 and len(options) > 20
+    words = words_of_spark()
+    assert {name for name in settings if name not in words} == set()
+    assert {name for name in options if name not in words.lower()} == set()
 
 
 def test_each_setting_that_the_page_names_is_one() -> None:
