@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from driver.spark_tasks import Count, marked, read_task, records
-from forebay.errors import JobError, UnreadableBlockError, UsageError
+from forebay.errors import JobError, UnreachableError, UnreadableBlockError, UsageError
 from forebay.records import DATAFRAME_SCHEMA
 from wal import dead_letters
 from wal.dead_letters import Run
@@ -81,8 +81,8 @@ class Decoder(NamedTuple):
         for index, record in enumerate(records([batch])):
             try:
                 row = self.function(record)
-            except MemoryError:
-                raise
+            except (MemoryError, UnreachableError):
+                raise  # no record is to blame
             except Exception as error:
                 causes[index] = cause_of(error)
                 continue
@@ -143,7 +143,7 @@ class Decoder(NamedTuple):
         try:
             yield self._taken(batch, first)
             return
-        except (MemoryError, UsageError):
+        except (MemoryError, UsageError, UnreachableError):
             raise
         except Exception as error:
             if batch.num_rows == 1:

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.errors import RecordError, UsageError
-from forebay.kafka.registry import CLIENT_OPTIONS, FORMATS, PROTOBUF, Registry, RegistryAccess, check_format
+from forebay.kafka.registry import CLIENT_OPTIONS, FORMATS, RegistryAccess
 from forebay.schemas.columns import ColumnDecoding, decode_column
+from forebay.schemas.decoder import COLUMNS, ReaderSchema, find_columns
 from pyspark_forebay.options import Subscription, whole_number
 
-COLUMNS = ("key", "value")
 #: why a record was not decoded, with ``mode`` PERMISSIVE
 ERROR_COLUMN = "decodeError"
 PREFIX = "schema.registry."
@@ -50,40 +50,19 @@ def find_decoding(options: Mapping[str, str], subscription: Subscription, header
     mode = options.get("mode", _MODES[0]).strip().lower()
     if mode not in _MODES:
         raise UsageError(f"option mode: {mode!r}: allowed are FAILFAST and PERMISSIVE")
-    access = _access(options)
-    registry = Registry(access)
-    try:
-        columns = tuple(
-            _column(name, format_, options, subscription, access, registry) for name, format_ in formats.items()
-        )
-    finally:
-        registry.close()
-    return Decoding(columns, mode == "permissive", headers)
+    wanted = {name: _reader(name, format_, options, subscription) for name, format_ in formats.items()}
+    return Decoding(find_columns(_access(options), wanted), mode == "permissive", headers)
 
 
-def _column(
-    name: str,
-    format_: str,
-    options: Mapping[str, str],
-    subscription: Subscription,
-    access: RegistryAccess,
-    registry: Registry,
-) -> ColumnDecoding:
+def _reader(name: str, format_: str, options: Mapping[str, str], subscription: Subscription) -> ReaderSchema:
     record = options.get(f"{name}record", "").strip()
     number = whole_number(options, f"{name}SchemaId", at_least=0)
-    version = options.get(f"{name}schemaversion", "latest").strip().lower()
     if number is not None:
-        schema = registry.schema(number, format_)
-        if schema is None:
-            raise UsageError(f"option {name}SchemaId: the schema registry has no schema {number}")
-        check_format(schema, format_)
-    else:
-        subject = options.get(f"{name}subject", "").strip() or _subject(name, options, subscription, record)
-        at = None if version == "latest" else whole_number(options, f"{name}SchemaVersion", at_least=1)
-        schema = registry.version(subject, at, format_)
-    decoding = ColumnDecoding(name, schema, access, record if format_ == PROTOBUF else "")
-    decoding.format()
-    return decoding
+        return ReaderSchema(format_, number=number, message=record)
+    newest = options.get(f"{name}schemaversion", "latest").strip().lower() == "latest"
+    version = None if newest else whole_number(options, f"{name}SchemaVersion", at_least=1)
+    subject = options.get(f"{name}subject", "").strip() or _subject(name, options, subscription, record)
+    return ReaderSchema(format_, subject, version, message=record)
 
 
 def _subject(name: str, options: Mapping[str, str], subscription: Subscription, record: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,8 +32,6 @@ CLIENT_OPTIONS = (
 _ATTEMPTS_IF_UNKNOWN = 3
 #: schemas that one schema may refer to, in all
 _REFERENCES_MAX = 1_000
-#: of one client; then it forgets them
-_SCHEMAS_MAX = 1_000
 _NOT_NOW = (408, 429)
 #: how the client asks for a Protobuf file: its FileDescriptorProto, in base64
 _DESCRIPTOR = "serialized"
@@ -62,7 +61,8 @@ def shown(url: str) -> str:
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
     """``key``: its number in the registry, or its GUID. ``text``: of Protobuf the file's descriptor, in base64. ``references``:
-    names and texts of what it refers to, each before who refers to it."""
+    names and texts of what it refers to, each before who refers to it. ``rules``: those by which a reader would have to change
+    what it reads, as by decrypting it."""
 
     key: int | str
     format: str
@@ -70,6 +70,7 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     references: tuple[tuple[str, str], ...] = ()
     subject: str = ""
     version: int = 0
+    rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         named = f" (version {self.version} of {self.subject})" if self.subject else ""
@@ -77,48 +78,41 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """Not for two threads at once; not across a fork. No I/O before the first question.
+    """A context manager, for a few questions; not for two threads at once. The client is made for the first of them.
 
-    Each question raises UnreachableError when ``access.attempts`` are used up, and UsageError where the registry refuses us.
+    Each question raises UnreachableError when ``access.attempts`` are used up, and UsageError where the registry refuses us, an
+    option can't be, or the libraries of the extra are not here.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
-        """Raises UsageError for an option that can't be, or if the libraries of the extra are not here."""
-        for url in access.url.split(","):
-            parts = urlsplit(url.strip())
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UsageError(
-                    f"option schema.registry.url: {shown(url)!r}: allowed is where the schema registry is, as in "
-                    "https://registry:8081, or several with commas"
-                )
         self._access = access
-        client = _library()
-        settings: dict[str, Any] = {**dict(access.options), "url": access.url, "timeout": access.timeout_seconds}
-        if "bearer.auth.token" in settings or "bearer.auth.client.id" in settings:
-            source = "STATIC_TOKEN" if "bearer.auth.token" in settings else "OAUTHBEARER"
-            settings.setdefault("bearer.auth.credentials.source", source)
-            settings.setdefault("bearer.auth.logical.cluster", "")
-        try:
-            self._client = client.SchemaRegistryClient({**settings, "max.retries": 0})
-        except (ValueError, TypeError, OSError) as error:
-            raise UsageError(f"options schema.registry.*: {error}") from None
-        self._asked = 0
+        self._made: Any = None
 
-    def close(self) -> None:
-        self._client.close()
+    def __enter__(self) -> Registry:
+        return self
 
-    def schema(self, key: int | str, format_: str) -> RegisteredSchema | None:
-        """By its number or GUID, of ``format_`` as a writer of that format means it; None if the registry knows none."""
-        self._asked += 1
-        if self._asked % _SCHEMAS_MAX == 0:
-            self._client.clear_caches()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _client(self) -> Any:
+        if self._made is None:
+            self._made = _client(self._access)
+        return self._made
+
+    def schema(self, key: int | str, format_: str, *, patient: bool = True) -> RegisteredSchema | None:
+        """By its number or GUID, of ``format_`` as a writer of that format means it; None if the registry knows none.
+        ``patient``: after it was asked again, since it may have come a moment ago."""
 
         def ask(wire: str | None) -> Any:
             if isinstance(key, int):
                 return self._client.get_schema(key, fmt=wire)
             return self._client.get_schema_by_guid(key, fmt=wire)
 
-        found = self._as_written(ask, format_)
+        found = self._as_written(ask, format_, patient)
         return None if found is None else self._registered(key, found)
 
     def version(self, subject: str, version: int | None, format_: str) -> RegisteredSchema:
@@ -133,26 +127,29 @@ class Registry:
             what = f"no subject {subject!r}" if version is None else f"no version {version} of subject {subject!r}"
             raise UsageError(f"the schema registry {shown(self._access.url)} has {what}")
         made = self._registered(int(found.schema_id or 0), found.schema, subject, int(found.version or 0))
-        check_format(made, format_)
+        check_readable(made, format_)
         return made
 
-    def _as_written(self, ask: Callable[[str | None], Any], format_: str) -> Any:
+    def _as_written(self, ask: Callable[[str | None], Any], format_: str, patient: bool = True) -> Any:
         """Of a Protobuf file the descriptor is asked for. A registry that can't make one may hold one all the same."""
         if format_ != PROTOBUF:
-            return self._answer(lambda: ask(None))
+            return self._answer(lambda: ask(None), patient)
         try:
-            return self._answer(lambda: ask(_DESCRIPTOR), attempts=1)
+            return self._answer(lambda: ask(_DESCRIPTOR), patient, once=True)
         except UnreachableError:
-            found = self._answer(lambda: ask(None))
+            found = self._answer(lambda: ask(None), patient)
             if found is None or descriptor_bytes(getattr(found, "schema", found).schema_str or "") is not None:
                 return found
-            return self._answer(lambda: ask(_DESCRIPTOR))
+            return self._answer(lambda: ask(_DESCRIPTOR), patient)
 
     def _registered(self, key: int | str, schema: Schema, subject: str = "", version: int = 0) -> RegisteredSchema:
         format_ = (schema.schema_type or "AVRO").lower()
         references: dict[str, str] = {}
         self._collect(schema, format_, references, set())
-        return RegisteredSchema(key, format_, schema.schema_str or "", tuple(references.items()), subject, version)
+        rules = tuple(_rules(schema))
+        return RegisteredSchema(
+            key, format_, schema.schema_str or "", tuple(references.items()), subject, version, rules
+        )
 
     def _collect(self, schema: Schema, format_: str, found: dict[str, str], seen: set[str]) -> None:
         for reference in schema.references or ():
@@ -176,31 +173,36 @@ class Registry:
             self._collect(other.schema, format_, found, seen)
             found[name] = other.schema.schema_str or ""
 
-    def _answer(self, ask: Callable[[], T], attempts: int | None = None) -> T | None:
-        """None for what the registry does not know. Raises as the class says."""
-        most = attempts or self._access.attempts
-        unknown = 0
+    def _answer(self, ask: Callable[[], T], patient: bool, *, once: bool = False) -> T | None:
+        """None for what the registry does not know. ``once``: where no answer comes it is not asked again. Raises as the class
+        says."""
+        unknown_left = min(_ATTEMPTS_IF_UNKNOWN, self._access.attempts) if patient else 1
+
+        _ = self._client  # what is wrong with the options is no answer
 
         def attempt() -> T | None:
-            nonlocal unknown
+            nonlocal unknown_left
             try:
                 return ask()
             except Exception as error:
                 status = getattr(error, "http_status_code", None)
                 if status == 404:
-                    unknown += 1
-                    if unknown < min(_ATTEMPTS_IF_UNKNOWN, most):
+                    unknown_left -= 1
+                    if unknown_left > 0:
                         raise _Unknown from None
                     return None
                 raise self._failure(error, status) from None
 
         waiting = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(most),
+            stop=tenacity.stop_after_attempt(self._access.attempts),
             wait=tenacity.wait_exponential(multiplier=0.1, max=2.0),
-            retry=tenacity.retry_if_exception_type((UnreachableError, _Unknown)),
+            retry=tenacity.retry_if_exception_type(_Unknown if once else (_Unknown, UnreachableError)),
             reraise=True,
         )
-        answer: T | None = waiting(attempt)
+        try:
+            answer: T | None = waiting(attempt)
+        except _Unknown:
+            return None
         return answer
 
     def _failure(self, error: Exception, status: int | None) -> Exception:
@@ -223,10 +225,21 @@ class _Unknown(Exception):
     pass
 
 
-def check_format(schema: RegisteredSchema, format_: str) -> None:
-    """Raises UsageError if ``schema`` is of another format."""
+def check_readable(schema: RegisteredSchema, format_: str) -> None:
+    """Raises UsageError if ``schema`` is of another format, or has rules, which are not run here."""
     if schema.format != format_:
         raise UsageError(f"{schema} is of format {schema.format}, not {format_}")
+    if schema.rules:
+        raise UsageError(f"{schema} has rules for its readers ({', '.join(schema.rules)}), which are not run here")
+
+
+def _rules(schema: Schema) -> Iterator[str]:
+    if schema.rule_set is None:
+        return
+    for rule in (*(schema.rule_set.domain_rules or ()), *(schema.rule_set.encoding_rules or ())):
+        kind, mode = (str(getattr(one, "value", one)).upper() for one in (rule.kind, rule.mode))
+        if kind == "TRANSFORM" and mode in ("READ", "WRITEREAD") and not rule.disabled:
+            yield str(rule.name)
 
 
 def descriptor_bytes(text: str) -> bytes | None:
@@ -235,6 +248,26 @@ def descriptor_bytes(text: str) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+def _client(access: RegistryAccess) -> Any:
+    for url in access.url.split(","):
+        parts = urlsplit(url.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(
+                f"option schema.registry.url: {shown(url)!r}: allowed is where the schema registry is, as in "
+                "https://registry:8081, or several with commas"
+            )
+    settings: dict[str, Any] = {**dict(access.options), "url": access.url, "timeout": access.timeout_seconds}
+    if "bearer.auth.token" in settings or "bearer.auth.client.id" in settings:
+        source = "STATIC_TOKEN" if "bearer.auth.token" in settings else "OAUTHBEARER"
+        settings.setdefault("bearer.auth.credentials.source", source)
+        settings.setdefault("bearer.auth.logical.cluster", "")
+    library = _library()
+    try:
+        return library.SchemaRegistryClient({**settings, "max.retries": 0})
+    except (ValueError, TypeError, OSError) as error:
+        raise UsageError(f"options schema.registry.*: {error}") from None
 
 
 def missing_extra(error: ImportError) -> UsageError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,16 +10,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from forebay.clock import Clock, SystemClock
 from forebay.errors import UsageError
-from forebay.kafka.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_format
+from forebay.kafka.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
 from forebay.schemas.avro import AvroFormat
 from forebay.schemas.bodies import Bodies, Decoded, Format
-from forebay.schemas.framing import framed
+from forebay.schemas.framing import Framed, framed
 from forebay.schemas.json_schema import JsonFormat
 from forebay.schemas.protobuf import ProtobufFormat
 
 #: writers' schemas that one column keeps ready; of more, it begins anew
 _WRITERS_MAX = 1_000
+#: so long a schema that the registry does not know is not asked for again
+_UNKNOWN_SECONDS = 30.0
 
 
 class ColumnDecoding(msgspec.Struct, frozen=True):
@@ -53,32 +55,36 @@ def decode_column(decoding: ColumnDecoding, batch: pa.RecordBatch) -> DecodedCol
 
     Raises UnreachableError if the registry gives no answer, and UsageError if it refuses us: no record is to blame then.
     """
-    return _column(decoding, os.getpid()).decode(batch)
+    return _column(decoding).decode(batch)
 
 
 @lru_cache(maxsize=16)
-def _column(decoding: ColumnDecoding, process: int) -> _Column:
-    """``process``: so that a child of a fork makes clients of its own."""
+def _column(decoding: ColumnDecoding) -> _Column:
     return _Column(decoding)
 
 
 class _Column:
-    def __init__(self, decoding: ColumnDecoding) -> None:
+    def __init__(self, decoding: ColumnDecoding, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._unknown: dict[int | str, float] = {}  # and until when that counts
         self._name = decoding.column
         self._format_name = decoding.schema.format
-        self._registry = Registry(decoding.access)
+        self._access = decoding.access
         self._format = decoding.format()
         self._own = decoding.schema
         self._writers: dict[int | str, Callable[[Bodies], Decoded] | str] = {}
 
     def decode(self, batch: pa.RecordBatch) -> DecodedColumn:
-        found = framed(batch, self._name)
+        with Registry(self._access) as registry:
+            return self._decode(framed(batch, self._name), batch.num_rows, registry)
+
+    def _decode(self, found: Framed, rows: int, registry: Registry) -> DecodedColumn:
         causes = dict(found.causes)
-        places = np.full(batch.num_rows, -1, np.int64)  # of each row in the joined arrays
+        places = np.full(rows, -1, np.int64)  # of each row in the joined arrays
         arrays: list[pa.Array[Any]] = []
         held = 0
         for group in found.groups:
-            writer = self._writer(group.key)
+            writer = self._writer(group.key, registry)
             if isinstance(writer, str):
                 causes.update(dict.fromkeys(group.rows, writer))
                 continue
@@ -87,27 +93,32 @@ class _Column:
             places[group.rows] = np.arange(held, held + len(group.rows))
             arrays.append(made.array)
             held += len(group.rows)
-        if len(arrays) == 1 and held == batch.num_rows:
+        if len(arrays) == 1 and held == rows:
             return DecodedColumn(arrays[0], causes)
         joined: Any = pa.concat_arrays(arrays or [pa.array([], self._format.type)])
         return DecodedColumn(joined.take(pa.array(places, mask=places < 0)), causes)
 
-    def _writer(self, key: int | str) -> Callable[[Bodies], Decoded] | str:
+    def _writer(self, key: int | str, registry: Registry) -> Callable[[Bodies], Decoded] | str:
         """Or why no record by this schema can be decoded."""
         found = self._writers.get(key)
-        if found is None:
-            found = self._asked(key)
-            if len(self._writers) >= _WRITERS_MAX:
-                self._writers.clear()
-            self._writers[key] = found
-        return found
-
-    def _asked(self, key: int | str) -> Callable[[Bodies], Decoded] | str:
-        schema = self._own if key == self._own.key else self._registry.schema(key, self._format_name)
+        if found is not None:
+            return found
+        now = self._clock.monotonic()
+        self._unknown = {one: until for one, until in self._unknown.items() if until > now}
+        schema = self._own if key == self._own.key else None
+        if schema is None and key not in self._unknown:
+            schema = registry.schema(key, self._format_name, patient=not self._unknown)
         if schema is None:
+            self._unknown.setdefault(key, now + _UNKNOWN_SECONDS)
             return f"the schema registry has no schema {key}"
+        if len(self._writers) >= _WRITERS_MAX:
+            self._writers.clear()
+        made = self._writers[key] = self._reads(schema)
+        return made
+
+    def _reads(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded] | str:
         try:
-            check_format(schema, self._format_name)
+            check_readable(schema, self._format_name)
             return self._format.writer(schema)
         except (UsageError, ValueError) as error:
             return str(error)

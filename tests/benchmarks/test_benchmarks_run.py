@@ -70,6 +70,7 @@ LINES = {
     ],
     "locality": ["ranges read on the task's own host, of 3"],
     "source": ["batch query, records/s", "streaming query, records/s", "time of a nearly empty trigger"],
+    "avro": ["records/s"],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
 NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")

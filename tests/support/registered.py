@@ -60,11 +60,8 @@ class Writers:
 
     def decoding(self, subject: str, format_: str, version: int | None = None, message: str = "") -> ColumnDecoding:
         """Of the column ``value``."""
-        registry = Registry(self.access)
-        try:
+        with Registry(self.access) as registry:
             return ColumnDecoding("value", registry.version(subject, version, format_), self.access, message)
-        finally:
-            registry.close()
 
 
 def _named(subject: str) -> dict[str, Any]:

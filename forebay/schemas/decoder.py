@@ -1,0 +1,91 @@
+"""The same decoding for jobs: of ``batch.decode_arrow``, with its dead letters, and of ``create_rdd``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from forebay.errors import UsageError
+from forebay.kafka.registry import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.schemas.columns import ColumnDecoding, decode_column
+
+COLUMNS = ("key", "value")
+
+
+class ReaderSchema(msgspec.Struct, frozen=True):
+    """Which schema a column is read by: ``number``, or of ``subject`` the ``version`` (None: the newest when it is asked for).
+    ``format``: avro, json or protobuf. ``message``: of a Protobuf file's messages, by its full name; the first one."""
+
+    format: str
+    subject: str = ""
+    version: int | None = None
+    number: int | None = None
+    message: str = ""
+
+
+def find_columns(access: RegistryAccess, wanted: Mapping[str, ReaderSchema]) -> tuple[ColumnDecoding, ...]:
+    """Asks the registry. ``wanted``: by column, key or value. Raises UsageError for what is not there, or can't be a column;
+    UnreachableError."""
+    with Registry(access) as registry:
+        made = tuple(_column(name, schema, access, registry) for name, schema in wanted.items())
+    for one in made:
+        one.format()
+    return made
+
+
+def _column(name: str, wanted: ReaderSchema, access: RegistryAccess, registry: Registry) -> ColumnDecoding:
+    if name not in COLUMNS or wanted.format not in FORMATS:
+        raise UsageError(f"{name} as {wanted.format}: allowed are key and value, as {', '.join(FORMATS)}")
+    if wanted.number is None:
+        schema = registry.version(wanted.subject, wanted.version, wanted.format)
+    else:
+        found = registry.schema(wanted.number, wanted.format)
+        if found is None:
+            raise UsageError(f"the schema registry has no schema {wanted.number}")
+        schema = found
+        check_readable(schema, wanted.format)
+    return ColumnDecoding(name, schema, access, wanted.message if wanted.format == PROTOBUF else "")
+
+
+class RegistryDecoder:
+    """``batch.decode_arrow(decoder, decoder.schema)``: records that can't be decoded become dead letters.
+    ``create_rdd(…, value_deserializer=decoder.value)``: one record at a time.
+
+    Can be pickled; asks the registry when it is made."""
+
+    def __init__(self, access: RegistryAccess, **columns: ReaderSchema) -> None:
+        """``columns``: key, value or both. Raises as :func:`find_columns`."""
+        self._columns = {one.column: one for one in find_columns(access, columns)}
+        types = {name: one.format().type for name, one in self._columns.items()}
+        #: of the rows: the columns of a batch, but for headers
+        self.schema = pa.schema(
+            [pa.field(field.name, types.get(field.name, field.type)) for field in DATAFRAME_SCHEMA(False)]
+        )
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
+        """The rows that could be decoded, and a cause for each record that could not. Raises UnreachableError."""
+        columns: dict[str, Any] = {name: batch.column(name) for name in self.schema.names}
+        causes: list[str | None] = [None] * batch.num_rows
+        for name, one in self._columns.items():
+            columns[name], failed = decode_column(one, batch)
+            for row, cause in failed.items():
+                causes[row] = "; ".join(filter(None, (causes[row], f"{name}: {cause}")))
+        rows: Any = pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)
+        return rows.filter(pa.array([cause is None for cause in causes], pa.bool_())), causes
+
+    def key(self, data: bytes) -> Any:
+        return self._one("key", data)
+
+    def value(self, data: bytes) -> Any:
+        """What a record's bytes hold, in Python's types. Raises ValueError if they can't be decoded; UnreachableError."""
+        return self._one("value", data)
+
+    def _one(self, name: str, data: bytes) -> Any:
+        found = decode_column(self._columns[name], pa.record_batch({name: pa.array([data], pa.binary())}))
+        if found.causes:
+            raise ValueError(found.causes[0])
+        return found.array[0].as_py()

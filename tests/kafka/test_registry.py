@@ -1,0 +1,149 @@
+"""The client of a schema registry, against a real one."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.errors import UnreachableError, UsageError
+from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, Registry, RegistryAccess, check_readable
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
+from tests.support.registered import Writers, message_class, orders_file
+from tests.support.registry_front import RegistryFront
+
+SECRET = "s3cret-of-nobody"
+BASIC = "Basic " + base64.b64encode(f"reader:{SECRET}".encode()).decode()
+INNER = {"type": "record", "name": "Inner", "fields": [{"name": "y", "type": "int"}]}
+
+
+def access(url: str, attempts: int = 3, **options: str) -> RegistryAccess:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    return RegistryAccess(url, tuple(sorted(named.items())), 30.0, attempts)
+
+
+def ask(with_: RegistryAccess, number: int) -> RegisteredSchema | None:
+    with Registry(with_) as registry:
+        return registry.schema(number, AVRO)
+
+
+@pytest.fixture
+def number(writers: Writers) -> int:
+    return writers.register("inner-value", INNER)
+
+
+def test_a_schema_is_had_by_its_number_and_by_its_subjects_versions(writers: Writers, number: int) -> None:
+    """With what it refers to, and what that refers to, each before who refers to it."""
+    from confluent_kafka.schema_registry import Schema, SchemaReference
+
+    client = writers.client
+    middle = '{"type": "record", "name": "Middle", "fields": [{"name": "i", "type": "Inner"}]}'
+    client.register_schema("middle-value", Schema(middle, "AVRO", [SchemaReference("Inner", "inner-value", 1)]))
+    outer = '{"type": "record", "name": "Outer", "fields": [{"name": "m", "type": "Middle"}]}'
+    made = client.register_schema("outer-value", Schema(outer, "AVRO", [SchemaReference("Middle", "middle-value", 1)]))
+    with Registry(writers.access) as registry:
+        newest = registry.version("outer-value", None, AVRO)
+        assert (newest.key, newest.format, newest.subject, newest.version) == (made, AVRO, "outer-value", 1)
+        assert [name for name, _ in newest.references] == ["Inner", "Middle"]
+        assert registry.version("outer-value", 1, AVRO) == newest
+        found = registry.schema(made, AVRO)
+        assert found is not None and (found.text, found.references) == (newest.text, newest.references)
+        assert str(newest) == f"schema {made} (version 1 of outer-value)" and str(found) == f"schema {made}"
+
+
+def test_what_is_not_there_or_is_of_another_format_is_told(writers: Writers, number: int) -> None:
+    with Registry(writers.access) as registry:
+        assert registry.schema(987654, AVRO) is None
+        with pytest.raises(UsageError, match="has no subject 'nobody-value'"):
+            registry.version("nobody-value", None, AVRO)
+        with pytest.raises(UsageError, match="has no version 99 of subject 'inner-value'"):
+            registry.version("inner-value", 99, AVRO)
+        with pytest.raises(UsageError, match="is of format avro, not json"):
+            registry.version("inner-value", None, JSON)
+
+
+def test_a_protobuf_file_is_a_descriptor_though_the_registry_can_make_none(writers: Writers) -> None:
+    """This one fails where it is asked to serialise what it holds serialised."""
+    file = orders_file()
+    writers.protobuf("orders-proto-value", [message_class(file, "shop.Order")()])
+    with Registry(writers.access) as registry:
+        found = registry.version("orders-proto-value", None, PROTOBUF)
+        assert b"shop/orders.proto" in base64.b64decode(found.text)
+        assert registry.schema(found.key, PROTOBUF) == RegisteredSchema(found.key, PROTOBUF, found.text)
+
+
+def test_who_we_are_is_told_the_registry_and_nobody_else(writers: Writers, number: int, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("registry")
+    with RegistryFront(writers.url, BASIC, files) as front:
+        own = access(front.url, basic_auth_user_info=f"reader:{SECRET}", ssl_ca_location=str(authority.ca_file))
+        assert ask(own, number) is not None
+        in_url = access(front.url.replace("://", f"://reader:{SECRET}@"), ssl_ca_location=str(authority.ca_file))
+        assert ask(in_url, number) is not None
+        for one in (own, in_url):
+            assert SECRET not in repr(one) + str(one) + repr(pickle.loads(pickle.dumps(one)))
+        wrong = access(front.url, basic_auth_user_info=f"other:{SECRET}", ssl_ca_location=str(authority.ca_file))
+        with pytest.raises(UsageError, match=r"refuses us \(401\)") as refused:
+            ask(wrong, number)
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED") as untrusted:
+            ask(access(front.url.replace("://", f"://reader:{SECRET}@"), attempts=1), number)
+    assert SECRET not in str(refused.value) + str(untrusted.value)
+    with RegistryFront(writers.url, f"Bearer {SECRET}") as front:
+        assert ask(access(front.url, bearer_auth_token=SECRET), number) is not None
+
+
+def test_a_registry_out_of_order_is_asked_again_and_then_given_up(writers: Writers, number: int) -> None:
+    with RegistryFront(writers.url) as front:
+        front.failures = [503, 429]
+        assert ask(access(front.url), number) is not None
+        front.failures = [404, 404]  # as of a registry's other server, which has not heard of it yet
+        assert ask(access(front.url), number) is not None
+        front.asked.clear()
+        front.failures = [503] * 9
+        with pytest.raises(UnreachableError, match="answers 503: out of order"):
+            ask(access(front.url), number)
+        assert len(front.asked) == 3
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(UnreachableError, match=f"the schema registry {nowhere} does not answer"):
+        ask(access(nowhere, attempts=2), number)
+    assert ask(access(f"{nowhere}, {writers.url}"), number) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "why"),
+    [
+        ("registry:8081", {}, "schema.registry.url: 'registry:8081': allowed is where"),
+        (f"ftp://u:{SECRET}@registry", {}, "schema.registry.url: 'registry': allowed is where"),
+        ("http://registry", {"basic_auth_user_info": SECRET}, "must be in the form"),
+        ("http://registry", {"ssl_key_location": "/key"}, "ssl.certificate.location required"),
+        ("https://registry", {"ssl_ca_location": "/nowhere.pem"}, "No such file"),
+    ],
+)
+def test_options_that_cant_be_are_refused_before_anything_is_asked(url: str, options: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        ask(access(url, **options), 1)
+    assert SECRET not in str(refused.value)
+
+
+def test_without_the_extras_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *more: Any, **named: Any) -> Any:
+        if name == "confluent_kafka.schema_registry.common._httpx_compat":
+            raise ImportError("No module named 'httpx2'", name="httpx2")
+        return real(name, *more, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError, match=r"libraries that are not here \(httpx2\): pip install 'forebay\[registry\]'"):
+        ask(access("http://registry"), 1)
+
+
+def test_a_schema_whose_readers_must_run_rules_is_refused() -> None:
+    """As of encrypted fields, which would be taken for what they hold."""
+    with pytest.raises(UsageError, match=r"schema 7 has rules for its readers \(encrypt\), which are not run here"):
+        check_readable(RegisteredSchema(7, AVRO, "", rules=("encrypt",)), AVRO)

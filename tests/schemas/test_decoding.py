@@ -1,0 +1,131 @@
+"""Columns of record batches, decoded by a real schema registry, from records that confluent-kafka's own serialisers wrote."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driver.decoding import Decoder
+from forebay.clock import ManualClock
+from forebay.errors import UnreachableError, UsageError
+from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegistryAccess
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.schemas.columns import ColumnDecoding, _Column, decode_column
+from forebay.schemas.decoder import ReaderSchema, RegistryDecoder
+from tests.support.ports import free_port
+from tests.support.registered import Writers, message_class, orders_file
+from tests.support.registry_front import RegistryFront
+
+GUID = "00112233-4455-6677-8899-aabbccddeeff"
+VISIT = {"title": "Visit", "type": "object", "properties": {"page": {"type": "string"}}}
+
+
+def record(*names: str) -> dict[str, Any]:
+    fields = [{"name": name, "type": "long", "default": 0} for name in names]
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+def batch(values: list[bytes | None], **headers: list[Any]) -> pa.RecordBatch:
+    rows = [
+        {"value": value, "topic": "t", "partition": 0, "offset": offset, "timestamp": 0, "timestampType": 0}
+        for offset, value in enumerate(values)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=DATAFRAME_SCHEMA(False))
+
+
+def test_records_of_many_writers_stay_in_their_order(writers: Writers) -> None:
+    one = writers.avro("many-value", record("a"), [{"a": number} for number in range(3)])
+    two = writers.avro("many-value", record("a", "b"), [{"a": number, "b": 9} for number in range(3, 6)])
+    made = [one[0], two[0], None, one[1], b"junk", two[1], one[2], two[2][:-1], two[2]]
+    decoding = writers.decoding("many-value", AVRO)
+    for given in (batch(made), batch([b"x", *made, b"y"]).slice(1, len(made))):
+        found = decode_column(decoding, given)
+        rows = [row and (row["a"], row["b"]) for row in found.array.to_pylist()]
+        assert rows == [(0, 0), (3, 9), None, (1, 0), None, (4, 9), (2, 0), None, (5, 9)]
+        assert sorted(found.causes) == [4, 7]
+
+
+def test_protobuf_and_json_come_as_their_serialisers_wrote_them(writers: Writers) -> None:
+    file = orders_file()
+    other = message_class(file, "shop.Other")
+    values = writers.protobuf("orders-value", [other(text=text) for text in "ab"])
+    found = decode_column(writers.decoding("orders-value", PROTOBUF, message="shop.Other"), batch(values))
+    assert found.array.to_pylist() == [{"text": "a"}, {"text": "b"}] and found.causes == {}
+    documents = writers.json("visits-value", VISIT, [{"page": "/"}])
+    assert decode_column(writers.decoding("visits-value", JSON), batch(documents)).array.to_pylist() == [{"page": "/"}]
+    mixed = decode_column(writers.decoding("visits-value", JSON), batch(values))
+    assert "is of format protobuf, not json" in mixed.causes[0]
+
+
+def test_a_guid_in_a_header_is_asked_for(writers: Writers) -> None:
+    number = writers.register("guid-value", record("a"))
+    decoding = writers.decoding("guid-value", AVRO)
+    header = [{"key": "__value_schema_id", "value": b"\1" + bytes.fromhex(GUID.replace("-", ""))}]
+    headers = pa.array([header, header], DATAFRAME_SCHEMA(True).field("headers").type)
+    given: Any = pa.RecordBatch.from_arrays([*batch([b"\2", b"\4"]).columns, headers], schema=DATAFRAME_SCHEMA(True))
+    with RegistryFront(writers.url) as front:
+        front.guids[GUID] = number
+        found = decode_column(
+            ColumnDecoding("value", decoding.schema, RegistryAccess(front.url, timeout_seconds=30.0)), given
+        )
+        assert found.array.to_pylist() == [{"a": 1}, {"a": 2}] and found.causes == {}
+        assert len(front.asked) == 1  # once for all of them
+
+
+def test_a_process_asks_once_for_a_schema_and_again_after_a_while_for_one_that_is_not_there(writers: Writers) -> None:
+    (value,) = writers.avro("once-value", record("a", "c"), [{"a": 1, "c": 2}])
+    decoding = writers.decoding("once-value", AVRO)
+    other = writers.register("once-other-value", record("d"))
+    with RegistryFront(writers.url) as front:
+        clock = ManualClock()
+        access = RegistryAccess(front.url, timeout_seconds=30.0, attempts=2)
+        column = _Column(ColumnDecoding("value", decoding.schema, access), clock)
+        assert column.decode(batch([value] * 3)).array[2].as_py() == {"a": 1, "c": 2}
+        assert front.asked == []  # the reader's own
+        late = b"\0" + other.to_bytes(4, "big") + b"\2"
+        front.failures = [404, 404]
+        for _ in range(2):
+            assert column.decode(batch([late])).causes == {0: f"the schema registry has no schema {other}"}
+        assert len(front.asked) == 2
+        clock.advance(31)
+        for _ in range(2):
+            assert column.decode(batch([late])).array.to_pylist() == [{"a": 0, "c": 0}]
+        assert len(front.asked) == 3
+
+
+def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> None:
+    """Neither here, nor where a job's own records that can't be decoded become dead letters."""
+    (value,) = writers.avro("away-value", record("a"), [{"a": 1}])
+    decoder = RegistryDecoder(writers.access, value=ReaderSchema(AVRO, "away-value"))
+    strange = batch([b"\0\0\0\1\0x", value])
+    gone = RegistryAccess(f"http://127.0.0.1:{free_port()}", attempts=2)
+    away = ColumnDecoding("value", decoder._columns["value"].schema, gone)
+    with pytest.raises(UnreachableError, match="does not answer"):
+        decode_column(away, strange)
+    decoder._columns["value"] = away
+    with pytest.raises(UnreachableError, match="does not answer"):
+        Decoder(decoder, decoder.schema, arrow=True).decode(strange)
+    with pytest.raises(UnreachableError, match="does not answer"):
+        Decoder(lambda record: {"value": decoder.value(record.value)}, decoder.schema).decode(strange)
+
+
+def test_a_jobs_decoder_gives_rows_and_causes_and_values_one_by_one(writers: Writers) -> None:
+    (value,) = writers.avro("job-value", record("a"), [{"a": 1}])
+    decoder = pickle.loads(
+        pickle.dumps(RegistryDecoder(writers.access, value=ReaderSchema(AVRO, "job-value", version=1)))
+    )
+    decoded = Decoder(decoder, decoder.schema, arrow=True).decode(batch([value, b"junk", None]))
+    assert decoded.rows.schema == decoder.schema
+    assert decoded.rows.select(["value", "offset"]).to_pylist() == [
+        {"value": {"a": 1}, "offset": 0},
+        {"value": None, "offset": 2},
+    ]
+    assert decoded.causes == {1: "value: its 4 bytes hold no schema's number"}
+    assert decoder.value(value) == {"a": 1}
+    with pytest.raises(ValueError, match="hold no schema's number"):
+        decoder.value(b"junk")
+    with pytest.raises(UsageError, match="value as xml: allowed are key and value, as avro, json, protobuf"):
+        RegistryDecoder(writers.access, value=ReaderSchema("xml", "job-value"))

@@ -1,0 +1,77 @@
+"""By which schema a record says that it was written."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.schemas.framing import framed, message_indexes
+
+GUID = "00112233-4455-6677-8899-aabbccddeeff"
+
+
+def batch(
+    values: list[bytes | None], headers: list[list[tuple[str, bytes | None]] | None] | None = None
+) -> pa.RecordBatch:
+    columns = {"value": pa.array(values, pa.binary())}
+    if headers is not None:
+        made = [one and [{"key": key, "value": value} for key, value in one] for one in headers]
+        columns["headers"] = pa.array(made, DATAFRAME_SCHEMA(True).field("headers").type)
+    return pa.record_batch(columns)
+
+
+def bodies(found: pa.RecordBatch) -> dict[int, tuple[int | str, bytes]]:
+    made = framed(found, "value")
+    return {
+        row: (group.key, bytes(made.data[start:end]))
+        for group in made.groups
+        for row, start, end in zip(group.rows, group.starts, group.ends, strict=True)
+    }
+
+
+def test_each_record_is_under_the_number_before_its_body_whatever_slice_it_is_in() -> None:
+    values = [b"\0\0\0\0\7one", None, b"\0\0\0\1\0two", b"\0\0\0\0\7", b"\0\xff\xff\xff\xffmost"]
+    expected = {0: (7, b"one"), 2: (256, b"two"), 3: (7, b""), 4: (0xFFFFFFFF, b"most")}
+    assert bodies(batch(values)) == expected
+    assert bodies(batch([b"before", *values, b"behind"]).slice(1, 5)) == expected
+    assert framed(batch(values), "value").causes == {}
+    assert framed(batch([None, None]), "value").groups == []
+
+
+def test_what_names_no_schema_is_told_by_its_first_byte_or_its_length() -> None:
+    found = framed(batch([b"{}......", b"\0\0\0", b"", b"\1\0\0\0\7x"]), "value")
+    assert found.groups == []
+    assert found.causes == {
+        0: "it begins with the byte 0x7b, not with 0x00 and a schema's number",
+        1: "its 3 bytes hold no schema's number",
+        2: "its 0 bytes hold no schema's number",
+        3: "it begins with the byte 0x01, not with 0x00 and a schema's number",
+    }
+
+
+def test_a_header_counts_for_more_and_leaves_the_body_whole() -> None:
+    guid = b"\1" + bytes.fromhex(GUID.replace("-", ""))
+    name = "__value_schema_id"
+    found = batch(
+        [b"body", b"\0\0\0\0\7x", b"m", b"bad", None],
+        [
+            [("a", None), (name, guid)],
+            [("__key_schema_id", guid)],
+            [(name, guid + b"\4\2\0")],
+            [(name, b"\2")],
+            [(name, guid)],
+        ],
+    )
+    assert bodies(found) == {0: (GUID, b"body"), 1: (7, b"x"), 2: (GUID, b"m")}
+    made = framed(found, "value")
+    assert {group.rows[0]: group.message for group in made.groups} == {0: None, 1: None, 2: (1, 0)}
+    assert made.causes == {3: "its header __value_schema_id names no schema: 02 is neither a number nor a GUID"}
+
+
+def test_the_way_to_a_protobuf_message_stands_before_it() -> None:
+    assert message_indexes(memoryview(b"..\0body"), 2) == ((0,), 3)
+    assert message_indexes(memoryview(b"\4\2\x80\1body"), 0) == ((1, 64), 4)
+    for bad in (b"", b"\4\2", b"\1", b"\x82\2", b"\x80\x80\x80\x80\x80\x80"):
+        with pytest.raises(ValueError, match="message indexes"):
+            message_indexes(memoryview(bad), 0)

@@ -1,0 +1,112 @@
+"""JSON Schema's types as columns, and what documents must be like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.errors import UsageError
+from forebay.kafka.registry import JSON, RegisteredSchema
+from forebay.schemas.bodies import Bodies, Decoded
+from forebay.schemas.json_schema import JsonFormat
+
+
+def registered(schema: Any, **references: Any) -> RegisteredSchema:
+    return RegisteredSchema(
+        7, JSON, json.dumps(schema), tuple((name, json.dumps(one)) for name, one in references.items())
+    )
+
+
+def read(schema: RegisteredSchema, *documents: str) -> Decoded:
+    data = "".join(documents).encode()
+    ends = [len("".join(documents[: count + 1]).encode()) for count in range(len(documents))]
+    return JsonFormat(schema).writer(schema)(Bodies(memoryview(data), [0, *ends[:-1]], ends))
+
+
+def with_x(schema: Any, **more: Any) -> RegisteredSchema:
+    return registered({"type": "object", "properties": {"x": schema}, **more})
+
+
+INNER = {"type": "object", "properties": {"y-z": {"type": "integer"}}}
+TYPES: list[tuple[Any, pa.DataType, str, Any]] = [
+    ({"type": "string", "format": "date-time"}, pa.string(), '"2020"', "2020"),
+    ({"type": "integer"}, pa.int64(), str(2**63 - 1), 2**63 - 1),
+    ({"type": "number"}, pa.float64(), "1", 1.0),
+    ({"type": "boolean"}, pa.bool_(), "true", True),
+    ({"type": ["integer", "null", "number"]}, pa.float64(), "1.5", 1.5),
+    ({"type": ["null", "string"]}, pa.string(), "null", None),
+    ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, pa.int64(), "5", 5),
+    ({"anyOf": [INNER]}, pa.struct([("y-z", pa.int64())]), '{"y-z": 1, "more": [1]}', {"y-z": 1}),
+    ({"allOf": [INNER, {"properties": {"w": {"enum": ["a"]}}}]}, pa.struct([("y-z", pa.int64()), ("w", pa.string())]),
+     '{"w": "a"}', {"y-z": None, "w": "a"}),
+    ({"allOf": [{"type": "string"}, {"minLength": 2}]}, pa.string(), '"a"', "a"),
+    ({"type": "array", "items": {"type": "string"}}, pa.list_(pa.string()), '["a", null]', ["a", None]),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, pa.map_(pa.string(), pa.int64()), '{"a": 1}', [("a", 1)]),
+    ({"const": "a"}, pa.string(), '"b"', "b"),
+    ({"$ref": "#/$defs/in~1ner"}, pa.struct([("y-z", pa.int64())]), '{"y-z": 2}', {"y-z": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "arrow", "given", "expected"), TYPES, ids=lambda one: str(one)[:40])
+def test_each_type_becomes_a_column_of_sparks(schema: Any, arrow: pa.DataType, given: str, expected: Any) -> None:
+    found = read(with_x(schema, **{"$defs": {"in/ner": INNER}}), f'{{"x": {given}}}', "{}", "null")
+    assert found.array.type == pa.struct([("x", arrow)])
+    assert found.causes == {} and found.array.to_pylist() == [{"x": expected}, {"x": None}, None]
+
+
+def test_other_documents_are_referred_to_by_name_or_by_id() -> None:
+    other = {"$id": "https://example.test/inner.json", "definitions": {"n": {"type": "integer"}}, **INNER}
+    for base, reference in (("", "inner.json"), ("https://example.test/outer.json", "inner.json")):
+        schema = registered({"$id": base, "properties": {"x": {"$ref": reference}}}, **{"inner.json": other})
+        assert JsonFormat(schema).type == pa.struct([("x", pa.struct([("y-z", pa.int64())]))])
+    schema = registered({"properties": {"x": {"$ref": "inner.json#/definitions/n"}}}, **{"inner.json": other})
+    assert JsonFormat(schema).type == pa.struct([("x", pa.int64())])
+
+
+def test_documents_that_do_not_fit_are_told_one_by_one_and_nothing_is_bent_to_fit() -> None:
+    schema = registered({"properties": {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "string"}}}})
+    bad = [
+        '{"n": 1.5}',
+        '{"n": "1"}',
+        '{"n": true}',
+        '{"l": "abc"}',
+        '{"n": 9223372036854775808}',
+        "[]",
+        '{"n": 1',
+        '{"l": [1]}',
+        "",
+    ]
+    found = read(schema, '{"n": 1}', *bad, '{"l": []}')
+    assert sorted(found.causes) == list(range(1, 10))
+    assert found.causes[2] == "ValidationError: Expected `int | null`, got `str` - at `$.n`"
+    assert found.array.to_pylist() == [{"n": 1, "l": None}, *[None] * 9, {"n": None, "l": []}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "oneOf of 2 types"),
+        ({"type": ["string", "integer"]}, r"several types \(string, integer\)"),
+        ({"type": "object"}, "an object whose schema names no properties"),
+        ({"type": "array", "items": [{"type": "string"}]}, "an array whose schema has not one type for its items"),
+        ({}, "its schema says nothing of its type"),
+        (True, "its schema says nothing of its type"),
+        ({"enum": [1, "a"]}, "its schema says nothing of its type"),
+        ({"type": "null"}, "only null"),
+        ({"$ref": "#"}, "# holds itself"),
+        ({"$ref": "#/nowhere"}, "#/nowhere leads nowhere"),
+        ({"$ref": "other.json"}, "other.json is among none of the schema's references"),
+        ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x holds itself"),
+    ],
+)
+def test_what_no_column_can_hold_is_refused_by_its_path(schema: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=rf"schema 7: x(\[\]|\.x)* can't be a column: {why}"):
+        JsonFormat(with_x(schema))
+
+
+def test_a_schema_that_is_no_json_is_refused() -> None:
+    with pytest.raises(UsageError, match="schema 7 can't be read: it is no JSON"):
+        JsonFormat(RegisteredSchema(7, JSON, "{"))

@@ -1,0 +1,90 @@
+"""What the options say of the schemas that keys and values are read by."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import UsageError
+from forebay.kafka.registry import AVRO, PROTOBUF, RegistryAccess
+from forebay.schemas.decoder import ReaderSchema
+from forebay.values import TopicPartition
+from pyspark_forebay.decoding import _access, _reader, find_decoding
+from pyspark_forebay.options import Subscription, read_options
+
+URL = {"schema.registry.url": "http://r"}
+ORDERS = Subscription(topics=("orders",))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ReaderSchema(AVRO, "orders-value")),
+        (
+            {"subjectnamestrategy": "Record", "valuerecord": "shop.Order"},
+            ReaderSchema(AVRO, "shop.Order", message="shop.Order"),
+        ),
+        (
+            {"subjectnamestrategy": "topicRecord", "valuerecord": "shop.Order"},
+            ReaderSchema(AVRO, "orders-shop.Order", message="shop.Order"),
+        ),
+        ({"valuesubject": "any", "valueschemaversion": "3"}, ReaderSchema(AVRO, "any", 3)),
+        ({"valueschemaversion": " Latest "}, ReaderSchema(AVRO, "orders-value")),
+        ({"valueschemaid": "0", "valuesubject": "any"}, ReaderSchema(AVRO, number=0)),
+    ],
+)
+def test_whose_schema_a_column_has(options: dict[str, str], expected: ReaderSchema) -> None:
+    assert _reader("value", AVRO, options, ORDERS) == expected
+
+
+def test_the_keys_subject_is_its_own_and_partitions_of_one_topic_have_one() -> None:
+    assigned = Subscription(partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}))
+    assert _reader("key", PROTOBUF, {"keyrecord": "K"}, assigned) == ReaderSchema(PROTOBUF, "orders-key", message="K")
+
+
+@pytest.mark.parametrize(
+    "subscription", [Subscription(topics=("a", "b")), Subscription(pattern="a.*"), Subscription()], ids=str
+)
+def test_of_several_topics_the_subject_must_be_named(subscription: Subscription) -> None:
+    with pytest.raises(UsageError, match=r"must say by the option valueSubject \(or valueSchemaId\)"):
+        _reader("value", AVRO, {}, subscription)
+    assert _reader("value", AVRO, {"valuesubject": "s"}, subscription).subject == "s"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"valueformat": "xml", **URL}, "option valueFormat: 'xml': allowed are avro, json, protobuf"),
+        ({"valueformat": "avro", **URL, "mode": "DROPMALFORMED"}, "option mode: 'dropmalformed': allowed are FAILFAST"),
+        ({"valueformat": "avro"}, "option schema.registry.url must say where the schema registry is"),
+        (
+            {"valueformat": "avro", **URL, "schema.registry.ssl.truststore.location": "x"},
+            "ssl.truststore.location is not known",
+        ),
+        ({"valueformat": "avro", **URL, "schema.registry.retries": "-1"}, "schema.registry.retries: '-1': allowed"),
+        ({"valueformat": "avro", **URL, "subjectnamestrategy": "x"}, "allowed are topic, record, topicRecord"),
+        ({"keyformat": "avro", **URL, "subjectnamestrategy": "record"}, "the option keyRecord must say"),
+        ({"valueformat": "avro", **URL, "valueschemaversion": "0"}, "option valueSchemaVersion: '0': allowed"),
+        ({"valueformat": "avro", **URL, "valueschemaid": "x"}, "option valueSchemaId: 'x': allowed"),
+    ],
+)
+def test_what_cant_be_is_refused_before_the_registry_is_asked(options: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        find_decoding(options, ORDERS, False)
+
+
+def test_how_the_registry_is_reached() -> None:
+    options = {
+        **URL,
+        "schema.registry.timeout.ms": "500",
+        "schema.registry.retries": "0",
+        "schema.registry.proxy": "http://p",
+    }
+    assert _access(options) == RegistryAccess("http://r", (("proxy", "http://p"),), 0.5, 1)
+    assert _access(URL) == RegistryAccess("http://r", (), 10.0, 6)
+    assert find_decoding(URL, ORDERS, False) is None
+
+
+def test_a_registry_without_a_format_is_told_to_do_nothing() -> None:
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "orders", "Schema.Registry.URL": "http://r"}
+    told = read_options(given, streaming=True).told
+    assert told == ("option schema.registry.url is ignored without keyFormat or valueFormat",)
