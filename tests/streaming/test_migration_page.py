@@ -40,6 +40,10 @@ def test_each_option_of_the_source_stands_on_the_page() -> None:
     assert set(KNOWN) - NAMES == set()
 
 
+#: options of spark-protobuf
+OF_PROTOBUF = {"emit.default.values", "convert.any.fields.to.json", "recursive.fields.max.depth"}
+
+
 @functools.cache
 def words_of_spark() -> str:
     """What the classes of the connector and of receivers hold as text, as far as PySpark and the connector's jars bring them."""
@@ -57,13 +61,16 @@ def words_of_spark() -> str:
 
 
 def test_each_name_of_sparks_on_the_page_is_in_spark() -> None:
-    """But for `spark.streaming.kafka.*`, whose jar nothing here brings, and what Kafka and Spark's API call their own."""
+    """But for `spark.streaming.kafka.*` and options of Protobuf, whose jars nothing here brings, and what Kafka and Spark's API call their own."""
     named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[0])}
     settings = {name.removesuffix(".*") for name in named if name.startswith("spark.")}
     settings = {name for name in settings if not name.startswith("spark.streaming.kafka.")} - {"spark.kafka.clusters"}
     own = PAGE.partition("## The Kafka source")[2]
     firsts = (line.split(" | ")[0] for line in own.splitlines() if line.startswith("| `"))
-    options = {name.lower() for first in firsts for name in re.findall("`([A-Za-z.]+)`", first)} - {"kafka.group.id"}
+    options = {name.lower() for first in firsts for name in re.findall("`([A-Za-z.]+)`", first)} - {
+        "kafka.group.id",
+        *OF_PROTOBUF,
+    }
     assert len(settings) > 30 and len(options) > 20
     words = words_of_spark()
     assert {name for name in settings if name not in words} == set()
