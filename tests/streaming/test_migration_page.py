@@ -50,7 +50,8 @@ def words_of_spark() -> str:
     require_jvm_spark(missing)
     folder = Path(pyspark.__file__).parent / "jars"
     jars = [*CONNECTOR.folder().glob("spark-*.jar"), *folder.glob("spark-core_*"), *folder.glob("spark-streaming_*")]
-    wanted = re.compile(
+    packages = r"org/apache/spark/(sql/kafka010|kafka010|streaming|internal/config)/.*\.class"
+    wanted = re.compile(packages + r"|.*/Spark(Conf|Env)\$?\.class")
         r"org/apache/spark/(sql/kafka010|kafka010|streaming|internal/config)/.*\.class|.*/Spark(Conf|Env)\$?\.class"
     )
     found = []
