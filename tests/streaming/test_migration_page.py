@@ -52,8 +52,6 @@ def words_of_spark() -> str:
     jars = [*CONNECTOR.folder().glob("spark-*.jar"), *folder.glob("spark-core_*"), *folder.glob("spark-streaming_*")]
     packages = r"org/apache/spark/(sql/kafka010|kafka010|streaming|internal/config)/.*\.class"
     wanted = re.compile(packages + r"|.*/Spark(Conf|Env)\$?\.class")
-        r"org/apache/spark/(sql/kafka010|kafka010|streaming|internal/config)/.*\.class|.*/Spark(Conf|Env)\$?\.class"
-    )
     found = []
     for jar in jars:
         with zipfile.ZipFile(jar) as opened:
@@ -62,7 +60,8 @@ def words_of_spark() -> str:
 
 
 def test_each_name_of_sparks_on_the_page_is_in_spark() -> None:
-    """But for `spark.streaming.kafka.*` and options of Protobuf, whose jars nothing here brings, and what Kafka and Spark's API call their own."""
+    """But for `spark.streaming.kafka.*` and options of Protobuf, whose jars nothing here brings, and what Kafka and Spark's API
+    call their own."""
     named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[0])}
     settings = {name.removesuffix(".*") for name in named if name.startswith("spark.")}
     settings = {name for name in settings if not name.startswith("spark.streaming.kafka.")} - {"spark.kafka.clusters"}
