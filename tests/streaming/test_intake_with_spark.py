@@ -84,7 +84,7 @@ def test_two_queries_and_the_batch_job_read_each_record_once_whatever_is_killed(
     folder = tmp_path / "query"
     driver = {"cursor_lease": "2s"}
     with (
-        Flow(kafka_broker.options, topic) as flow,
+        Flow(kafka_broker.options, topic, rate=200) as flow,
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver=driver) as cluster,
     ):
         cluster.await_records(50)

@@ -1,7 +1,7 @@
 """A streaming query over an intake in a process of its own, to be killed: ``python -m … TRACKER FOLDER [END]``.
 
 Reads all that is taken in into Parquet files under FOLDER/out, a few offsets a trigger, until it is killed. With END: reads what
-is there to its end, and writes what the files then hold to FOLDER/END: ``topic/partition`` → offsets, as JSON.
+is there to its end, more at once, and writes what the files then hold to FOLDER/END: ``topic/partition`` → offsets, as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(tracker: str, folder: Path, end: str = "") -> None:
     )
     frame = (
         spark.readStream.format("forebay").option("tracker", tracker).option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "300").load()
+        .option("maxOffsetsPerTrigger", "5000" if end else "300").load()
     )  # fmt: skip
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = (writer.trigger(availableNow=True) if end else writer).start(str(folder / "out"))
