@@ -2,24 +2,33 @@
 
 Each in a Spark of its own (``local[2]``), since Spark's source needs the release of its jars (``tests.support.jvm_spark``); the
 same queries on the same topic, in turns, after one of each that is not counted. A batch query counts records and sums the lengths
-of keys and values; a streaming query reads the topic to its end, 250,000 offsets a trigger, into nothing: its rate without its
-first trigger. Triggers that are nearly empty are those of a query that a producer gives a record of each partition fifty times a
-second.
+of keys and values: from Kafka and, with ``option("tracker", …)``, over an intake that has taken the same topic in and has its
+blocks on this host. ``batch.arrow`` does the same over those blocks, as one batch of a job, in tasks of a Spark of its own.
+
+A streaming query reads the topic to its end, 250,000 offsets a trigger, into nothing: its rate without its first trigger. Nearly
+empty triggers are those of a query that a producer gives a record of each partition fifty times a second. In turns with them run
+those of a source in Python that does nothing (``tests.support.idle_source``): what Spark takes for it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup, values
+from benchmarks.taken_in import TakenIn, taken_in
+from driver.batch import Batch
+from driver.spark_engine import SparkEngine
 from tests.support.jvm_spark import SparkProcess, make
 
 RECORDS = 2_000_000
@@ -28,6 +37,10 @@ TRIGGERS = 25
 #: triggers that are not counted: a query's first ones start processes
 _FIRST = 5
 
+#: seconds that it took, records, bytes of keys and values
+_Tally: TypeAlias = tuple[float, int, int]
+_Tallied: TypeAlias = Callable[[], _Tally]
+
 
 def measure(setup: Setup) -> Iterator[Measured]:
     make()
@@ -35,21 +48,91 @@ def measure(setup: Setup) -> Iterator[Measured]:
     topic, small = setup.topic(records), setup.topic(PARTITIONS)
     options = {"kafka.bootstrap.servers": setup.broker.address, "startingOffsets": "earliest"}
     with setup.folder() as folder, ExitStack() as open_:
-        sides = [open_.enter_context(SparkProcess(source, folder / source)) for source in ("forebay", "kafka")]
+        intake = open_.enter_context(taken_in(folder / "intake", setup.broker.options, topic, records))
+        forebay, kafka = (open_.enter_context(SparkProcess(source, folder / source)) for source in ("forebay", "kafka"))
         asked = _Asked(folder, options)
+        job = open_.enter_context(_in_job(intake))
+        batch: dict[tuple[str, float], _Tallied] = {
+            ("batch query, records/s", 1.0): lambda: asked.tally(forebay, topic),
+            ("batch query over the intake, records/s", 3.0): lambda: asked.tally(
+                forebay, topic, {"tracker": intake.url}
+            ),
+            ("batch.arrow over the intake, records/s", 10.0): job,
+        }
+        yield from _batch_queries(setup.runs, batch, lambda: asked.tally(kafka, topic))
 
-        def pairs(of: Any) -> list[tuple[float, float]]:
-            for side in sides:
-                of(side)
-            return alternate(setup.runs, lambda: of(sides[0]), lambda: of(sides[1]))
+        def pairs(of: Callable[[SparkProcess], float]) -> list[tuple[float, float]]:
+            of(forebay)
+            of(kafka)
+            return alternate(setup.runs, lambda: of(forebay), lambda: of(kafka))
 
-        batch = pairs(lambda side: records / asked.tally(side, topic))
-        yield ratio("source", "batch query, records/s", batch, "records/s", Threshold(1.0, at_least=True))
         streamed = pairs(lambda side: asked.rate(side, topic, records // PARTS))
         yield ratio("source", "streaming query, records/s", streamed, "records/s", Threshold(1.0, at_least=True))
         with _trickling(setup, small):
-            empty = pairs(lambda side: asked.trigger_ms(side, small))
-        yield ratio("source", "time of a nearly empty trigger", empty, "ms", Threshold(1.3, at_least=False))
+            asked.trigger_ms(forebay, small)
+            asked.trigger_ms(forebay, small, "idle")
+            asked.trigger_ms(kafka, small)
+            empty = [
+                (
+                    asked.trigger_ms(forebay, small),
+                    asked.trigger_ms(forebay, small, "idle"),
+                    asked.trigger_ms(kafka, small),
+                )
+                for _ in range(setup.runs)
+            ]
+        yield ratio(
+            "source", "time of a nearly empty trigger", [(ours, peer) for ours, _, peer in empty], "ms",
+            Threshold(1.3, at_least=False),
+        )  # fmt: skip
+        yield ratio(
+            "source", "the same of a Python source that does nothing", [(idle, peer) for _, idle, peer in empty], "ms"
+        )
+
+
+def _batch_queries(runs: int, ours: dict[tuple[str, float], _Tallied], peer: _Tallied) -> Iterator[Measured]:
+    """Each of ``ours``, by name and the ratio wanted, against the one run of ``peer`` of its round."""
+    wanted = peer()[1:]
+    for (what, _), tallied in ours.items():
+        if tallied()[1:] != wanted:
+            raise RuntimeError(f"{what}: it finds other records than Spark's own source")
+    rounds = [[wanted[0] / tallied()[0] for tallied in (*ours.values(), peer)] for _ in range(runs)]
+    for place, (what, least) in enumerate(ours):
+        found = [(rates[place], rates[-1]) for rates in rounds]
+        yield ratio("source", what, found, "records/s", Threshold(least, at_least=True))
+
+
+@contextmanager
+def _in_job(intake: TakenIn) -> Iterator[_Tallied]:
+    """The tally of one batch of all blocks, by Python tasks of a job."""
+    engine = SparkEngine(intake.settings, dict)
+    engine.start()
+
+    def tally() -> _Tally:
+        found: list[tuple[int, int]] = []
+
+        def job(batch: Batch) -> None:
+            found.extend(batch.arrow.mapPartitions(_sums).collect())
+
+        begun = time.monotonic()
+        engine.run(intake.work, job)
+        seconds = time.monotonic() - begun
+        return seconds, sum(records for records, _ in found), sum(size for _, size in found)
+
+    try:
+        yield tally
+    finally:
+        engine.stop()
+
+
+def _sums(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
+    """Records, and bytes of keys and values, of one task."""
+    records = size = 0
+    for batch in batches:
+        records += batch.num_rows
+        for name in ("key", "value"):
+            lengths: Any = pc.binary_length(batch.column(name))
+            size += pc.sum(lengths).as_py() or 0  # type: ignore[attr-defined]
+    return [(records, size)]
 
 
 class _Asked:
@@ -67,15 +150,17 @@ class _Asked:
             raise RuntimeError(answer["refused"])
         return answer
 
-    def tally(self, side: SparkProcess, topic: str) -> float:
-        return float(self._ask(side, "tally", topic, {})["seconds"])
+    def tally(self, side: SparkProcess, topic: str, options: dict[str, str] | None = None) -> _Tally:
+        found = self._ask(side, "tally", topic, options or {})
+        return float(found["seconds"]), int(found["records"]), int(found["bytes"])
 
     def rate(self, side: SparkProcess, topic: str, part: int) -> float:
         triggers = self._ask(side, "drain", topic, {"maxOffsetsPerTrigger": str(part)})["triggers"][1:]
         return float(sum(rows for _, rows in triggers) / sum(ms for ms, _ in triggers) * 1000)
 
-    def trigger_ms(self, side: SparkProcess, topic: str) -> float:
-        triggers = self._ask(side, "trickle", topic, {}, count=TRIGGERS + _FIRST)["triggers"]
+    def trigger_ms(self, side: SparkProcess, topic: str, source: str | None = None) -> float:
+        more = {} if source is None else {"source": source}
+        triggers = self._ask(side, "trickle", topic, {}, count=TRIGGERS + _FIRST, **more)["triggers"]
         return float(median(ms for ms, _ in triggers[_FIRST:]))
 
 

@@ -69,7 +69,14 @@ LINES = {
         "agent's memory for each of 64 readers",
     ],
     "locality": ["ranges read on the task's own host, of 3"],
-    "source": ["batch query, records/s", "streaming query, records/s", "time of a nearly empty trigger"],
+    "source": [
+        "batch query, records/s",
+        "batch query over the intake, records/s",
+        "batch.arrow over the intake, records/s",
+        "streaming query, records/s",
+        "time of a nearly empty trigger",
+        "the same of a Python source that does nothing",
+    ],
     "avro": ["records/s"],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")

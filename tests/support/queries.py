@@ -34,11 +34,12 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
     * ``drain``: ``options``, ``checkpoint`` → ``triggers``, milliseconds and records of each that a stream takes to read all;
     * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come.
 
-    Whatever Spark refuses is in ``refused``: its words.
+    ``question["source"]`` stands for ``source``: "idle" for ``tests.support.idle_source``. Whatever Spark refuses is in
+    ``refused``: its words.
     """
     kinds = {"batch": _batch, "stream": _stream, "tally": _tally, "drain": _drain, "trickle": _trickle}
     try:
-        return kinds[question["kind"]](spark, source, question)
+        return kinds[question["kind"]](spark, question.get("source", source), question)
     except Exception as error:
         return {"refused": f"{type(error).__name__}: {error}"}
 
@@ -142,6 +143,10 @@ def main(source: str, conf: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if source == "forebay":
+        from tests.support.idle_source import IdleSource
+
+        spark.dataSource.register(IdleSource)
     for line in sys.stdin:
         try:
             given = answer(spark, source, json.loads(line))

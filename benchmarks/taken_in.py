@@ -1,0 +1,95 @@
+"""A whole topic taken in by a real receiver and driver: its blocks, on this host, for whoever reads them afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.receiving import settings_text
+from benchmarks.stored_blocks import PROCESSES
+from driver.batch import Batch, BatchWork
+from driver.context import IngestContext
+from driver.packing import pack
+from forebay.settings import Settings, load
+from forebay.values import Block, numbered
+from pyspark_forebay.intake import Intake
+from pyspark_forebay.intake_plan import first_place, spans_between
+from pyspark_forebay.intake_source import IntakeSource
+from pyspark_forebay.options import read_options
+from wal.reading import BlockReference, ReadPlan, read_block
+
+_PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """``url``: of the driver, which still answers; ``blocks``: in the order of acceptance."""
+
+    settings: Settings
+    url: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def work(self) -> BatchWork:
+        """All blocks as one batch, packed as the driver packs them."""
+        by_id = {block.id: BlockReference.of(block) for block in self.blocks}
+        tasks = tuple(tuple(by_id[name] for name in task) for task in pack(self.blocks, PROCESSES))
+        return BatchWork(numbered(1, 1), 1, 0, False, tasks)
+
+
+@contextmanager
+def taken_in(directory: Path, options: dict[str, str], topic: str, records: int) -> Iterator[TakenIn]:
+    """The receiver has ended when this begins; the driver's batches are done, and all blocks are retained."""
+    directory.mkdir()
+    config = directory / "forebay.toml"
+    text = settings_text(directory, options, topic, "http://127.0.0.1:0").replace('host = "bench"\n', "")
+    text = text.replace("[wal]", '[wal]\nretention = "1h"').replace("[agent]", 'engine = "local"\n[agent]')
+    config.write_text(f'{text}\n[spark]\n"spark.master" = "local[{PROCESSES}]"\n"spark.driver.memory" = "2g"\n')
+    left = [records]
+    done = threading.Event()
+
+    def count(batch: Batch) -> None:
+        left[0] -= batch.records
+        if left[0] <= 0:
+            done.set()
+
+    with IngestContext(None, load(config)) as intake:
+        intake.foreach_batch(count)
+        config.write_text(config.read_text().replace("http://127.0.0.1:0", intake.url))
+        log = directory / "receiver.log"
+        with log.open("wb") as file:
+            receiver = subprocess.Popen(
+                [sys.executable, "-m", "deploy.main", "--config", str(config), "receiver", "--id", "r1"],
+                stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            if not done.wait(_PATIENCE_SECONDS):
+                raise RuntimeError(f"{left[0]} of {records} records were not taken in: {log.read_text()[-3000:]}")
+        finally:
+            receiver.terminate()
+            receiver.wait(60)
+        settings = load(config)
+        blocks = _blocks(intake.url)
+        found = sum(block.meta.records for block in blocks)
+        plan = ReadPlan(wal_url=settings.wal.url, blocks_directory=settings.agent.blocks)
+        tier = read_block(BlockReference.of(blocks[0]), plan).tier
+        if (found, tier) != (records, "local"):
+            raise RuntimeError(f"{found} of {records} records are in blocks, which are read from {tier}")
+        yield TakenIn(settings, intake.url, blocks)
+
+
+def _blocks(url: str) -> tuple[Block, ...]:
+    options = read_options({"tracker": url}, streaming=False)
+    intake = Intake(options)
+    try:
+        source = IntakeSource(options, intake)
+        _, partitions = source.look()
+        begin = {tp: first_place(one) for tp, one in partitions.items()}
+        return intake.blocks(spans_between(begin, source.latest(partitions), partitions)).blocks
+    finally:
+        intake.close()
