@@ -15,12 +15,11 @@ from benchmarks.stored_blocks import PROCESSES
 from driver.batch import Batch, BatchWork
 from driver.context import IngestContext
 from driver.packing import pack
+from forebay.access import NO_ACCESS
 from forebay.settings import Settings, load
 from forebay.values import Block, numbered
-from pyspark_forebay.intake import Intake
-from pyspark_forebay.intake_plan import first_place, spans_between
-from pyspark_forebay.intake_source import IntakeSource
-from pyspark_forebay.options import read_options
+from pyspark_forebay.intake import Intake, partitions_of
+from pyspark_forebay.intake_plan import first_place, next_end, spans_between
 from wal.reading import BlockReference, ReadPlan, read_block
 
 _PATIENCE_SECONDS = 300.0
@@ -84,12 +83,11 @@ def taken_in(directory: Path, options: dict[str, str], topic: str, records: int)
 
 
 def _blocks(url: str) -> tuple[Block, ...]:
-    options = read_options({"tracker": url}, streaming=False)
-    intake = Intake(options)
+    intake = Intake([url], NO_ACCESS, _PATIENCE_SECONDS)
     try:
-        source = IntakeSource(options, intake)
-        _, partitions = source.look()
+        partitions = partitions_of(intake.look())
         begin = {tp: first_place(one) for tp, one in partitions.items()}
-        return intake.blocks(spans_between(begin, source.latest(partitions), partitions)).blocks
+        end = {tp: next_end(begin[tp], one) for tp, one in partitions.items()}
+        return intake.blocks(spans_between(begin, end, partitions)).blocks
     finally:
         intake.close()
