@@ -33,7 +33,7 @@ from tests.support.jvm_spark import SparkProcess, make
 
 RECORDS = 2_000_000
 PARTS = 8
-TRIGGERS = 25
+TRIGGERS, TRIGGERS_SMALL = 20, 2
 #: triggers that are not counted: a query's first ones start processes
 _FIRST = 5
 
@@ -50,7 +50,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
     with setup.folder() as folder, ExitStack() as open_:
         intake = open_.enter_context(taken_in(folder / "intake", setup.broker.options, topic, records))
         forebay, kafka = (open_.enter_context(SparkProcess(source, folder / source)) for source in ("forebay", "kafka"))
-        asked = _Asked(folder, options)
+        asked = _Asked(folder, options, TRIGGERS if setup.scale >= 1 else TRIGGERS_SMALL)
         job = open_.enter_context(_in_job(intake))
         batch: dict[tuple[str, float], _Tallied] = {
             ("batch query, records/s", 1.0): lambda: asked.tally(forebay, topic),
@@ -136,9 +136,10 @@ def _sums(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
 
 
 class _Asked:
-    def __init__(self, folder: Path, options: dict[str, str]) -> None:
+    def __init__(self, folder: Path, options: dict[str, str], triggers: int) -> None:
         self._folder = folder
         self._options = options
+        self._triggers = triggers
         self._numbers = 0
 
     def _ask(self, side: SparkProcess, kind: str, topic: str, options: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class _Asked:
 
     def trigger_ms(self, side: SparkProcess, topic: str, source: str | None = None) -> float:
         more = {} if source is None else {"source": source}
-        triggers = self._ask(side, "trickle", topic, {}, count=TRIGGERS + _FIRST, **more)["triggers"]
+        triggers = self._ask(side, "trickle", topic, {}, count=self._triggers + _FIRST, **more)["triggers"]
         return float(median(ms for ms, _ in triggers[_FIRST:]))
 
 
