@@ -222,6 +222,7 @@ class Driver:
             _managed(settings, state, opened.epoch),
             _copy_rules(settings),
             CursorRules(float(settings.driver.cursor_lease), float(settings.driver.cursor_timeout)),
+            float(settings.driver.receiver_timeout),
         )
         self._tracker = tracker
         self._before = (state.batches_completed, state.records_completed)

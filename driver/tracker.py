@@ -134,7 +134,8 @@ class CopyRules:
 class Tracker:
     """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
     the WAL holds more than ``retention_bytes`` (0: no limit). ``sharing``: of the rate that was learned; None: receivers are
-    held to no rate. ``managed``: the receivers that it keeps; None: none. ``copy_rules``: None where there is a WAL."""
+    held to no rate. ``managed``: the receivers that it keeps; None: none. ``copy_rules``: None where there is a WAL.
+    ``host_timeout_seconds``: so long after it was heard a host has the url that its agent named."""
 
     def __init__(
         self,
@@ -149,6 +150,7 @@ class Tracker:
         managed: ManagedReceivers | None = None,
         copy_rules: CopyRules | None = None,
         cursor_rules: CursorRules | None = None,
+        host_timeout_seconds: float = 30.0,
     ) -> None:
         self.state = state
         self.copy_rules = copy_rules
@@ -163,6 +165,8 @@ class Tracker:
         self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
         self._held_for_reset: dict[TopicPartition, str] = {}  # and whose it was
         self._orders: dict[str, _Orders] = {}
+        self._host_timeout_seconds = host_timeout_seconds
+        self._second_hosts: dict[str, set[str]] = {}  # where each receiver's second copies go or went, as far as heard of
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
         self._limits = Limits(retention_ms, retention_bytes)
@@ -393,12 +397,22 @@ class Tracker:
                     f"block {meta.id} says that it lies on {meta.host!r}, and its receiver registered on {host!r}"
                 )
             self._check_place(block)
+            if block.other_hosts and meta.id not in self.state.blocks and not self._second_hosts.get(meta.receiver_id):
+                # a driver that has just begun, or there is no second host: the block is reported again
+                raise RefusedError(
+                    f"block {meta.id} says that it lies on {', '.join(block.other_hosts)} too: this driver has heard of no "
+                    f"host yet that takes second copies of receiver {meta.receiver_id!r}",
+                    "no-second-host",
+                )
         for block in request.blocks:
             meta = block.meta
             if meta.id in self.state.blocks:
                 results.append(m.BlockResult(block_id=meta.id, accepted=True))  # a repeated id gets the same answer
                 continue
             stale = tuple(s for r in meta.ranges if (s := self._stale(r, request)) is not None)
+            if not stale and not self._second_hosts.get(meta.receiver_id, set()).issuperset(block.other_hosts):
+                # nobody may be asked for it there, or would have it: cut again, and copied where copies go now
+                stale = tuple(self._stale_for(r, "copy") for r in meta.ranges)
             if not stale:
                 decided += self._applied(ev.BlockAdded(block))
             results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
@@ -411,6 +425,8 @@ class Tracker:
             place = parse_block(block.handle.path)
             if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
                 raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
+            if block.other_hosts:
+                raise UsageError(f"block {meta.id} says that it has a second copy: those are for a stream without a WAL")
             return
         _check_names(*(("host", host) for host in block.hosts))
         held = len(set(block.hosts))
@@ -423,7 +439,7 @@ class Tracker:
     def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
         partition = self.state.partition(r.tp)
         if partition is None:
-            return m.StaleRange(topic=r.topic, partition=r.partition, reason="life", token=0, position=0)
+            return self._stale_for(r, "life")
         owned = partition.owner == request.receiver_id and partition.owner_epoch == request.epoch
         if r.life != partition.life.life:
             reason = "life"
@@ -433,9 +449,12 @@ class Tracker:
             reason = "position"
         else:
             return None
-        return m.StaleRange(
-            topic=r.topic, partition=r.partition, reason=reason, token=partition.token, position=partition.position
-        )
+        return self._stale_for(r, reason)
+
+    def _stale_for(self, r: OffsetRange, reason: str) -> m.StaleRange:
+        partition = self.state.partition(r.tp)
+        token, position = (partition.token, partition.position) if partition is not None else (0, 0)
+        return m.StaleRange(topic=r.topic, partition=r.partition, reason=reason, token=token, position=position)
 
     def _trouble(self, request: m.Trouble, now: float, now_ms: int) -> Decision:
         self._check_epoch(request.receiver_id, request.epoch)
@@ -598,6 +617,7 @@ class Tracker:
     def _forget(self, receiver_id: str) -> None:
         """What was ordered and heard under an epoch that has ended."""
         self._orders.pop(receiver_id, None)
+        self._second_hosts.pop(receiver_id, None)
         self.receiver_news.pop(receiver_id, None)
         if self.sharing is not None:
             self.sharing.forget(receiver_id)
@@ -643,9 +663,10 @@ class Tracker:
         rates = self.sharing.news(request.receiver_id, self._lags, now) if self.sharing is not None else None
         if rates is not None:
             self.order(request.receiver_id, "rate", rates=rates)
-        answer = m.HeartbeatAnswer(
-            driver_epoch=self.driver_epoch, commands=tuple(orders.open), second_host=self._second_host(request, now)
-        )
+        second = self._second_host(request, now)
+        told = {request.second_host} | ({second.host} if second is not None else set())
+        self._second_hosts.setdefault(request.receiver_id, set()).update(told & self.agent_news.keys())
+        answer = m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open), second_host=second)
         outdated = self._outdated.get(request.receiver_id)
         return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
 
@@ -709,6 +730,17 @@ class Tracker:
         before = self.agent_news.get(request.host)
         if before is None:
             self._make_room_for_agent(now)
+        elif (
+            request.url != before.heartbeat.url
+            and before.heartbeat.state == "active"
+            and now - before.at < self._host_timeout_seconds
+        ):
+            # tasks would send their token there, and receivers their copies
+            raise RefusedError(
+                f"host {request.host!r} has an agent at {before.heartbeat.url}, heard {now - before.at:.0f} s ago: one at "
+                f"{request.url} is taken when that has ended, or was silent for {self._host_timeout_seconds:g} s",
+                "other-url",
+            )
         copies = request.copies if request.copies is not None else before.copies if before is not None else ()
         kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
         self.agent_news[request.host] = AgentNews(kept, now, copies)

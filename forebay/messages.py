@@ -127,7 +127,7 @@ class ReportRequest(Message, frozen=True, kw_only=True):
 class StaleRange(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
-    reason: str  # token | life | position
+    reason: str  # token | life | position | copy (the second copy lies where none was sent)
     token: int  # the newest token now
     position: int  # the durable position now
 

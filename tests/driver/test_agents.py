@@ -178,3 +178,29 @@ def test_what_no_agent_says_of_itself_is_refused(fields: dict[str, Any]) -> None
 def test_a_host_is_a_name(host: str) -> None:
     with pytest.raises(UsageError):
         beat(Tracked(), host=host)
+
+
+# ---- where a host is reached -----------------------------------------------------------------------------------------
+
+
+def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_heard() -> None:
+    """Tasks send their token there: who has a token of any host's must not turn them to himself."""
+    tracked = Tracked()
+    beat(tracked, url="http://h1:1")
+    tracked.now_ms += 29_000
+    with pytest.raises(RefusedError, match="has an agent at http://h1:1, heard 29 s ago") as refused:
+        beat(tracked, url="http://elsewhere:1")
+    assert refused.value.code == "other-url"
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:1"
+    beat(tracked, url="http://h1:1")
+    beat(tracked, "h2", url="http://elsewhere:1")
+    tracked.now_ms += 30_000
+    beat(tracked, url="http://elsewhere:1")
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://elsewhere:1"
+
+
+def test_an_agent_that_ends_in_order_leaves_its_hosts_url_to_the_next_one_at_once() -> None:
+    tracked = Tracked()
+    beat(tracked, url="http://h1:1", state="draining")
+    beat(tracked, url="http://h1:2")
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:2"

@@ -11,7 +11,7 @@ from driver.requests import BeginReplay, CleanLocalCopies, KeepWindow
 from driver.second_hosts import Host, second_host
 from driver.service import hosts_needed, refuse_other_keeping
 from driver.state import State
-from driver.tracker import CopyRules
+from driver.tracker import CopyRules, Tracker
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import Block, Handle
@@ -27,6 +27,8 @@ class Copied(Tracked):
         self.hosts = ("h2",) if copies == 2 else ()
         self.epoch = self.register()
         self.token = self.claim(self.epoch).view.token
+        self.beat_agent("h2")
+        self.second()
 
     def made(self, until: int, **changes: object) -> Block:
         start = self.state.partitions["t/0"].position
@@ -82,6 +84,59 @@ def test_a_block_with_fewer_copies_than_are_wanted_is_never_accepted(changes: di
         t.report(t.epoch, t.made(5, **changes))
     assert t.state.partitions["t/0"].position == 0
     assert t.take(5).hosts == ("h1", "h2")
+
+
+def test_a_block_whose_second_copy_lies_where_no_copies_go_is_refused_and_cut_again() -> None:
+    """INV-1: nobody has it there, or may be asked for it. As a refusal of rule 4, so that the receiver copies it elsewhere."""
+    t = Copied()
+    t.beat_agent("h3")
+    for forged in ("h3", "nowhere"):
+        (result,) = t.report(t.epoch, t.made(5, other_hosts=(forged,)))
+        assert not result.accepted
+        assert [stale.reason for stale in result.stale] == ["copy"]
+    (result,) = t.report(t.epoch, t.made(5, other_hosts=("h2", "nowhere")))
+    assert not result.accepted
+    assert t.state.partitions["t/0"].position == 0
+    assert not t.state.blocks
+    t.take(5)
+
+
+def test_where_a_receivers_copies_went_before_they_went_elsewhere_is_taken() -> None:
+    t = Copied()
+    made = t.made(5)
+    t.beat_agent("h3")
+    assert t.second("h2", refusing=("h2",)) == m.SecondHost(host="h3", url="http://h3:1")
+    (result,) = t.report(t.epoch, made)
+    assert result.accepted
+
+
+def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it() -> None:
+    """It has just begun to lead. What it has accepted already is answered at once, as ever."""
+    t = Copied()
+    taken, made = t.take(5), t.made(9)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    (again,) = t.report(t.epoch, taken)
+    assert again.accepted
+    for heard in (lambda: None, t.second, lambda: t.second("h2")):
+        heard()
+        with pytest.raises(RefusedError, match="heard of no host yet") as refused:
+            t.report(t.epoch, made)
+        assert refused.value.code == "no-second-host"
+    t.beat_agent("h2")
+    t.second("h2")
+    (result,) = t.report(t.epoch, made)
+    assert result.accepted
+
+
+def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    made = t.block(epoch, [offsets(0, 5, token)])
+    with pytest.raises(UsageError, match="without a WAL"):
+        t.report(epoch, msgspec.structs.replace(made, other_hosts=("h2",)))
+    (result,) = t.report(epoch, made)
+    assert result.accepted
 
 
 def test_a_stream_with_a_wal_takes_no_block_that_lies_on_hosts_alone() -> None:
@@ -245,6 +300,7 @@ def test_a_host_without_room_takes_no_copies() -> None:
 
 def test_the_driver_names_a_host_whose_agent_it_has_heard_of_lately() -> None:
     t = Copied()
+    t.tracker.agent_news.clear()
     assert t.second() is None
     t.beat_agent("h1")
     assert t.second() is None, "its own host is none"
