@@ -16,6 +16,7 @@ from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferCo
 from direct.parameters import checked_options
 from direct.tasks import TaskReading, encode, read_batches, read_records
 from driver.spark_blocks import PlacedRows
+from driver.spark_executors import bring
 from driver.spark_tasks import KafkaRecord
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
@@ -43,6 +44,7 @@ def create_rdd(
     keep_consumers: bool = True,
     consumers_max: int = 4,
     consumer_idle_seconds: float = 300.0,
+    ship_code: bool = True,
     tracker: IntakeAccess | str | None = None,
 ) -> KafkaRDD:
     """The records of ``offset_ranges`` (``direct.OffsetRange``) as an RDD of :class:`KafkaRecord`, read when it is used.
@@ -57,6 +59,7 @@ def create_rdd(
     worker keeps up to ``consumers_max`` idle consumers, each with 8 MB at most, for ``consumer_idle_seconds``, unless
     ``keep_consumers`` is False.
 
+    ``ship_code``: whether executors elsewhere are brought Forebay's own code; if not, it is installed there.
     ``tracker``: the driver of an intake (its url, or an ``IntakeAccess``) whose WAL gives what Kafka has lost by then.
 
     Raises UsageError and SettingsError; for strategies that ask brokers, UnreachableError. In a task a range that Kafka can't
@@ -79,6 +82,8 @@ def create_rdd(
     )
     how = TaskReading(access, reading, key_deserializer, value_deserializer, Through.of(tracker))
     parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
+    if ship_code:
+        bring(context)
     return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
 
 

@@ -26,7 +26,7 @@ from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_address import addressed
 from driver.spark_blocks import TaskPartitions, executors, hosts_of
-from driver.spark_executors import check, ship, strangers
+from driver.spark_executors import check, far, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import ForebayError, JobError, UsageError
 from forebay.settings import Settings
@@ -117,8 +117,7 @@ class SparkJobs(ABC):
 
     @property
     def _far(self) -> bool:
-        """Whether tasks run elsewhere than in the driver's own process and its forks."""
-        return not self.application[1].startswith("local")
+        return far(self.session.sparkContext)
 
     def _check_executors(self, context: SparkContext) -> None:
         """Those that were not there before; one that was started again may run another Python. Raises UsageError if what they

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 
-from driver.spark_blocks import partitions_on
+from driver.spark_blocks import executors, hosts_of, partitions_on
 from forebay.errors import UsageError
 
 #: what tasks import, and what that imports
@@ -48,7 +48,7 @@ def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    target = Path(context._temp_dir or "") / f"forebay-{version('forebay')}-{digest.hexdigest()[:16]}.zip"
+    target = Path(context._temp_dir or "") / _archive_name(digest.hexdigest()[:16])
     if target.exists():  # by another stream's engine in this session
         return
     before = list(sys.path)
@@ -66,6 +66,26 @@ def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
         raise
     finally:
         sys.path[:] = before  # the driver itself goes on with its own files
+
+
+def far(context: SparkContext) -> bool:
+    """Whether tasks run elsewhere than in the driver's own process and its forks."""
+    return not re.fullmatch(r"local(\[.*\])?", context.master or "")
+
+
+def bring(context: SparkContext) -> None:
+    """For a session without an engine: :func:`ship`, if its tasks run elsewhere, and a look at the executors that are there.
+    What an engine, or an earlier call, has sent in this session is enough. Raises UsageError."""
+    sent = Path(context._temp_dir or "").glob(_archive_name("*"))
+    if not far(context) or next(sent, None) is not None:
+        return
+    ship(context)
+    if hosts := sorted(hosts_of(executors(context))):
+        check(context, hosts)
+
+
+def _archive_name(digest: str) -> str:
+    return f"forebay-{version('forebay')}-{digest}.zip"
 
 
 def _compiled(path: Path, name: str, folder: str) -> str | None:

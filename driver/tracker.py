@@ -166,7 +166,9 @@ class Tracker:
         self._held_for_reset: dict[TopicPartition, str] = {}  # and whose it was
         self._orders: dict[str, _Orders] = {}
         self._host_timeout_seconds = host_timeout_seconds
-        self._second_hosts: dict[str, set[str]] = {}  # where each receiver's second copies go or went, as far as heard of
+        self._second_hosts: dict[
+            str, set[str]
+        ] = {}  # where each receiver's second copies go or went, as far as heard of
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
         self._limits = Limits(retention_ms, retention_bytes)
@@ -426,7 +428,9 @@ class Tracker:
             if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
                 raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
             if block.other_hosts:
-                raise UsageError(f"block {meta.id} says that it has a second copy: those are for a stream without a WAL")
+                raise UsageError(
+                    f"block {meta.id} says that it has a second copy: those are for a stream without a WAL"
+                )
             return
         _check_names(*(("host", host) for host in block.hosts))
         held = len(set(block.hosts))

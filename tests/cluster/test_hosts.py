@@ -142,6 +142,38 @@ def test_without_a_wal_and_with_two_copies_a_lost_host_costs_no_batch(tmp_path: 
         assert not (tmp_path / "wal").exists()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_without_a_wal_a_batch_whose_two_copies_are_lost_with_their_hosts_stops_and_is_never_empty(
+    tmp_path: Path,
+) -> None:
+    """INV-5: an alert that names the ranges; the job is not called with what is left of the batch."""
+    settings = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
+    with scene_of(tmp_path, **settings) as scene:
+        cluster = scene.cluster
+        scene.go_on()
+        cluster.allocate_behind_a_held_job()
+        scene.flow.stop()
+        state = cluster.state()
+        batch = max((b for b in state.batches.values() if b.completed_ms is None), key=lambda b: b.number)
+        block = state.blocks[batch.block_ids[0]]
+        assert len(set(block.hosts)) == 2
+        for host in block.hosts:
+            cluster.lose(host)
+        (tmp_path / "hold").unlink()
+        stopped = cluster.wait(
+            lambda: next((b for s in [cluster.status()] if s for b in s.batches if b.state == "unreadable"), None),
+            "a batch that can't be read",
+        )
+        lost = {r.label for b in state.blocks.values() if set(b.hosts) == set(block.hosts) for r in b.meta.ranges}
+        assert any(label in stopped.detail for label in lost), stopped.detail
+        shown = cluster.command("status")
+        assert "unreadable" in shown.stdout, shown.stdout + shown.stderr
+        assert stopped.batch_id not in cluster.completed_batches()
+        assert not (cluster.seen / f"{stopped.batch_id}.begun").exists()
+        assert cluster.audit().clean
+
+
 CUTS = [("w1", DRIVER), (DRIVER, "w1"), ("w2", KAFKA), (KAFKA, "w2"), (DRIVER, KAFKA), (KAFKA, DRIVER)]
 
 

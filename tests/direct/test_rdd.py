@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +21,8 @@ from forebay.kafka.broker import KafkaBroker
 from forebay.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.pythons import bare_python
+from tests.support.wheel import ROOT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -186,3 +193,30 @@ def test_each_named_deserialiser_reads_what_javas_serialiser_writes(name: str, d
     function = deserializer("value_deserializer", name)
     assert (function(data) if function else data) == value
     assert deserializer("k", "json:loads") is BY_NAME["json"]
+
+
+_PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+from direct import OffsetRange, create_rdd
+session = (
+    SparkSession.builder.master("local-cluster[1,1,512]").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "").getOrCreate()
+)
+session.sparkContext.setLogLevel("OFF")
+rdd = create_rdd(session, json.loads(sys.argv[1]), [OffsetRange(sys.argv[2], 0, 100, 250)], value_deserializer="string")
+print("RESULT", [record.offset for record in rdd.collect()] == list(range(100, 250)))
+"""
+
+
+@pytest.mark.long
+def test_executors_without_this_project_are_brought_it(topic: str, params: dict[str, object], tmp_path: Path) -> None:
+    """In a session of the user's own, with no stream, by a Python that has all other packages."""
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    environment = {**os.environ, "PYSPARK_PYTHON": bare_python(tmp_path / "bare"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "program.py", json.dumps(params), topic],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "RESULT True" in done.stdout, done.stderr[-3000:]

@@ -16,10 +16,10 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver import spark_engine
+from driver import spark_engine, spark_executors
 from driver.batch import Batch, BatchWork
 from driver.spark_engine import SparkJobs
-from driver.spark_executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, misfit, refused, ship, strangers
+from driver.spark_executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, bring, misfit, refused, ship, strangers
 from forebay.errors import UsageError
 from tests.support.pythons import bare_python, other_python
 
@@ -168,6 +168,32 @@ def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
     ship(context)
     ship(context)
     assert len(sent) == 2 and Path(sent[1]).exists()
+
+
+@pytest.mark.parametrize("master", ["spark://here:7077", "yarn", "local-cluster[1,1,512]"])
+def test_a_session_without_an_engine_is_brought_the_project_once(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each RDD, and not if an engine has sent it, with modules of the user's own."""
+    looked: list[Sequence[str]] = []
+    monkeypatch.setattr(spark_executors, "executors", lambda _: frozenset({"w1:1"}))
+    monkeypatch.setattr(spark_executors, "check", lambda _, hosts: looked.append(hosts))
+    (tmp_path / "engine").mkdir()
+    for folder, before in ((tmp_path, 0), (tmp_path / "engine", 1)):
+        sent: list[str] = []
+        context = cast(Any, SimpleNamespace(_temp_dir=str(folder), addPyFile=sent.append, master=master))
+        if before:
+            ship(context, ["wal.frame"])
+        bring(context)
+        bring(context)
+        assert len(sent) == 1
+    assert looked == [["w1"]]
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2, 3]"])
+def test_tasks_in_forks_of_the_driver_are_brought_nothing(master: str, tmp_path: Path) -> None:
+    bring(cast(Any, SimpleNamespace(_temp_dir=str(tmp_path), addPyFile=None, master=master)))
+    assert not list(tmp_path.iterdir())
 
 
 #: the driver's side: a cluster of one worker in processes of its own, whose executors run the Python that is named
