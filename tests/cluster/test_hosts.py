@@ -98,8 +98,13 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with scene_of(tmp_path) as scene:
+    with scene_of(tmp_path, agent={"store_back": True}) as scene:
         yield scene
+
+
+def stored_back(cluster: SparkHosts, *hosts: str) -> set[str]:
+    """Ids of the blocks whose copies the agents of ``hosts`` were given."""
+    return {path.stem for host in hosts for path in (cluster.folder / "hosts" / host / "blocks").rglob("*.copy")}
 
 
 def share_of_local_reads(cluster: SparkHosts) -> float:
@@ -109,7 +114,7 @@ def share_of_local_reads(cluster: SparkHosts) -> float:
 
 
 def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_batch(scene: Scene) -> None:
-    """All cuts are in the long form, below."""
+    """All cuts are in the long form, below. What lay on the lost host is read from the WAL, and stored back where it was read."""
     cluster, network = scene.cluster, scene.network
     scene.go_on(1000)
     assert share_of_local_reads(cluster) >= 0.9, cluster.describe()
@@ -117,8 +122,15 @@ def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_
     assert re.search(r"\((9\d|100) % local\)", shown.stdout), shown.stdout + shown.stderr
 
     network.cut_way("w2", KAFKA)
+    cluster.allocate_behind_a_held_job()
+    state = cluster.state()
+    behind = max((batch for batch in state.batches.values() if batch.completed_ms is None), key=lambda b: b.number)
+    held = {block_id for block_id in behind.block_ids if state.blocks[block_id].meta.host == "w3"}
+    assert held, "blocks of the host that is cut off wait behind the job"
     network.cut_off("w3")
+    (cluster.folder / "hold").unlink()
     scene.go_on()
+    assert stored_back(cluster, "w1", "w2") & held, cluster.describe()
     network.mend_way("w2", KAFKA)
     scene.lose_for_good("w3")
     scene.end()
