@@ -37,9 +37,9 @@ class InProcess:
     def stop(self) -> None: ...
 
 
-def main(address: str, topics: str, folder: Path) -> None:
+def main(address: str, topics: str, folder: Path, tracker: str) -> None:
     safe = checked_options({"bootstrap.servers": address, "auto.offset.reset": "earliest"})
-    settings = StreamSettings("s", (folder / "checkpoint").as_uri(), 0.05, on_vanished="record")
+    settings = StreamSettings("s", (folder / "checkpoint").as_uri(), 0.05, on_vanished="record", tracker=tracker)
     stream = DirectStream(safe, Subscribe(topics.split(",")), settings, InProcess(), Commits(""))
 
     def write(work: Batch) -> None:
@@ -55,12 +55,12 @@ def main(address: str, topics: str, folder: Path) -> None:
     stream.await_termination()
 
 
-def forks(address: str, topics: str, folder: Path) -> None:
+def forks(address: str, topics: str, folder: Path, tracker: str = "") -> None:
     while True:
         child = os.fork()
         if not child:
             try:
-                main(address, topics, folder)
+                main(address, topics, folder, tracker)
             except BaseException:
                 traceback.print_exc()
             os._exit(1)
@@ -70,4 +70,4 @@ def forks(address: str, topics: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    forks(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    forks(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

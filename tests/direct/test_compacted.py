@@ -1,0 +1,75 @@
+"""Direct streams of topics that are compacted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from direct.strategies import Assign
+from driver.batch import Batch
+from forebay.errors import JobError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.values import TopicPartition
+from tests.support.direct_runs import Runs
+from tests.support.flow import Truth, produce, read_topic
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.kafka
+
+
+class Rows:
+    """A job that reads what it is given."""
+
+    def __init__(self, runs: Runs, reading: Reading) -> None:
+        self.runs = runs
+        self.reading = reading
+        self.access = KafkaAccess(dict(runs.options), "g", PATIENCE_SECONDS)
+        self.read: list[tuple[int, int]] = []
+
+    def __call__(self, work: Batch) -> None:
+        self.read += [
+            (span.partition, offset)
+            for span in work.spans  # type: ignore[attr-defined]
+            for rows in read_range(self.access, span, self.reading)
+            for offset in rows.column("offset").to_pylist()
+        ]
+        self.runs.job(work)
+
+
+def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_names_them_where_not(
+    runs: Runs, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-5: whatever a record of compaction left is read, and offsets without one are never taken for a loss."""
+    tp = TopicPartition(topic_name(), 0)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.create_topic(tp.topic, 1, {
+            "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "100", "min.compaction.lag.ms": "0", "delete.retention.ms": "0",
+        })  # fmt: skip
+        produced, waited, kept = 0, threading.Event(), 0
+        while (
+            not produced or kept > produced - 50
+        ):  # segments roll when something is written, closed ones are compacted
+            records = [(b"k%d" % (n % 7), b"%d" % n) for n in range(produced, produced + 30)]
+            produce(kafka_broker.options, tp.topic, records, Truth(), partitions=[0])
+            produced += 30
+            waited.wait(0.1)
+            ends = {(tp.topic, 0): admin.ends([tp])[tp]}
+            kept = len(read_topic(kafka_broker.options, ends))
+    job = Rows(runs, Reading(allow_holes=True, keep=False))
+    stream = runs.start(Assign([tp]), job)
+    runs.await_records(produced)
+    runs.stop(stream)
+    still = read_topic(kafka_broker.options, {(tp.topic, 0): produced}).table().column("offset").to_pylist()
+    offsets = [offset for _, offset in job.read]
+    assert offsets == sorted(set(offsets)) and set(still) <= set(offsets)
+    assert len(offsets) < produced
+    runs.checkpoint = runs.checkpoint / "other"
+    stream = runs.start(Assign([tp]), Rows(runs, Reading(keep=False)), max_failures=1)
+    with pytest.raises(JobError, match=r"HoleError.*\[0, \d+\): from offset \d+ on the next record is \d+"):
+        stream.await_termination(PATIENCE_SECONDS)
