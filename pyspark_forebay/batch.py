@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,11 +12,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from forebay.errors import UnknownTopicError, UsageError
 from forebay.kafka.planning import split_ranges
 from forebay.kafka.spans import Span
-from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.reading import read_span
+
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
 _log = logging.getLogger("forebay.source")
 
@@ -54,4 +57,5 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return iter(())
-        return decoded(read_span(self._options, partition.value), self._options.decoding)
+        found = read_span(self._options, partition.value)
+        return found if self._options.decoding is None else self._options.decoding.decoded(found)

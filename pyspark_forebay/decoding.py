@@ -34,6 +34,11 @@ class Decoding:
     permissive: bool
     headers: bool
 
+    def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``batches``: of the source's columns, with headers. Raises RecordError for the first record that can't be decoded,
+        unless ``permissive``; UnreachableError if the registry does not answer."""
+        return (_decoded(batch, self) for batch in batches)
+
 
 def find_decoding(options: Mapping[str, str], subscription: Subscription, headers: bool) -> Decoding | None:
     """Asks the registry for the readers' schemas; None where nothing is to be decoded. ``options``: by names in lower case.
@@ -105,14 +110,6 @@ def _access(options: Mapping[str, str]) -> RegistryAccess:
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def decoded(batches: Iterator[pa.RecordBatch], decoding: Decoding | None) -> Iterator[pa.RecordBatch]:
-    """``batches``, with headers, of the source's columns. Raises RecordError for the first record that can't be decoded, unless
-    ``decoding.permissive``; UnreachableError if the registry does not answer."""
-    if decoding is None:
-        return batches
-    return (_decoded(batch, decoding) for batch in batches)
 
 
 def _decoded(batch: pa.RecordBatch, decoding: Decoding) -> pa.RecordBatch:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.errors import UsageError
-from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_reading import read_task
 from pyspark_forebay.intake_source import IntakeSource
 from pyspark_forebay.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
 _log = logging.getLogger("forebay.source")
 
@@ -50,4 +53,5 @@ class IntakeBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return iter(())
-        return decoded(read_task(self._options, partition.value), self._options.decoding)
+        found = read_task(self._options, partition.value)
+        return found if self._options.decoding is None else self._options.decoding.decoded(found)

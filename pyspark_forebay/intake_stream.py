@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,7 +22,6 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import UsageError
 from forebay.messages import IntakeAnswer
 from forebay.values import TopicPartition
-from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
 from pyspark_forebay.intake_plan import Partitions, first_place, next_end, offsets_of, places, start_places
 from pyspark_forebay.intake_reading import kafka_options, read_task
@@ -30,6 +29,9 @@ from pyspark_forebay.intake_source import IntakeSource
 from pyspark_forebay.offsets import Offsets
 from pyspark_forebay.options import SourceOptions, read_options
 from pyspark_forebay.pacing import Pacing
+
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
 _log = logging.getLogger("forebay.source")
 
@@ -82,7 +84,8 @@ class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return decoded(read_task(self._options, partition.value), self._options.decoding)
+        found = read_task(self._options, partition.value)
+        return found if self._options.decoding is None else self._options.decoding.decoded(found)
 
     def commit(self, end: dict[str, Any]) -> None:
         """What lies before ``end`` is held no more. Raises as :meth:`latestOffset`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,13 +21,15 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RangeNotHeldError, UsageError
 from forebay.kafka.planning import split_ranges
-from pyspark_forebay.decoding import Decoding, decoded
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
 from pyspark_forebay.pacing import Pacing
 from pyspark_forebay.planning import continued, lower_ends, plan
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
+
+if TYPE_CHECKING:
+    from pyspark_forebay.decoding import Decoding
 
 _log = logging.getLogger("forebay.source")
 
@@ -125,7 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return decoded(read_span(self._options, partition.value), self._options.decoding)
+        found = read_span(self._options, partition.value)
+        return found if self._options.decoding is None else self._options.decoding.decoded(found)
 
     def stop(self) -> None:
         if self._questions is not None:
