@@ -25,6 +25,10 @@ KAFKA = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
 INTAKE = {"tracker": "http://driver:1"}
 
 
+def new_id() -> str:
+    return "q"
+
+
 def decoding(permissive: bool = False, headers: bool = False) -> Decoding:
     access = RegistryAccess("http://none", (("basic.auth.user.info", f"u:{SECRET}"),))
     columns = tuple(
@@ -55,7 +59,7 @@ def rows(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
         (batch, "read_span", lambda own: batch.BatchReader(KAFKA, own)),
         (stream, "read_span", lambda own: stream.StreamReader(KAFKA, decoding=own)),
         (intake_batch, "read_task", lambda own: intake_batch.IntakeBatchReader(INTAKE, own)),
-        (intake_stream, "read_task", lambda own: intake_stream.IntakeStreamReader(INTAKE, lambda: "q", decoding=own)),
+        (intake_stream, "read_task", lambda own: intake_stream.IntakeStreamReader(INTAKE, new_id, decoding=own)),
     ],
     ids=["batch", "stream", "intake batch", "intake stream"],
 )
