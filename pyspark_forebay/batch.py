@@ -15,7 +15,7 @@ from forebay.kafka.spans import Span
 from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions
-from pyspark_forebay.reading import read_span
+from pyspark_forebay.reading import read_spans
 
 if TYPE_CHECKING:
     from pyspark_forebay.decoding import Decoding
@@ -52,10 +52,7 @@ class BatchReader(DataSourceReader):
             Span(tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, "")) for tp in sorted(end)
         ]
         parts = split_ranges(spans, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(part) for part in parts] or [InputPartition(None)]  # Spark wants one at least
+        return [InputPartition((part,)) for part in parts] or [InputPartition(())]  # Spark wants one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:
-            return iter(())
-        found = read_span(self._options, partition.value)
-        return found if self._options.decoding is None else self._options.decoding.decoded(found)
+        return read_spans(self._options, partition.value)

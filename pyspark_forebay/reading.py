@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,6 +17,12 @@ from forebay.kafka.spans import Span
 from pyspark_forebay.options import SourceOptions
 
 _log = logging.getLogger("forebay.source")
+
+
+def read_spans(options: SourceOptions, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
+    """Of each of ``spans`` in turn what :func:`read_span` gives, decoded if ``options`` say so."""
+    found = chain.from_iterable(read_span(options, span) for span in spans)
+    return found if options.decoding is None else options.decoding.decoded(found)
 
 
 def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:

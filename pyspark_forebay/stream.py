@@ -20,18 +20,24 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RangeNotHeldError, UsageError
-from forebay.kafka.planning import split_ranges
+from forebay.kafka.planning import gathered, split_ranges
+from forebay.kafka.range_reader import Reading
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
 from pyspark_forebay.pacing import Pacing
 from pyspark_forebay.planning import continued, lower_ends, plan
 from pyspark_forebay.questions import Questions
-from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span
+from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_spans
 
 if TYPE_CHECKING:
     from pyspark_forebay.decoding import Decoding
 
 _log = logging.getLogger("forebay.source")
+
+#: a task costs Spark more than a few records cost us, so what is little is read by one: so many partitions, as a worker keeps
+#: consumers for, with so many offsets in all
+TOGETHER_PARTS_MAX = Reading().kept_max
+TOGETHER_OFFSETS_MAX = 1_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -124,11 +130,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s. failOnDataLoss is false: going on with what is left", loss)
         options = self._options
         parts = split_ranges(planned.spans, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(part) for part in parts]
+        if options.min_partitions is not None:
+            return [InputPartition((part,)) for part in parts]
+        most = min(TOGETHER_OFFSETS_MAX, options.max_records_per_partition or TOGETHER_OFFSETS_MAX)
+        return [InputPartition(some) for some in gathered(parts, TOGETHER_PARTS_MAX, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        found = read_span(self._options, partition.value)
-        return found if self._options.decoding is None else self._options.decoding.decoded(found)
+        return read_spans(self._options, partition.value)
 
     def stop(self) -> None:
         if self._questions is not None:

@@ -47,6 +47,21 @@ def split_ranges(
     ]
 
 
+def gathered(parts: Iterable[Span], parts_max: int, offsets_max: int) -> list[tuple[Span, ...]]:
+    """``parts``, in order, as what one task each reads: neighbours together, at most ``parts_max`` of them with at most
+    ``offsets_max`` offsets in all; a larger one stays alone."""
+    found: list[tuple[Span, ...]] = []
+    size = 0
+    for part in parts:
+        size += part.size
+        if found and len(found[-1]) < parts_max and size <= offsets_max:
+            found[-1] += (part,)
+        else:
+            found.append((part,))
+            size = part.size
+    return found
+
+
 def _parts(size: int, total: int, wanted: int) -> int:
     return max(1, math.floor(size * wanted / total + 0.5))  # rounded as Java does
 

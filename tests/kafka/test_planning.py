@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import UsageError
-from forebay.kafka.planning import PartitionRates, is_enough, limit_by_rates, share_by_lag, spans, split_ranges
+from forebay.kafka.planning import (
+    PartitionRates,
+    gathered,
+    is_enough,
+    limit_by_rates,
+    share_by_lag,
+    spans,
+    split_ranges,
+)
 from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
 
@@ -62,6 +70,25 @@ def test_parts_touch_and_cover_what_was_cut(given: list[tuple[int, int]], least:
         assert ends[-1] == range_.until_offset
         assert all(part.size for part in own)
         assert most is None or all(part.size <= most for part in own)
+
+
+#: sizes, parts_max, offsets_max → what each task reads
+TOGETHER = [
+    ([], 4, 10, []),
+    ([1, 2, 3, 4], 4, 10, [[1, 2, 3, 4]]),
+    ([1, 2, 3, 5], 4, 10, [[1, 2, 3], [5]]),
+    ([1, 1, 1, 1, 1], 2, 10, [[1, 1], [1, 1], [1]]),
+    ([100, 1, 2, 100, 1], 4, 10, [[100], [1, 2], [100], [1]]),
+]
+
+
+@pytest.mark.parametrize(("given", "parts_max", "offsets_max", "found"), TOGETHER)
+def test_what_is_little_is_read_by_one_task_and_what_is_much_stays_alone(
+    given: list[int], parts_max: int, offsets_max: int, found: list[list[int]]
+) -> None:
+    tasks = gathered([Span("t", n, 7, 7 + size) for n, size in enumerate(given)], parts_max, offsets_max)
+    assert [[span.size for span in task] for task in tasks] == found
+    assert [span.partition for task in tasks for span in task] == list(range(len(given)))  # INV-2: each once, in order
 
 
 def test_a_limit_is_shared_by_lag_and_starves_nobody() -> None:

@@ -15,6 +15,7 @@ from forebay.kafka.registry import AVRO, RegisteredSchema, RegistryAccess
 from forebay.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding
 from pyspark_forebay import batch, intake_batch, intake_stream, stream
+from pyspark_forebay import reading as reading_of_tasks
 from pyspark_forebay.decoding import Decoding
 from pyspark_forebay.schema import spark_schema
 
@@ -56,8 +57,8 @@ def rows(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("module", "reading", "make"),
     [
-        (batch, "read_span", lambda own: batch.BatchReader(KAFKA, own)),
-        (stream, "read_span", lambda own: stream.StreamReader(KAFKA, decoding=own)),
+        (reading_of_tasks, "read_span", lambda own: batch.BatchReader(KAFKA, own)),
+        (reading_of_tasks, "read_span", lambda own: stream.StreamReader(KAFKA, decoding=own)),
         (intake_batch, "read_task", lambda own: intake_batch.IntakeBatchReader(INTAKE, own)),
         (intake_stream, "read_task", lambda own: intake_stream.IntakeStreamReader(INTAKE, new_id, decoding=own)),
     ],
@@ -74,11 +75,11 @@ def test_each_reader_decodes_what_its_tasks_read_with_headers(
 
     monkeypatch.setattr(module, reading, read)
     reader = pickle.loads(pickle.dumps(make(decoding())))
-    (made,) = reader.read(InputPartition("any"))
+    (made,) = reader.read(InputPartition(["any"]))
     assert asked == [True]
     assert made.schema.names == spark_schema(False).names
     assert made.to_pylist()[0]["value"] == {"a": "x"} and made.to_pylist()[0]["key"] is None
-    (plain,) = make(None).read(InputPartition("any"))
+    (plain,) = make(None).read(InputPartition(["any"]))
     assert asked == [True, False] and plain.column("value")[0].as_py() == GOOD
 
 

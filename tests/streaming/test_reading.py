@@ -55,8 +55,8 @@ def options(broker: KafkaBroker, topic: str, **more: str) -> dict[str, str]:
 def ranges(reader: BatchReader | StreamReader, *between: dict[str, Any]) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[tuple[int, int]]] = {}
     for part in reader.partitions(*between):
-        if part.value is not None and part.value.size:
-            found.setdefault(part.value.partition, []).append((part.value.from_offset, part.value.until_offset))
+        for span in part.value:
+            found.setdefault(span.partition, []).append((span.from_offset, span.until_offset))
     return found
 
 
@@ -228,6 +228,19 @@ def test_a_query_started_at_latest_keeps_its_start_though_nothing_came(kafka_bro
     later = again.latestOffset(end, ALL)
     assert offsets(again, end, later) == {0: [10, 11, 12]}
     assert "#start" not in later and again.reportLatestOffset() == {topic: {"0": 13, "1": 5}}
+
+
+def test_a_trigger_with_few_offsets_is_one_task_unless_more_are_wanted(kafka_broker: KafkaBroker, topic: str) -> None:
+    def tasks(**more: str) -> list[list[tuple[int, int]]]:
+        reader = streaming(kafka_broker, topic, startingOffsets="earliest", **more)
+        found = reader.partitions({}, reader.latestOffset({}, ALL))
+        return [[(span.partition, span.size) for span in part.value] for part in found]
+
+    assert tasks() == [[(0, 10), (1, 5)]]
+    assert tasks(minPartitions="1") == tasks(maxRecordsPerPartition="10") == [[(0, 10)], [(1, 5)]]
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest")
+    read = offsets(reader, {}, reader.latestOffset({}, ALL))
+    assert read == {0: list(range(10)), 1: list(range(5))}
 
 
 def test_a_limit_is_shared_by_lag_and_all_means_all(kafka_broker: KafkaBroker, topic: str) -> None:

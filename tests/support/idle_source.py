@@ -1,6 +1,6 @@
 """A streaming source in Python that does nothing but what Spark wants of one: what Spark itself takes for a trigger.
 
-Each trigger has a row in each of 4 partitions, made of nothing. Needs pyspark 4.2, whose sources are told starts and limits.
+Each trigger is one task with a row made of nothing. Needs pyspark 4.2, whose sources are told starts and limits.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from pyspark.sql.types import StructType
 
 from forebay.records import DATAFRAME_SCHEMA
 from pyspark_forebay.schema import spark_schema
-
-PARTITIONS = 4
 
 
 class IdleSource(DataSource):
@@ -41,8 +39,8 @@ class IdleReader(DataSourceStreamReader):
         return {"at": start["at"] + 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(PARTITIONS)]
+        return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        row = {"key": b"k", "value": b"v", "topic": "idle", "partition": partition.value, "offset": 0, "timestamp": 0}
+        row = {"key": b"k", "value": b"v", "topic": "idle", "partition": 0, "offset": 0, "timestamp": 0}
         yield pa.RecordBatch.from_pylist([{**row, "timestampType": 0}], DATAFRAME_SCHEMA(False))
