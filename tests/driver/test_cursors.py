@@ -48,11 +48,16 @@ def worked(segments: int = 4, partitions: int = 1) -> tuple[Tracked, int, int]:
     for number in range(1, segments + 1):
         t.now_ms += 1_000
         t.take_in(epoch, token, number * 10, path=path(epoch, number))
-        batch = t.batch()
-        t.complete(batch)
-        t.archive(batch)
+        finish(t)
     t.copy()
     return t, epoch, token
+
+
+def finish(t: Tracked) -> None:
+    """What waits is a batch, is completed, and goes to the history."""
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
 
 
 def place(offset: int, life: int = 1, partition: int = 0) -> m.CursorPlace:
@@ -125,9 +130,7 @@ def test_blocks_that_come_in_later_are_held_as_well() -> None:
     t, epoch, token = worked(2)
     open_(t, place(20))
     t.take_in(epoch, token, 30, path=path(epoch, 3))
-    batch = t.batch()
-    t.complete(batch)
-    t.archive(batch)
+    finish(t)
     assert due(t) == [1, 2]
     check_index(t)
 
@@ -141,9 +144,7 @@ def test_a_partition_that_comes_later_is_held_from_its_beginning_until_the_query
     t.say(FoundPartitions((LifeStart(TOPIC, 7, 5, "id-1"),), t.now_ms, "found"))
     token = t.claim(epoch, 7).view.token
     t.take_in(epoch, token, 15, partition=7, path=path(epoch, 9))
-    batch = t.batch()
-    t.complete(batch)
-    t.archive(batch)
+    finish(t)
     assert due(t) == [1]
     check_index(t)
     move(t, answer.epoch, left=(tp(7),))
@@ -159,9 +160,7 @@ def test_a_partition_that_came_since_the_query_looked_is_held_from_its_beginning
     assert t.state.cursors["q"].vector == {"t/0": (1, 10), "t/7": (1, 5)}
     token = t.claim(epoch, 7).view.token
     t.take_in(epoch, token, 15, partition=7, path=path(epoch, 9))
-    batch = t.batch()
-    t.complete(batch)
-    t.archive(batch)
+    finish(t)
     assert due(t) == [1]
     check_index(t)
     move(t, t.state.cursors["q"].epoch, place(15, partition=7))
@@ -177,9 +176,7 @@ def test_a_life_that_ended_is_held_until_it_is_read() -> None:
     token = t.claim(epoch).view.token
     made = t.block(epoch, [offsets(0, 10, token, life=2)], path=path(epoch, 2))
     t.report(epoch, made)
-    batch = t.batch()
-    t.complete(batch)
-    t.archive(batch)
+    finish(t)
     assert due(t) == []
     move(t, answer.epoch, place(0, life=2))
     assert due(t) == [1]

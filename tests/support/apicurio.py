@@ -23,6 +23,7 @@ from types import TracebackType
 from forebay.errors import UnreachableError, UsageError
 from forebay.kafka.jars import cache_directory
 from forebay.tether import tethered
+from tests.support import debian
 from tests.support.ports import free_port
 
 VERSION = "3.3.3"
@@ -174,14 +175,5 @@ def require_apicurio(missing: Callable[[str], None]) -> None:
         missing(str(error))
 
 
-def main() -> int:
-    try:
-        print(fetch())
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(lambda: print(fetch())))

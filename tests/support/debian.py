@@ -17,7 +17,7 @@ def main(act: Callable[[], object]) -> int:
         act()
     except UsageError as error:
         print(error, file=sys.stderr)
-        return 1
+        return error.exit_code
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.jars import Libraries, find_java
 from forebay.tether import tethered
+from tests.support import debian
 from tests.support.ports import free_port
 
 HADOOP_VERSION = "3.5.0"
@@ -263,14 +264,5 @@ def require_hdfs(missing: Callable[[str], None]) -> None:
         missing(str(error))
 
 
-def main() -> int:
-    try:
-        print(HADOOP.fetch())
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(lambda: print(HADOOP.fetch())))

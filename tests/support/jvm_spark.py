@@ -18,6 +18,7 @@ from typing import Any
 
 from forebay.errors import UsageError
 from forebay.kafka.jars import Libraries, cache_directory, find_java
+from tests.support import debian
 
 #: the newest release whose source Maven Central has with all that it needs
 VERSION = "4.0.0"
@@ -168,14 +169,5 @@ class SparkProcess:
         self.close()
 
 
-def main() -> int:
-    try:
-        print(make())
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(lambda: print(make())))

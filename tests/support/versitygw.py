@@ -11,6 +11,7 @@ from pathlib import Path
 
 from forebay.errors import UsageError
 from forebay.kafka.jars import cache_directory
+from tests.support import debian
 
 VERSION = "1.8.0"
 
@@ -73,14 +74,5 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         raise UsageError(f"versitygw {VERSION} could not be built: {' '.join(command)}: {words.strip()[-1500:]}")
 
 
-def main() -> int:
-    try:
-        print(build())
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debian.main(lambda: print(build())))
