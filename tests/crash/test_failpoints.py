@@ -209,6 +209,7 @@ ELSEWHERE = {
     "SpansAllocated": "tests/direct/test_stream_killed.py",
     "SpansEnded": "tests/direct/test_stream_killed.py",
     "SpansSkipped": "tests/direct/test_losses.py",
+    "CursorNamed": "tests/direct/test_through_intake.py",
     "CursorOpened": "tests/streaming/test_intake.py",
     "CursorMoved": "tests/streaming/test_intake.py",
     "CursorEnded": "tests/streaming/test_intake.py",
