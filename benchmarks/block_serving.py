@@ -23,7 +23,7 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, alternate, figure, ratio
 from benchmarks.setup import Setup
 from executor_agent.api import AgentStatus
-from forebay.http import Client
+from forebay.client import Client
 from forebay.sendfile import CHUNK_BYTES
 from forebay.tether import tethered
 from tests.support.nginx import static_server

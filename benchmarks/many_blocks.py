@@ -36,9 +36,10 @@ from driver.batch import Batch, BatchWork, Job, NamedJob
 from driver.local_engine import LocalEngine
 from driver.service import Driver
 from forebay import messages as m
+from forebay.client import Client
 from forebay.clock import SystemClock
 from forebay.errors import UnreachableError
-from forebay.http import Client, Direct, Server, application
+from forebay.http import Direct, Server, application
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition

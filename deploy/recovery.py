@@ -59,7 +59,7 @@ class Surroundings:
     def find_agents(self) -> None:
         """The agents that answer: those named, this host's, and those that a driver at work knows."""
         from forebay.access import Access
-        from forebay.http import Client
+        from forebay.client import Client
         from wal.reading import this_host
 
         urls = {self._settings.agent.host or this_host(): self._settings.agent.url}

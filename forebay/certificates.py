@@ -10,8 +10,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from cryptography import x509
-
 from forebay.clock import Clock, SystemClock
 from forebay.errors import SettingsError
 
@@ -124,6 +122,8 @@ def _look(path: str | None) -> _Look | None:
 
 def _expires(cert_file: str) -> datetime | None:
     """When the first certificate of the file, its own, ends; None where that can't be told."""
+    from cryptography import x509  # takes a tenth of a second, and most processes have no certificate
+
     try:
         return x509.load_pem_x509_certificates(Path(cert_file).read_bytes())[0].not_valid_after_utc
     except (OSError, ValueError):

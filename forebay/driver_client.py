@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from forebay.access import NO_ACCESS, Access
+from forebay.client import Client
 from forebay.errors import AccessError, NotTakenError, UnreachableError
-from forebay.http import Client
 from forebay.security import Role
 from forebay.settings import Settings
 

@@ -22,8 +22,8 @@ from driver.replay import RewindTo
 from driver.requests import BeginReplay
 from driver.spark_tasks import KafkaRecord
 from forebay import messages as m
+from forebay.client import Client
 from forebay.errors import UsageError
-from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.whole_topic import read_topic
 from forebay.settings import Settings, load

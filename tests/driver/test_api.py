@@ -13,8 +13,9 @@ import urllib3
 from driver.api import tracker_application
 from forebay import messages as m
 from forebay.access import Limits
+from forebay.client import Client
 from forebay.errors import FencedError, RefusedError, UnreachableError, UsageError
-from forebay.http import Client, Server
+from forebay.http import Server
 
 
 def failed(error: Exception) -> Future[Any]:

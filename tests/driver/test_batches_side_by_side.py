@@ -11,8 +11,8 @@ from driver import IngestContext
 from driver.audit import audit
 from driver.batch import Batch
 from forebay import messages as m
+from forebay.client import Client
 from forebay.errors import JobError, UsageError
-from forebay.http import Client
 from forebay.settings import Settings
 from tests.driver.test_service import Collecting, Configure, ready, settings  # noqa: F401 - the fixture
 from tests.support.played import PlayedReceiver

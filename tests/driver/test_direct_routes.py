@@ -12,8 +12,9 @@ import urllib3
 
 from driver.api import tracker_application
 from forebay import messages as m
+from forebay.client import Client
 from forebay.errors import FencedError, RefusedError, UnreachableError, UsageError
-from forebay.http import Client, Server
+from forebay.http import Server
 
 REPORT = m.ReportRequest(receiver_id="r", epoch=1, blocks=())
 

@@ -12,7 +12,7 @@ import pytest
 from driver.batch import Batch
 from driver.context import IngestContext
 from driver.discovery import discover
-from forebay.http import Client
+from forebay.client import Client
 from forebay.messages import StatusAnswer
 from forebay.own_source import OwnUpstream
 from forebay.receiving import Record, ReliableSource, RetryLater

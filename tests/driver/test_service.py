@@ -24,6 +24,7 @@ from driver.rate_sharing import RateLimits
 from driver.service import Driver
 from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
+from forebay.client import Client
 from forebay.clock import ManualClock, SystemClock
 from forebay.errors import (
     CorruptionError,
@@ -36,7 +37,6 @@ from forebay.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.http import Client
 from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.kafka.broker import MockBroker
 from forebay.settings import NO_WAL, Settings, from_values

@@ -19,9 +19,9 @@ from driver.state import Batch as JournalledBatch
 from driver.state import State, apply
 from driver.stopping import Remaining, Summary, remaining
 from forebay import messages as m
+from forebay.client import Client
 from forebay.clock import SystemClock
 from forebay.errors import FencedError, ForebayError, UnreachableError, UsageError
-from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
 from forebay.settings import Settings
 from forebay.values import TopicPartition

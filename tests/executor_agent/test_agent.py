@@ -19,8 +19,9 @@ from litestar import Request, post
 from executor_agent.api import AgentStatus, parse_range
 from executor_agent.main import Agent, reached_at
 from forebay import failpoints
+from forebay.client import Client
 from forebay.errors import SettingsError, UsageError
-from forebay.http import Client, Server, application
+from forebay.http import Server, application
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
 from forebay.settings import Settings
 from tests.support.rows import block, filler

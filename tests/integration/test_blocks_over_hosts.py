@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.access import Access
+from forebay.client import Client
 from forebay.errors import UnreachableError
-from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker
 from tests.integration.test_spark import await_spark
 from tests.support.certificates import Authority

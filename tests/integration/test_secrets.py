@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from forebay.client import Client
 from forebay.errors import AccessError
-from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker
 from forebay.messages import StatusAnswer
 from tests.integration.test_spark import await_spark

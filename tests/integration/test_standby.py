@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from forebay.client import Client
 from forebay.errors import ForebayError
-from forebay.http import Client
 from forebay.kafka.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow

@@ -18,9 +18,10 @@ from litestar import get
 from executor_agent.main import Agent
 from forebay.access import Access, Guard
 from forebay.certificates import Certificates
+from forebay.client import Client
 from forebay.clock import ManualClock
 from forebay.errors import SettingsError, UnreachableError
-from forebay.http import Client, Server, application, needs
+from forebay.http import Server, application, needs
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
 from tests.support.rows import block, filler

@@ -22,8 +22,8 @@ from schemathesis import GenerationMode
 
 from forebay import messages as m
 from forebay.access import Access, Limits
+from forebay.client import Client
 from forebay.errors import ForebayError
-from forebay.http import Client
 from forebay.kafka.broker import MockBroker
 from forebay.tether import tethered
 from tests.support.ports import free_port

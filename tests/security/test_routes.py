@@ -17,9 +17,10 @@ from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.access import Access, Guard
+from forebay.client import Client
 from forebay.clock import SystemClock
 from forebay.errors import AccessError, SettingsError, UsageError
-from forebay.http import Client, Server, application
+from forebay.http import Server, application
 from forebay.security import ROLES
 from tests.support.guarded import settings
 

@@ -28,8 +28,8 @@ from driver import history, journal
 from driver.audit import AuditReport, audit
 from driver.state import State
 from forebay.access import Access
+from forebay.client import Client
 from forebay.errors import ForebayError
-from forebay.http import Client
 from forebay.kafka.admin import KafkaAdmin
 from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
 from forebay.tether import tethered

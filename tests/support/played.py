@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from forebay import messages as m
-from forebay.http import Client
+from forebay.client import Client
 from forebay.records import RangeRows, digest, encode_block
 from forebay.settings import Settings
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id

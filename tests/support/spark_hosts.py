@@ -17,7 +17,7 @@ from typing import Any, get_args
 import pyspark
 
 from forebay.access import Access
-from forebay.http import Client
+from forebay.client import Client
 from forebay.kafka.broker import KafkaBroker
 from forebay.security import Role
 from forebay.settings import load
