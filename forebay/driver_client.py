@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 class DriverClient:
-    """Calls the driver at work, as :class:`forebay.http.Client` does; thread-safe. ``urls``: as ``driver.all_urls``.
+    """Calls the driver at work, as :class:`forebay.client.Client` does; thread-safe. ``urls``: as ``driver.all_urls``.
 
     A request that nobody took (nobody listens, or a standby answered) goes to the next url at once, once round. One that may
     have been taken is never sent twice by itself: its error is raised, and the next request begins at the next url.

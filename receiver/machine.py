@@ -31,7 +31,7 @@ from receiver.told_errors import ToldErrors
 DELAY_GROWTH_MAX = 16
 #: trouble that a person has to decide is told again after so many times ``reclaim_delay``
 TROUBLE_REPEAT = 10
-#: ranges in one report: keeps its body far below forebay.http.BODY_LIMIT
+#: ranges in one report: keeps its body far below ``forebay.access.Limits.request_bytes``
 REPORT_RANGES_MAX = 10_000
 #: a rebalance fails a commit or two, which nobody needs to hear of; this many since the last claim are told
 COMMITS_FAILED_TOLD = 3
