@@ -166,9 +166,8 @@ class Tracker:
         self._held_for_reset: dict[TopicPartition, str] = {}  # and whose it was
         self._orders: dict[str, _Orders] = {}
         self._host_timeout_seconds = host_timeout_seconds
-        self._second_hosts: dict[
-            str, set[str]
-        ] = {}  # where each receiver's second copies go or went, as far as heard of
+        # receiver id → hosts where its second copies go or went, as far as this driver has heard
+        self._second_hosts: dict[str, set[str]] = {}
         self._on_gap = on_gap
         self._max_queued_batches = max_queued_batches
         self._limits = Limits(retention_ms, retention_bytes)

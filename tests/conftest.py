@@ -3,6 +3,7 @@ tests are shared out among processes."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -89,20 +90,27 @@ def require_kafka() -> None:
         missing(str(error))
 
 
+@contextlib.contextmanager
+def _running(server: HdfsServer | SchemaRegistry, stop: Callable[[], None]) -> Iterator[None]:
+    """``server`` from its start to ``stop``; what hinders the start is what is missing."""
+    try:
+        server.start()
+    except ForebayError as error:
+        stop()
+        missing(str(error))
+    try:
+        yield
+    finally:
+        stop()
+
+
 @pytest.fixture(scope="session")
 def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
     """A real HDFS, one for the whole run. Work in a folder of your own; who stops a node starts it again."""
     require_hdfs(missing)
     server = HdfsServer(tmp_path_factory.mktemp("hdfs"))
-    try:
-        server.start()
-    except ForebayError as error:
-        server.kill9()
-        missing(str(error))
-    try:
+    with _running(server, server.kill9):
         yield server
-    finally:
-        server.kill9()
 
 
 @pytest.fixture(scope="session")
@@ -171,15 +179,8 @@ def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schema
     """A real schema registry, one for the whole run. Register under subjects of your own; don't stop it."""
     require_apicurio(missing)
     server = SchemaRegistry(tmp_path_factory.mktemp("apicurio"))
-    try:
-        server.start()
-    except ForebayError as error:
-        server.stop()
-        missing(str(error))
-    try:
+    with _running(server, server.stop):
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")
