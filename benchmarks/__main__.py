@@ -40,7 +40,7 @@ BENCHMARKS = {
     "blocks": "benchmarks.block_serving",
     "locality": "benchmarks.locality",
     "source": "benchmarks.kafka_source",
-    "avro": "benchmarks.avro_decoding",
+    "decoding": "benchmarks.decoding",
 }
 SMALL_SCALE = 0.05
 

@@ -24,7 +24,8 @@ from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from driver import events as ev
 from driver import journal
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
 from wal.storage import open_storage
 

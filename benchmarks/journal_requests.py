@@ -16,7 +16,7 @@ from benchmarks.setup import Setup
 from driver import events as ev
 from driver import journal
 from driver.journal import Journal
-from driver.state import apply
+from driver.transitions import apply
 from forebay.values import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal import layout

@@ -21,7 +21,7 @@ from benchmarks.setup import Setup
 from deploy.verification import verified
 from driver import events as ev
 from driver import journal
-from driver.state import apply
+from driver.transitions import apply
 from forebay.values import Block, BlockMeta, OffsetRange, block_id, numbered
 from wal.blocks import encode_meta
 from wal.frame import FrameKind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import click
@@ -53,8 +54,11 @@ def _table(shown: tuple[TrackedCursor, ...]) -> Group:
 
     return table(
         "Cursors",
-        ("cursor", "state", "heard", "behind", "user", "detail"),
-        [(c.cursor, c.state, f"{c.silent_seconds:.0f} s ago", c.behind, c.user, c.detail) for c in shown],
+        ("cursor", "state", "since", "heard", "behind", "user", "detail"),
+        [
+            (c.cursor, c.state, _since(c.opened_ms), f"{c.silent_seconds:.0f} s ago", c.behind, c.user, c.detail)
+            for c in shown
+        ],
     )
 
 
@@ -97,3 +101,7 @@ def _found(answer: StatusAnswer, name: str) -> TrackedCursor:
         if cursor.cursor == name and cursor.state != "dropped":
             return cursor
     raise RefusedError(f"there is no cursor {name}: `forebay cursors` shows those that there are", "not-found")
+
+
+def _since(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds") if time_ms else ""

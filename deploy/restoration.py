@@ -15,7 +15,8 @@ from deploy.examination import Segment
 from deploy.recovery_plan import DamagedSegment, Loss, Recovery, aside_path, loss_of, recovery_of
 from driver import events as ev
 from driver.journal import Journal
-from driver.state import REPAIR_WRITER, State, apply
+from driver.state import REPAIR_WRITER, State
+from driver.transitions import apply
 from forebay import failpoints
 from forebay.errors import CorruptionError, ForebayError
 from forebay.values import Block, Handle, lineage_of

@@ -169,7 +169,9 @@ class Checkpoint:
     def kafka(self) -> KafkaAdmin:
         """To be closed. Raises UsageError if nothing says where Kafka is, and SettingsError."""
         if self._params is None:
-            raise UsageError("nothing says where Kafka is: name its brokers")
+            raise UsageError(
+                "nothing says where Kafka is: name its brokers (--broker, or bootstrap.servers in kafka_params)"
+            )
         options = checked_options(self._params).options
         return KafkaAdmin(options, timeout_seconds=self._timeout, client_id="forebay-checkpoint")
 

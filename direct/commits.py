@@ -52,10 +52,10 @@ class Commits:
         with self._lock:
             offsets, self._offsets = self._offsets, {}
             callbacks, self._callbacks = self._callbacks, []
-        if not offsets:
-            return
+        errors: Mapping[TopicPartition, str] = {}
         try:
-            errors = admin.publish(self.group, {tp: _Point(offset) for tp, offset in offsets.items()})
+            if offsets:
+                errors = admin.publish(self.group, {tp: _Point(offset) for tp, offset in offsets.items()})
         except ForebayError as error:
             errors = dict.fromkeys(offsets, str(error))
         if errors and not callbacks:

@@ -93,10 +93,11 @@ class Hold:
         check_isolation(answer, isolation)
         partitions = partitions_of(answer)
         self._spans = wanted()
-        first = {tp: first_place(partition) for tp, partition in partitions.items()}
-        places = {**first, **places_of(self._spans, partitions)}
         self._intake = through.intake(PATIENCE_SECONDS)
         try:
+            # also of partitions that an older checkpoint, put back, has not begun yet
+            first = {tp: first_place(partition) for tp, partition in partitions.items()}
+            places = {**first, **places_of(self._spans, partitions)}
             self._cursor = QueryCursor(self._intake, name, user, key, places, ())
         except BaseException:
             self._intake.close()

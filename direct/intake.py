@@ -17,13 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.access import Access
-from forebay.errors import HoleError, LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.errors import (
+    HoleError,
+    LostBlockError,
+    RangeNotHeldError,
+    UnknownTopicError,
+    UnreachableError,
+    UnreadableBlockError,
+    UsageError,
+)
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span, without
-from forebay.messages import IntakeAnswer, IntakePartition, LifeSpan
-from pyspark_forebay.intake import Intake, partitions_of
+from forebay.messages import IntakeAnswer, LifeSpan, SpanRequest
+from forebay.values import TopicPartition
+from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_plan import BlockPart, Cover, cover, read_plan
 from pyspark_forebay.intake_reading import read_part
 from pyspark_forebay.options import tracker_urls
@@ -76,32 +85,8 @@ class Through(msgspec.Struct, frozen=True):
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
-def life_spans(span: Span, partition: IntakePartition | None) -> list[LifeSpan]:
-    """The parts of ``span`` that the intake has taken in, the older lives first, in the order of offsets."""
-    found: list[LifeSpan] = []
-    until = span.until_offset
-    for life in reversed(partition.lives if partition is not None else ()):
-        if span.topic_id and life.topic_id and life.topic_id != span.topic_id:
-            continue
-        assert partition is not None
-        end = partition.position if life.end is None else life.end
-        begin = max(span.from_offset, life.start)
-        if begin < min(until, end):
-            found.append(
-                LifeSpan(
-                    topic=span.topic,
-                    partition=span.partition,
-                    life=life.life,
-                    from_offset=begin,
-                    until_offset=min(until, end),
-                )
-            )
-        until = min(until, life.start)  # below lies what the life before it had already
-    return found[::-1]
-
-
 def kept_of(span: Span, wanted: Sequence[LifeSpan], covered: Cover) -> list[Span]:
-    """The parts of ``span`` that blocks hold, in order. ``wanted``: of :func:`life_spans`."""
+    """The parts of ``span`` that blocks hold, in order. ``wanted``: those that were taken in."""
     holes = [str(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset)) for hole in covered.holes]
     parts = [Span(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
     return without(parts, holes)
@@ -110,16 +95,16 @@ def kept_of(span: Span, wanted: Sequence[LifeSpan], covered: Cover) -> list[Span
 def in_order(parts: Sequence[BlockPart], span: Span) -> list[BlockPart]:
     """``parts``, of one partition, by their offsets."""
 
-    def begins(part: BlockPart) -> int:
-        cut = part.cuts.get(str(span.tp))
-        if cut is not None:
-            return cut[0]
-        ranges = part.reference.ranges
-        return next(
-            r.from_offset for r in ranges if f"{r.topic}/{r.partition}" == str(span.tp) and r.label not in part.unwanted
-        )
+    return sorted(parts, key=lambda part: _bounds(part, span.tp))
 
-    return sorted(parts, key=begins)
+
+def _bounds(part: BlockPart, tp: TopicPartition) -> tuple[int, int]:
+    """Offsets from and until of what is read of ``part``, which is of one partition."""
+    cut = part.cuts.get(str(tp))
+    if cut is not None:
+        return cut
+    (read,) = (r for r in part.reference.ranges if r.tp == tp and r.label not in part.unwanted)
+    return read.from_offset, read.until_offset
 
 
 # ---- asking ----------------------------------------------------------------------------------------------------------
@@ -136,14 +121,18 @@ class Found:
 
 def find(intake: Intake, span: Span, isolation: str) -> Found:
     """Raises UsageError for another ``isolation`` (of the reader) than the intake's, UnreachableError, RefusedError."""
-    answer = intake.look()
-    check_isolation(answer, isolation)
-    wanted = life_spans(span, partitions_of(answer).get(span.tp))
-    if not wanted:
-        return Found(answer, (), ())
+    request = SpanRequest(
+        topic=span.topic,
+        partition=span.partition,
+        from_offset=span.from_offset,
+        until_offset=span.until_offset,
+        topic_id=span.topic_id,
+    )
+    answer, found = intake.span(request)
+    check_isolation(answer.intake, isolation)
     # what was lost before it was taken in is lost to this reader too
-    covered = cover(wanted, dataclasses.replace(intake.blocks(wanted), gaps=()))
-    return Found(answer, tuple(kept_of(span, wanted, covered)), tuple(in_order(covered.parts, span)))
+    covered = cover(answer.spans, dataclasses.replace(found, gaps=()))
+    return Found(answer.intake, tuple(kept_of(span, answer.spans, covered)), tuple(in_order(covered.parts, span)))
 
 
 def check_isolation(answer: IntakeAnswer, isolation: str) -> None:
@@ -161,6 +150,7 @@ class KeptByIntake:
 
     def __init__(self, through: Through, isolation: str, patience_seconds: float) -> None:
         self._intake = through.intake(patience_seconds)
+        self._access = through.access
         self._isolation = isolation
 
     def close(self) -> None:
@@ -171,11 +161,23 @@ class KeptByIntake:
         return [(part.from_offset, part.until_offset) for part in find(self._intake, span, self._isolation).kept]
 
     def lost(self, spans: Iterable[Span]) -> list[Span]:
-        """The parts of ``spans`` that the WAL does not hold either. Raises as :func:`find`."""
+        """The parts of ``spans`` that the WAL does not hold either: no block has them, or one that can't be read any more, as a
+        try tells. Raises as :func:`find`."""
         left: list[Span] = []
         for span in spans:
-            left += without([span], [str(part) for part in find(self._intake, span, self._isolation).kept])
+            found = find(self._intake, span, self._isolation)
+            left += without([span], map(str, without(found.kept, self._unreadable(span, found))))
         return left
+
+    def _unreadable(self, span: Span, found: Found) -> Iterator[str]:
+        plan = read_plan(found.answer, self._access, headers=False)
+        for part in found.parts:
+            try:
+                read_part(part, plan, headers=False)
+            except LostBlockError:
+                yield str(Span(span.topic, span.partition, *_bounds(part, span.tp)))
+            except UnreadableBlockError as error:
+                raise UnreachableError(str(error)) from None
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def read_through(
         for batch in _read_from_wal(through, access, lost, reading, why):
             rows += batch.num_rows
             yield batch
-        rest, fresh = Span(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id), True
+        rest = Span(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id)
     if span.records is not None and rows != span.records:
         raise RangeNotHeldError(f"{span}: Kafka and the intake hold {rows} records of {span.records}")
 

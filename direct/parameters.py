@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from functools import cache
 
 from forebay.errors import UsageError
 from forebay.kafka.java_options import translate
 from forebay.kafka.options import check_options
 from forebay.kafka.safe_options import SafeOptions, safe_options
 
+log = logging.getLogger(__name__)
+
 
 def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
-    """Raises SettingsError for a parameter that can't be."""
+    """Raises UsageError and SettingsError for a parameter that can't be."""
     translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
     safe = safe_options(translated.options)
     check_options(safe.options)
     return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.told, *safe.told))
 
 
+@cache
+def tell(sentence: str) -> None:
+    """Of a parameter that is not taken as it was given: once in a process, which may make many RDDs."""
+    log.warning("%s", sentence)
+
+
 def _text(name: str, value: object) -> str:
+    if name.startswith("kafka."):
+        raise UsageError(
+            f"{name!r}: write {name.removeprefix('kafka.')!r}: only the options of a DataFrame's source begin so"
+        )
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (str, int, float)):

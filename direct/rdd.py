@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,18 +12,17 @@ from pyspark.core.rdd import PipelinedRDD
 from direct.deserializers import Deserializer, deserializer
 from direct.intake import IntakeAccess, Through
 from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
-from direct.parameters import checked_options
+from direct.parameters import checked_options, tell
 from direct.tasks import TaskReading, encode, read_batches, read_records
 from driver.spark_blocks import PlacedRows
 from driver.spark_executors import bring
 from driver.spark_tasks import KafkaRecord
+from forebay.errors import UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.planning import sizes, split_ranges
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.spans import Span
-
-log = logging.getLogger(__name__)
 
 
 def create_rdd(
@@ -68,7 +66,12 @@ def create_rdd(
     context: SparkContext = getattr(sc, "sparkContext", sc)
     safe = checked_options(kafka_params)
     for sentence in safe.told:
-        log.info("%s", sentence)
+        tell(sentence)
+    for range_ in offset_ranges:
+        if not isinstance(range_, Span):
+            raise UsageError(
+                f"offset_ranges: {range_!r} is no OffsetRange(topic, partition, from_offset, until_offset)"
+            )
     for what, given in (("key_deserializer", key_deserializer), ("value_deserializer", value_deserializer)):
         deserializer(what, given)
     access = KafkaAccess(safe.options, safe.task_group, timeout_seconds)

@@ -42,13 +42,26 @@ ConsumerStrategy: TypeAlias = Subscribe | SubscribePattern | Assign
 
 def check(strategy: ConsumerStrategy) -> None:
     """Raises UsageError for one that can't be."""
+    name = type(strategy).__name__
     if isinstance(strategy, SubscribePattern):
         try:
             re.compile(strategy.pattern)
         except re.error as error:
-            raise UsageError(f"SubscribePattern: {strategy.pattern!r} is no regular expression: {error}") from None
-    elif not (strategy.topics if isinstance(strategy, Subscribe) else strategy.partitions):
-        raise UsageError(f"{type(strategy).__name__}: it names nothing to read")
+            raise UsageError(f"{name}: {strategy.pattern!r} is no regular expression: {error}") from None
+    elif isinstance(strategy, Subscribe):
+        _check_kind(f"{name}: the topics", strategy.topics, str)
+    else:
+        _check_kind(f"{name}: the partitions", strategy.partitions, TopicPartition)
+    if strategy.offsets:
+        _check_kind(f"{name}: the keys of offsets", strategy.offsets, TopicPartition)
+
+
+def _check_kind(what: str, given: Collection[object], kind: type) -> None:
+    if not given:
+        raise UsageError(f"{what}: none is named")
+    if isinstance(given, str) or not all(isinstance(one, kind) for one in given):
+        words = "texts, in a list" if kind is str else "TopicPartition(topic, number)"
+        raise UsageError(f"{what} are {given!r}: allowed are {words}")
 
 
 def find_partitions(admin: KafkaAdmin, strategy: ConsumerStrategy) -> set[TopicPartition]:
@@ -58,3 +71,12 @@ def find_partitions(admin: KafkaAdmin, strategy: ConsumerStrategy) -> set[TopicP
     if isinstance(strategy, SubscribePattern):
         return admin.partitions(pattern=strategy.pattern)
     return admin.partitions({tp.topic for tp in strategy.partitions}) & set(strategy.partitions)
+
+
+def absent(strategy: ConsumerStrategy, there: Collection[TopicPartition]) -> list[str]:
+    """What ``strategy`` names, in words, of which none is ``there``."""
+    if isinstance(strategy, Subscribe):
+        return [f"topic {topic}" for topic in sorted({*strategy.topics} - {tp.topic for tp in there})]
+    if isinstance(strategy, SubscribePattern):
+        return [] if there else [f"topic that matches {strategy.pattern}"]
+    return [f"partition {tp}" for tp in sorted({*strategy.partitions} - {*there})]

@@ -42,8 +42,8 @@ from direct.losses import (
     positions,
     topic_ids,
 )
-from direct.parameters import checked_options
-from direct.strategies import ConsumerStrategy, check, find_partitions
+from direct.parameters import checked_options, tell
+from direct.strategies import ConsumerStrategy, absent, check, find_partitions
 from direct.tasks import TaskReading
 from driver import history
 from driver.backpressure import Backpressure
@@ -66,7 +66,7 @@ from forebay.kafka.planning import PartitionRates, limit_by_rates, spans, split_
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.safe_options import SafeOptions
 from forebay.kafka.spans import Span, without
-from forebay.kafka.starting import Known, begin
+from forebay.kafka.starting import Known, Position, begin
 from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition, check_name
 from pyspark_forebay.options import CURSOR_LENGTH_MAX
@@ -214,7 +214,7 @@ class DirectStream:
         if not self._jobs or self._loop is not None:
             raise UsageError("a direct stream needs a job (foreach_batch), and starts once")
         for sentence in self._safe.told:
-            log.info("%s", sentence)
+            tell(sentence)
         try:
             self._open()
         except BaseException:
@@ -290,6 +290,8 @@ class DirectStream:
         cleaner.start()
         self._closing.callback(cleaner.stop)
         hold = self._hold(self._through) if self._through is not None else None
+        known = self._ask(positions)
+        self._tell(begin(self._admin, known, Known(known, self._strategy.offsets, {}), self._safe.reset))
         try:
             self._follow(self._admin, self._clock.wall_ms())
         except UnreachableError as error:
@@ -426,12 +428,28 @@ class DirectStream:
             committed={tp: at.offset for tp, at in admin.committed(group, new).items()} if group else {},
             group=group,
         )
+        if checkpoint is None:
+            self._check_names(new)
         begun = begin(admin, new, known, self._safe.reset)
-        for tp, position in begun.items():
-            log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
+        self._tell(begun)
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}
         self._asked.ask(BeginSpans(offsets, admin.topic_ids({tp.topic for tp in new}), time_ms, causes))
+
+    def _tell(self, begun: Mapping[TopicPartition, Position]) -> None:
+        for tp, position in begun.items():
+            log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
+
+    def _check_names(self, there: set[TopicPartition]) -> None:
+        """Of a new stream. What it names and Kafka does not have may be a mistake, or come later: it is told. Raises UsageError
+        for offsets of partitions that it could not heed even then."""
+        for name in absent(self._strategy, there):
+            log.warning("Kafka has no %s now: if it comes, it is read from its beginning", name)
+        unread = sorted(str(tp) for tp in self._strategy.offsets.keys() - there)
+        if unread:
+            raise UsageError(
+                f"offsets are given for {', '.join(unread)}, which Kafka does not have or the stream does not read"
+            )
 
     # ---- what Kafka lost ---------------------------------------------------------------------------------------------
 

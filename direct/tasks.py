@@ -19,6 +19,7 @@ from forebay.errors import RecordError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.range_reader import Reading
 from forebay.kafka.spans import Span
+from forebay.worker_process import freeze_modules
 
 _decoder = msgspec.msgpack.Decoder(Span)
 _task_decoder = msgspec.msgpack.Decoder(tuple[int, Span, int])
@@ -59,6 +60,8 @@ def read_batches(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterato
     """``rows``: encoded ranges. A task that is tried again takes no consumer that somebody used before."""
     context = TaskContext.get()
     fresh = context is not None and context.attemptNumber() > 0
+    if context is not None:
+        freeze_modules()
     for row in rows:
         yield from how.read(_decoder.decode(row), fresh=fresh)
 

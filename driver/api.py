@@ -32,7 +32,7 @@ FromReceiver = (
 )
 RECEIVER, AGENT, OPERATOR, WATCHER = needs("receiver"), needs("agent"), needs("operator"), needs("reader", "operator")
 
-Submitted = Request | m.ReplayRequest | m.ResetRequest | m.StopRequest | m.IntakeRequest
+Submitted = Request | m.ReplayRequest | m.ResetRequest | m.StopRequest | m.IntakeRequest | m.SpanRequest
 Submit = Callable[[Submitted], "Future[Any]"]
 
 
@@ -208,6 +208,10 @@ def tracker_application(
     async def blocks(data: JSONBody[m.BlocksRequest]) -> m.BlocksAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/cursors/span", status_code=200, summary="Blocks of what Kafka has lost", tags=["queries"], opt=WATCHER)
+    async def span(data: JSONBody[m.SpanRequest]) -> m.SpanAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post(
         "/v1/operator/drop-cursor", status_code=200, summary="Hold nothing for a cursor", tags=["people"], opt=OPERATOR
     )
@@ -298,6 +302,7 @@ def tracker_application(
             earliest,
             times,
             blocks,
+            span,
             drop_cursor,
             accept_gap,
             accept_loss,

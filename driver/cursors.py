@@ -8,23 +8,21 @@ is at work rests on what was heard lately, and only saves people from a mistake.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import hmac
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from driver import events as ev
-from driver.block_index import LifeBlocks, Place
+from driver.block_index import Place
+from driver.requests import ExpireCursors, said_by
 from driver.state import Cursor, State
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import Block, TopicPartition, check_name
+from forebay.values import TopicPartition, check_name
 
 #: cursors of a stream at most, and places in one
 CURSORS_MAX, PLACES_MAX = 1_000, 100_000
-#: blocks, and ranges of them, in one answer at most (but one block)
-BLOCKS_AT_ONCE, RANGES_AT_ONCE = 1_000, 20_000
 #: signs of the words that say who reads, and of its key
 USER_LENGTH_MAX, KEY_LENGTH_MAX = 200, 200
 #: an idle user is journalled after this part of the time after which it would be forgotten
@@ -68,7 +66,64 @@ class CursorNews:
         self.closed.discard(name)
 
 
-def opened(
+CursorRequest = m.OpenCursorRequest | m.MoveCursorRequest | m.CloseCursorRequest | m.DropCursorRequest | ExpireCursors
+
+
+class Cursors:
+    """The tracker's share of deciding about cursors. ``has_wal``: whether the stream has one."""
+
+    def __init__(self, state: State, rules: CursorRules, has_wal: bool) -> None:
+        self.rules = rules
+        self.news = CursorNews()
+        self._state = state
+        self._has_wal = has_wal
+
+    def decide(self, request: CursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+        """The answer, and what is to be applied with it. As ``Tracker.decide``."""
+        match request:
+            case m.OpenCursorRequest():
+                return self._open(request, now, now_ms)
+            case m.MoveCursorRequest():
+                return self._move(request, now, now_ms)
+            case m.CloseCursorRequest():
+                return self._close(request, now, now_ms)
+            case m.DropCursorRequest():
+                (words,), events = self._end(_dropped(self._state, request, now_ms))
+                return m.OperatorAnswer(message=words), events
+            case ExpireCursors():
+                return self._end(*_expired(self._state, self.news, self.rules, now, now_ms))
+
+    def _open(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+        if not self._has_wal:
+            raise RefusedError(NO_WAL, "conflict")
+        opened = _opened(self._state, self.news, self.rules, request, now, now_ms)
+        self.news.hear(request.cursor, now)
+        epoch = self._state.cursors[request.cursor].epoch if opened is None else opened.epoch
+        answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_words(self._state, request.cursor))
+        return answer, () if opened is None else (opened,)
+
+    def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+        moved = _moved(self._state, self.rules, request, now_ms)
+        self.news.hear(request.cursor, now)
+        return m.Done(), () if moved is None else (moved,)
+
+    def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+        cursor = _current(self._state, request)
+        if request.forget:
+            cause = f"given up by {cursor.user}, whose query could not begin"
+            return m.Done(), self._end(ev.CursorEnded(cursor.name, now_ms, cause))[1]
+        self.news.hear(request.cursor, now)
+        self.news.closed.add(request.cursor)
+        return m.Done(), ()
+
+    def _end(self, *ended: ev.CursorEnded) -> tuple[tuple[str, ...], tuple[ev.Event, ...]]:
+        """→ a sentence for each."""
+        for event in ended:
+            self.news.forget(event.name)
+        return tuple(f"cursor {event.name} {event.cause}" for event in ended), ended
+
+
+def _opened(
     state: State, news: CursorNews, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
 ) -> ev.CursorOpened | None:
     """None: the same user, which has it already. Raises RefusedError, UsageError."""
@@ -104,9 +159,9 @@ def opened(
     return ev.CursorOpened(request.cursor, state.next_epoch(), request.user, places, now_ms, left, _digest(request.key))
 
 
-def moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms: int) -> ev.CursorMoved | None:
+def _moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms: int) -> ev.CursorMoved | None:
     """None: nothing that need be journalled. Raises FencedError, RefusedError, UsageError."""
-    cursor = current(state, request)
+    cursor = _current(state, request)
     places = _checked(state, request.places)
     ahead = {key: place for key, place in places.items() if key in cursor.vector and place > cursor.vector[key]}
     ahead |= {key: place for key, place in places.items() if key not in cursor.vector}
@@ -115,13 +170,13 @@ def moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms
     return ev.CursorMoved(cursor.name, ahead, now_ms, left) if ahead or left or overdue else None
 
 
-def current(state: State, request: m.MoveCursorRequest | m.CloseCursorRequest) -> Cursor:
+def _current(state: State, request: m.MoveCursorRequest | m.CloseCursorRequest) -> Cursor:
     """Raises RefusedError for a cursor that is gone, FencedError for one that another user has opened since, or whose key the
     request does not have."""
     name = request.cursor
     cursor = state.cursors.get(name)
     if cursor is None:
-        why = ended_words(state, name)
+        why = _ended_words(state, name)
         raise RefusedError(f"cursor {name} is gone: {why or 'this driver knows of none by that name'}", "not-found")
     if cursor.epoch != request.epoch or not _is_key(cursor, request.key):
         raise FencedError(f"cursor {name} was opened by {cursor.user} since: this query reads by it no more")
@@ -137,11 +192,11 @@ def _is_key(cursor: Cursor, key: str) -> bool:
     return hmac.compare_digest(cursor.key_digest, _digest(key))
 
 
-def ended_words(state: State, name: str) -> str:
+def _ended_words(state: State, name: str) -> str:
     return next((ended.cause for ended in state.ended_cursors if ended.name == name), "")
 
 
-def expired(state: State, news: CursorNews, rules: CursorRules, now: float, now_ms: int) -> tuple[ev.CursorEnded, ...]:
+def _expired(state: State, news: CursorNews, rules: CursorRules, now: float, now_ms: int) -> tuple[ev.CursorEnded, ...]:
     """Of the cursors whose users this driver has not heard for too long. A driver's start begins the time anew: while none was
     there, none could be heard."""
     gone = []
@@ -156,15 +211,12 @@ def expired(state: State, news: CursorNews, rules: CursorRules, now: float, now_
     return tuple(gone)
 
 
-def dropped(state: State, name: str, said_by: str, now_ms: int) -> ev.CursorEnded:
+def _dropped(state: State, request: m.DropCursorRequest, now_ms: int) -> ev.CursorEnded:
     """Also of one that expired: a person has seen it. Raises RefusedError."""
+    name = request.cursor
     if name not in state.cursors and not any(ended.name == name and ended.expired for ended in state.ended_cursors):
         raise RefusedError(f"there is no cursor {name}: `forebay cursors` shows those that there are", "not-found")
-    return ev.CursorEnded(name, now_ms, f"dropped by {said_by}")
-
-
-def given_up(cursor: Cursor, now_ms: int) -> ev.CursorEnded:
-    return ev.CursorEnded(cursor.name, now_ms, f"given up by {cursor.user}, whose query could not begin")
+    return ev.CursorEnded(name, now_ms, f"dropped by {said_by(request.cause)}")
 
 
 def _checked(state: State, places: Iterable[m.CursorPlace]) -> dict[str, Place]:
@@ -185,188 +237,12 @@ def _left(cursor: Cursor | None, left: Iterable[TopicPartition]) -> tuple[str, .
     return () if cursor is None else tuple(key for tp in left if (key := str(tp)) in cursor.vector)
 
 
-# ---- what a query is told --------------------------------------------------------------------------------------------
-
-
-def intake(state: State) -> tuple[m.IntakePartition, ...]:
-    return tuple(
-        m.IntakePartition(
-            topic=p.topic,
-            partition=p.partition,
-            position=p.position,
-            lives=tuple(
-                m.LifeView(life=life.life, start=life.start, topic_id=life.topic_id, end=life.end) for life in p.lives
-            ),
-        )
-        for p in state.partitions.values()
-    )
-
-
-def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
-    """By what the index says of neighbours: no partition's blocks are walked through."""
-    going = _going(state)
-    places = []
-    for tp in request.partitions:
-        partition = state.partition(tp)
-        if partition is None:
-            raise UsageError(f"the stream has no partition {tp}")
-        life, offset = _earliest(state, str(tp), going)
-        places.append(m.CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset))
-    return m.EarliestAnswer(places=tuple(places))
-
-
-def _going(state: State) -> dict[tuple[str, int], int]:
-    """Where what is about to be deleted ends, of each partition (``topic/partition``) and life."""
-    found: dict[tuple[str, int], int] = {}
-    for path in state.cleaning_segments:
-        share = state.index.segments.get(path)
-        for block_id in share.blocks if share is not None else ():
-            for r in state.blocks[block_id].meta.ranges:
-                key = (f"{r.topic}/{r.partition}", r.life)
-                found[key] = max(found.get(key, 0), r.until_offset)
-    return found
-
-
-def _earliest(state: State, key: str, going: Mapping[tuple[str, int], int]) -> Place:
-    partition = state.partitions[key]
-    gaps = {(g.life, g.gap.until_offset): g.gap.from_offset for g in partition.gaps}
-    place = (partition.life.life, partition.position)
-    for life in reversed(partition.lives):
-        end = partition.position if life.end is None else life.end
-        reached = end
-        held = state.index.by_offset(state.blocks).get(key, {}).get(life.life, LifeBlocks())
-        gone = going.get((key, life.life), 0)
-        while reached > max(life.start, gone):
-            further = gaps.get((life.life, reached), max(held.reaches_back(reached), gone))
-            if further == reached:
-                break
-            reached = further
-        if life.end is None or reached < end:
-            place = (life.life, reached)
-        if reached > life.start:
-            break
-    return place
-
-
-def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Collection[str]]]) -> m.BlocksAnswer:
-    """Those that were taken in first come first, so that a block of many partitions is in one answer once. ``given``: hosts, and
-    ids of the blocks that each was given a copy of."""
-    for span in request.spans:
-        if state.partition(span.tp) is None:
-            raise UsageError(f"the stream has no partition {span.tp}")
-    found: dict[str, Block] = {}
-    reached = [span.until_offset for span in request.spans]
-    left = [_of_span(state, span, number) for number, span in enumerate(request.spans)]
-    following = [first for first in (next(one, None) for one in left) if first is not None]
-    heapq.heapify(following)
-    ranges = 0
-    while following:
-        _, number, _, block_id = following[0]
-        if block_id not in found:
-            block = state.blocks[block_id]
-            ranges += len(block.meta.ranges)
-            if found and (len(found) >= BLOCKS_AT_ONCE or ranges > RANGES_AT_ONCE):
-                break
-            found[block_id] = block
-        after = next(left[number], None)
-        heapq.heapreplace(following, after) if after is not None else heapq.heappop(following)
-    for _, number, begins, _ in following:  # these were too much for this answer
-        reached[number] = begins
-    copies: dict[str, tuple[str, ...]] = {}
-    for host, block_ids in given:
-        for block_id in found.keys() & block_ids:
-            copies[block_id] = (*copies.get(block_id, ()), host)
-    return m.BlocksAnswer(
-        blocks=tuple(found.values()),
-        reached=tuple(reached),
-        gaps=tuple(_gaps(state, request.spans)),
-        copies=copies,
-        lost=_lost(state, found.values()),
-    )
-
-
-def _lost(state: State, blocks: Iterable[Block]) -> dict[str, str]:
-    if not state.lost:
-        return {}
-    return {r.label: state.lost[r.label] for block in blocks for r in block.meta.ranges if r.label in state.lost}
-
-
-def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
-    """By the latest times that blocks say of their ranges. Each answer looks at so many ranges."""
-    left = RANGES_AT_ONCE
-    found = []
-    for wanted in request.wanted:
-        span = wanted.span
-        if state.partition(span.tp) is None:
-            raise UsageError(f"the stream has no partition {span.tp}")
-        held = state.index.by_offset(state.blocks).get(str(span.tp), {}).get(span.life, LifeBlocks())
-        first = at = bisect_right(held.until_offsets, span.from_offset)
-        last = bisect_left(held.from_offsets, span.until_offset)
-        while at < min(last, first + left) and not _may_hold(state, held, at, wanted):
-            at += 1
-        left = max(left - (at - first), 0)
-        if at >= last:
-            found.append(m.TimedBlock(reached=span.until_offset))
-            continue
-        reached = max(held.from_offsets[at], span.from_offset)
-        block = state.blocks[held.block_ids[at]] if _may_hold(state, held, at, wanted) else None
-        found.append(m.TimedBlock(reached=reached, block=block))
-    return m.TimesAnswer(found=tuple(found))
-
-
-def _may_hold(state: State, held: LifeBlocks, at: int, wanted: m.TimedSpan) -> bool:
-    if held.newest_ms[at] < max(wanted.time_ms, 0) or not _is_there(state, held.block_ids[at]):
-        return False
-    span, begins = wanted.span, held.from_offsets[at]
-    ranges = state.blocks[held.block_ids[at]].meta.ranges if state.lost else ()
-    return not any(
-        (r.tp, r.life, r.from_offset) == (span.tp, span.life, begins) and r.label in state.lost for r in ranges
-    )
-
-
-def _of_span(state: State, span: m.LifeSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
-    """When it was sealed, the span's number, where its range begins, its id."""
-    held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.life)
-    if held is None or span.until_offset <= span.from_offset:
-        return
-    at = bisect_right(held.until_offsets, span.from_offset)
-    while at < len(held.block_ids) and held.from_offsets[at] < span.until_offset:
-        block_id = held.block_ids[at]
-        if _is_there(state, block_id):
-            begins = max(held.from_offsets[at], span.from_offset)
-            yield state.blocks[block_id].meta.created_ms, number, begins, block_id
-        at += 1
-
-
-def _is_there(state: State, block_id: str) -> bool:
-    """Whether its segment stays."""
-    return state.blocks[block_id].handle.path not in state.cleaning_segments
-
-
-def _gaps(state: State, spans: Iterable[m.LifeSpan]) -> Iterator[m.RecordedGap]:
-    for span in spans:
-        for recorded in state.partitions[f"{span.topic}/{span.partition}"].gaps:
-            gap = recorded.gap
-            if (
-                recorded.life == span.life
-                and gap.from_offset < span.until_offset
-                and span.from_offset < gap.until_offset
-            ):
-                yield m.RecordedGap(
-                    topic=span.topic,
-                    partition=span.partition,
-                    life=span.life,
-                    from_offset=gap.from_offset,
-                    until_offset=gap.until_offset,
-                    cause=gap.cause,
-                )
-
-
 # ---- what people see -------------------------------------------------------------------------------------------------
 
 
-def tracked(state: State, news: CursorNews, rules: CursorRules, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
+def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
     """``now_ms``: wall clock."""
+    news, rules = known.news, known.rules
     shown = []
     for cursor in sorted(state.cursors.values(), key=lambda cursor: cursor.name):
         silent = now - news.at(cursor.name, now)
@@ -382,6 +258,7 @@ def tracked(state: State, news: CursorNews, rules: CursorRules, now: float, now_
                 behind=_behind(state, cursor.vector),
                 detail="" if at_work else f"is forgotten after {rules.timeout_seconds / 3600:g} h of silence",
                 places=_places(cursor.vector),
+                opened_ms=cursor.opened_ms,
             )
         )
     gone = (

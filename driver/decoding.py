@@ -13,6 +13,7 @@ import pyarrow as pa
 from driver.spark_tasks import Count, marked, read_task, records
 from forebay.errors import JobError, UnreachableError, UnreadableBlockError, UsageError
 from forebay.records import DATAFRAME_SCHEMA
+from forebay.worker_process import freeze_modules
 from wal import dead_letters
 from wal.dead_letters import Run
 from wal.reading import BlockReference, ReadPlan
@@ -238,6 +239,7 @@ def decode_in_task(
     place: DeadLetterPlan,
 ) -> Iterator[pa.RecordBatch]:
     """:func:`decode_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    freeze_modules()
     try:
         yield from decode_task(references, task, plan, count, decoder, place)
     except UnreadableBlockError as error:

@@ -29,7 +29,8 @@ import msgspec
 
 from driver import events as ev
 from driver import lineage
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay import failpoints
 from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, OutOfSpaceError, StoreError
 from forebay.values import lineage_of, numbered

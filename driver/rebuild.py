@@ -23,7 +23,6 @@ from driver.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal import Claim, Journal, claim_path, newest_claim
 from driver.state import (
     REPAIR_WRITER,
-    UNBARRED_MAX,
     AttestedRange,
     BrokenInvariant,
     Cleanup,
@@ -36,6 +35,7 @@ from driver.state import (
     Replay,
     State,
 )
+from driver.transitions import UNBARRED_MAX
 from forebay import failpoints
 from forebay.errors import CorruptionError, FencedError, ForebayError, NewerVersionError, RefusedError, StoreError
 from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, lineage_of, numbered

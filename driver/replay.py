@@ -128,7 +128,11 @@ def plan(
     """``archived``: as :func:`needed` gives it, or all. Raises RefusedError if no completed batch is there to rewind to."""
     batches = completed(state, archived)
     if not batches:
-        raise RefusedError("no batch is completed yet: there is nothing to replay", "not-found")
+        newest = state.completed_number  # of what lies behind it in the history nothing was needed
+        words = (
+            f"no completed batch is {to}: the newest one has number {newest}" if newest else "no batch is completed yet"
+        )
+        raise RefusedError(words, "not-found")
     held = [_held(state, batch) and _in_kafka(batch, held_in_kafka) for batch in batches]
     # before the first one whose bytes are gone nothing need have been read: a rewind to there is one to it
     begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)

@@ -17,6 +17,9 @@ from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
 from wal.layout import BlockPlace
 
+#: signs of the words in which a person says who and why
+CAUSE_LENGTH_MAX = 300
+
 
 @dataclass(frozen=True, slots=True)
 class FoundPartitions:
@@ -290,3 +293,9 @@ Request = (
     | ExpireCursors
     | Ask
 )
+
+
+def said_by(cause: str) -> str:
+    """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
+    words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
+    return words or "a person"

@@ -24,10 +24,11 @@ from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
 from driver.cleaner import CleanedWal, Cleaner
-from driver.cursors import CursorRules, intake
+from driver.cursors import CursorRules
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
+from driver.intake import intake, span
 from driver.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by, wait_until_stale
 from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
@@ -64,12 +65,15 @@ from forebay.messages import (
     AgentHeartbeatRequest,
     ClaimRequest,
     IntakeAnswer,
+    IntakePartition,
     IntakeRequest,
     LookRequest,
     OperatorAnswer,
     RegisterRequest,
     ReplayRequest,
     ResetRequest,
+    SpanAnswer,
+    SpanRequest,
     StopRequest,
 )
 from forebay.notify import Standing
@@ -421,7 +425,9 @@ class Driver:
         if self._loop is None:
             return self._not_leading()
         if isinstance(request, IntakeRequest):
-            return self._loop.submit(Ask(self._read_intake))
+            return self._loop.submit(Ask(lambda state: self._read_intake(intake(state))))
+        if isinstance(request, SpanRequest):
+            return self._loop.submit(Ask(partial(self._read_span, request)))
         if isinstance(
             request, ReplayRequest
         ):  # the history is read beside the deciding thread, which goes on meanwhile
@@ -650,14 +656,14 @@ class Driver:
         }
         return {**found, "seconds": max(1, round(self._clock.monotonic() - self._started_at))} if found else {}
 
-    def _read_intake(self, state: State) -> IntakeAnswer:
-        """What queries need to know of the intake. Of Kafka's options no more than its address and what counts as a record: the
+    def _read_intake(self, partitions: tuple[IntakePartition, ...]) -> IntakeAnswer:
+        """What readers need to know of the intake. Of Kafka's options no more than its address and what counts as a record: the
         others may be secrets, and a reader has its own."""
         settings = self._settings
         options = settings.kafka.options
         return IntakeAnswer(
             stream=settings.stream,
-            partitions=intake(state),
+            partitions=partitions,
             wal_url=settings.wal.url,
             storage=settings.storage,
             key_file=settings.wal.key_file,
@@ -667,6 +673,10 @@ class Driver:
             groups=(settings.group, settings.completed_group),
             headers=settings.kafka.headers,
         )
+
+    def _read_span(self, request: SpanRequest, state: State) -> SpanAnswer:
+        given = ((news.heartbeat.host, news.copies) for news in self._agents())
+        return span(state, request, given, self._read_intake)
 
     def agent_urls(self) -> dict[str, str]:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for

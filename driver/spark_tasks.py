@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.errors import UnreadableBlockError
+from forebay.worker_process import freeze_modules
 from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
 
 #: around the message of an UnreadableBlockError on its way through the JVM, where an exception is only text
@@ -81,6 +82,7 @@ def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count
 
 def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
     """:func:`read_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    freeze_modules()
     try:
         yield from read_task(references, plan, count)
     except UnreadableBlockError as error:

@@ -124,7 +124,7 @@ def status(
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
         managed=tuple(tracker.managed.status(now)),
         listeners=soft.get("listeners", ()),
-        cursors=cursors.tracked(state, tracker.cursor_news, tracker.cursor_rules, now, now_ms),
+        cursors=cursors.tracked(state, tracker.cursors, now, now_ms),
         held_for_cursors=sum(s.bytes for s in state.index.segments.values() if s.unread and not s.held)
         if state.cursors
         else 0,

@@ -11,16 +11,16 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from driver import cursors
 from driver import events as ev
+from driver import intake
 from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.batch_order import window
 from driver.clean_up import COPIES_AT_ONCE, CleanSegment, is_left_over, is_stray, judge, to_give_up
-from driver.cursors import CursorNews, CursorRules
+from driver.cursors import CursorRequest, CursorRules, Cursors
 from driver.history import FinishedBatch
 from driver.packing import pack
 from driver.rate import is_significant
@@ -43,7 +43,6 @@ from driver.requests import (
     CompleteOutput,
     Copied,
     EndSpans,
-    ExpireCursors,
     FoundPartitions,
     HoldForReset,
     KeepWindow,
@@ -57,9 +56,11 @@ from driver.requests import (
     Search,
     Searches,
     SkipSpans,
+    said_by,
 )
 from driver.second_hosts import Host, loads, second_host
-from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer, apply
+from driver.state import ADOPTER, Batch, OpenTrouble, Partition, State, Writer
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.kafka.spans import is_inside
@@ -67,8 +68,6 @@ from forebay.values import Block, Gap, OffsetRange, TopicPartition, check_name, 
 from wal.layout import parse_block
 from wal.retention import Limits
 
-#: signs of the words in which a person says who and why
-CAUSE_LENGTH_MAX = 300
 #: hosts whose agents are known at once, and after which silence one makes room for another
 AGENTS_MAX, AGENT_FORGOTTEN_SECONDS = 1_000, 3600.0
 #: what one agent says of itself: given copies, receivers, labels; and the length of a text of it
@@ -154,8 +153,7 @@ class Tracker:
     ) -> None:
         self.state = state
         self.copy_rules = copy_rules
-        self.cursor_rules = cursor_rules or CursorRules()
-        self.cursor_news = CursorNews()
+        self.cursors = Cursors(state, cursor_rules or CursorRules(), has_wal=copy_rules is None)
         self.driver_epoch = driver_epoch
         self.receiver_news: dict[str, ReceiverNews] = {}
         self.agent_news: dict[str, AgentNews] = {}
@@ -185,13 +183,10 @@ class Tracker:
             m.AcceptGapRequest: self._accept_gap,
             m.AcceptLossRequest: self._accept_loss,
             m.FenceRequest: self._fence,
-            m.OpenCursorRequest: self._open_cursor,
-            m.MoveCursorRequest: self._move_cursor,
-            m.CloseCursorRequest: self._close_cursor,
+            **dict.fromkeys(get_args(CursorRequest), self._of_cursors),
             m.EarliestRequest: self._earliest,
             m.TimesRequest: self._times,
             m.BlocksRequest: self._blocks,
-            m.DropCursorRequest: self._drop_cursor,
             Searches: self._searches,
             Barred: self._barred,
             NothingToAdopt: self._nothing_to_adopt,
@@ -218,7 +213,6 @@ class Tracker:
             Reset: self._reset,
             LetGo: self._let_go,
             PlaceReceivers: self._place_receivers,
-            ExpireCursors: self._expire_cursors,
             Ask: self._ask,
         }
 
@@ -1012,53 +1006,21 @@ class Tracker:
         )
         return Decision(m.OperatorAnswer(message=words), self._applied(begun))
 
-    # ---- cursors -----------------------------------------------------------------------------------------------------
+    # ---- queries beside the batch job --------------------------------------------------------------------------------
 
-    def _open_cursor(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> Decision:
-        if self.copy_rules is not None:
-            raise RefusedError(cursors.NO_WAL, "conflict")
-        news, ended = self.cursor_news, cursors.ended_words(self.state, request.cursor)
-        event = cursors.opened(self.state, news, self.cursor_rules, request, now, now_ms)
-        decided = self._applied(event) if event is not None else ()
-        news.hear(request.cursor, now)
-        answer = m.OpenCursorAnswer(epoch=self.state.cursors[request.cursor].epoch, ended=ended)
-        return Decision(answer, decided)
-
-    def _move_cursor(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> Decision:
-        event = cursors.moved(self.state, self.cursor_rules, request, now_ms)
-        self.cursor_news.hear(request.cursor, now)
-        return Decision(m.Done(), self._applied(event) if event is not None else ())
-
-    def _close_cursor(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> Decision:
-        cursor = cursors.current(self.state, request)
-        if request.forget:
-            return Decision(m.Done(), self._end_cursors((cursors.given_up(cursor, now_ms),)).events)
-        self.cursor_news.hear(request.cursor, now)
-        self.cursor_news.closed.add(request.cursor)
-        return Decision(m.Done())
-
-    def _expire_cursors(self, request: ExpireCursors, now: float, now_ms: int) -> Decision:
-        return self._end_cursors(cursors.expired(self.state, self.cursor_news, self.cursor_rules, now, now_ms))
-
-    def _drop_cursor(self, request: m.DropCursorRequest, now: float, now_ms: int) -> Decision:
-        ended = self._end_cursors((cursors.dropped(self.state, request.cursor, said_by(request.cause), now_ms),))
-        return Decision(m.OperatorAnswer(message=ended.answer[0]), ended.events)
-
-    def _end_cursors(self, ended: tuple[ev.CursorEnded, ...]) -> Decision:
-        """→ a sentence for each."""
-        for event in ended:
-            self.cursor_news.forget(event.name)
-        return Decision(tuple(f"cursor {event.name} {event.cause}" for event in ended), self._applied(*ended))
+    def _of_cursors(self, request: CursorRequest, now: float, now_ms: int) -> Decision:
+        answer, events = self.cursors.decide(request, now, now_ms)
+        return Decision(answer, self._applied(*events))
 
     def _earliest(self, request: m.EarliestRequest, now: float, now_ms: int) -> Decision:
-        return Decision(cursors.earliest(self.state, request))
+        return Decision(intake.earliest(self.state, request))
 
     def _times(self, request: m.TimesRequest, now: float, now_ms: int) -> Decision:
-        return Decision(cursors.times(self.state, request))
+        return Decision(intake.times(self.state, request))
 
     def _blocks(self, request: m.BlocksRequest, now: float, now_ms: int) -> Decision:
         given = ((news.heartbeat.host, news.copies) for news in self.agent_news.values())
-        return Decision(cursors.blocks(self.state, request, given))
+        return Decision(intake.blocks(self.state, request, given))
 
     # ---- clean-up (INV-8) --------------------------------------------------------------------------------------------
 
@@ -1104,12 +1066,6 @@ def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
 
 def _pieces(batch: FinishedBatch) -> int:
     return sum(map(len, batch.tasks)) + len(batch.spans)
-
-
-def said_by(cause: str) -> str:
-    """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
-    words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
-    return words or "a person"
 
 
 def _settled(partition: Partition, receiver_id: str, epoch: int) -> ev.WriterSettled:

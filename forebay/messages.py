@@ -473,6 +473,30 @@ class BlocksAnswer(Message, frozen=True, kw_only=True):
     lost: dict[str, str] = {}
 
 
+class SpanRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/cursors/span. What blocks hold of offsets ``[from, until)``, which Kafka has lost. An offset is of the newest
+    life that has it, of the topic with this id ("": of any)."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    topic_id: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class SpanAnswer(Message, frozen=True, kw_only=True):
+    """``spans``: the parts of it that were taken in, in the order of offsets; ``found``: of these, as far as one answer goes.
+    ``intake``: its only partition is the one that was asked for, if it was ever taken in."""
+
+    intake: IntakeAnswer
+    spans: tuple[LifeSpan, ...]
+    found: BlocksAnswer
+
+
 class TimedSpan(Message, frozen=True, kw_only=True):
     """The first record of ``span`` at or after ``time_ms`` is wanted."""
 
@@ -609,7 +633,8 @@ class TrackedListener(Message, frozen=True, kw_only=True):
 
 
 class TrackedCursor(Message, frozen=True, kw_only=True):
-    """A query's cursor. ``behind``: offsets between it and the positions, of the newest lives."""
+    """A query's cursor. ``behind``: offsets between it and the positions, of the newest lives. ``opened_ms``: since when there is
+    one by this name; 0 of one that ended."""
 
     cursor: str
     user: str
@@ -618,6 +643,7 @@ class TrackedCursor(Message, frozen=True, kw_only=True):
     behind: int
     detail: str = ""
     places: tuple[CursorPlace, ...] = ()
+    opened_ms: int = 0
 
 
 class StatusAnswer(Message, frozen=True, kw_only=True):

@@ -6,12 +6,12 @@ Options, schema and meanings are those of Spark's own ``format("kafka")`` (docs/
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from forebay.errors import UsageError
+from forebay.errors import ForebayError, UsageError
 from pyspark_forebay.options import by_name, check
 
 if TYPE_CHECKING:
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 
 def _new_id() -> str:
     return secrets.token_hex(4)
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Of a streaming query that can't be: what Spark asks first says why. What ``streamReader`` itself raises, Spark hides behind
+    an error of its own."""
+
+    def __init__(self, error: ForebayError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
+        raise self._error.with_traceback(None)
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
 
 
 class DefaultSource(DataSource):
@@ -55,7 +69,13 @@ class DefaultSource(DataSource):
             return IntakeBatchReader(self.options, self._find_decoding())
         return BatchReader(self.options, self._find_decoding())
 
-    def streamReader(self, schema: StructType) -> StreamReader | IntakeStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        try:
+            return self._stream_reader(schema)
+        except ForebayError as error:
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: StructType) -> StreamReader | IntakeStreamReader:
         try:
             from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2: starts and limits are told to a source
         except ImportError:

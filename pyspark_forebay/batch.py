@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from forebay.errors import UnknownTopicError, UsageError
 from forebay.kafka.planning import split_ranges
 from forebay.kafka.spans import Span
+from forebay.worker_process import freeze_modules
 from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions
@@ -55,4 +56,5 @@ class BatchReader(DataSourceReader):
         return [InputPartition((part,)) for part in parts] or [InputPartition(())]  # Spark wants one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         return read_spans(self._options, partition.value)

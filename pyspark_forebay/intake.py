@@ -30,6 +30,8 @@ from forebay.messages import (
     OpenCursorAnswer,
     OpenCursorRequest,
     RecordedGap,
+    SpanAnswer,
+    SpanRequest,
     TimedBlock,
     TimedSpan,
     TimesAnswer,
@@ -101,13 +103,23 @@ class Intake:
 
     def blocks(self, spans: Sequence[LifeSpan]) -> FoundBlocks:
         """All that hold records of ``spans``, each once."""
+        return self._blocks(spans, None)
+
+    def span(self, request: SpanRequest) -> tuple[SpanAnswer, FoundBlocks]:
+        """What is wanted of one partition, by offsets alone; all blocks that hold any of it."""
+        answer = self._post("span", request, SpanAnswer)
+        return answer, self._blocks(answer.spans, answer.found)
+
+    def _blocks(self, spans: Sequence[LifeSpan], first: BlocksAnswer | None) -> FoundBlocks:
+        """``first``: what was told of ``spans`` already."""
         found: dict[str, Block] = {}
         gaps: dict[RecordedGap, None] = {}
         copies: dict[str, tuple[str, ...]] = {}
         lost: dict[str, str] = {}
         left = tuple(span for span in spans if span.from_offset < span.until_offset)
         while left:
-            answer = self._post("blocks", BlocksRequest(spans=left), BlocksAnswer)
+            answer = first or self._post("blocks", BlocksRequest(spans=left), BlocksAnswer)
+            first = None
             for block in answer.blocks:
                 found.setdefault(block.id, block)
             gaps |= dict.fromkeys(answer.gaps)

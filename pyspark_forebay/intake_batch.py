@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.errors import UsageError
+from forebay.worker_process import freeze_modules
 from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_reading import read_task
 from pyspark_forebay.intake_source import IntakeSource
@@ -51,6 +52,7 @@ class IntakeBatchReader(DataSourceReader):
         return tasks or [InputPartition(None)]  # Spark wants one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         if partition.value is None:
             return iter(())
         found = read_task(self._options, partition.value)

@@ -20,7 +20,7 @@ from pyspark_forebay.offsets import Offsets
 from wal.reading import BlockReference, ReadPlan
 
 #: a task reads about so much where there is much, and no less than this where that makes fewer tasks than partitions
-TASK_BYTES, TASK_BYTES_MIN = 32_000_000, 1_000_000
+TASK_BYTES, TASK_BYTES_MIN = 64_000_000, 1_000_000
 
 Partitions = Mapping[TopicPartition, IntakePartition]
 

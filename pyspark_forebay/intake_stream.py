@@ -22,6 +22,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import UsageError
 from forebay.messages import IntakeAnswer
 from forebay.values import TopicPartition
+from forebay.worker_process import freeze_modules
 from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
 from pyspark_forebay.intake_plan import Partitions, first_place, next_end, offsets_of, places, start_places
 from pyspark_forebay.intake_reading import kafka_options, read_task
@@ -84,6 +85,7 @@ class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         found = read_task(self._options, partition.value)
         return found if self._options.decoding is None else self._options.decoding.decoded(found)
 
@@ -165,7 +167,7 @@ class _Planner:
         self, begin: Places, partitions: Partitions, limit: ReadLimit, pacing: Pacing
     ) -> dict[TopicPartition, Place] | None:
         """A life that has ended is read to its end in one trigger, and the next one from the next trigger on."""
-        ends = {tp: max(begin[tp], next_end(begin[tp], partitions[tp])) for tp in begin if tp in partitions}
+        ends = {tp: next_end(begin[tp], partitions[tp]) for tp in begin if tp in partitions}
         same = {tp: place for tp, place in ends.items() if place[0] == begin[tp][0]}
         paced = pacing.until(
             {tp: begin[tp][1] for tp in same},

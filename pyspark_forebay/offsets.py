@@ -147,7 +147,8 @@ def _topic(topic: str, name: str) -> str:
 
 def _checked(number: Any, name: str, allowed: Callable[[int], bool], shown: object = None) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not allowed(number):
-        raise UsageError(f"{name}: {shown if shown is not None else number!r} is not allowed there")
+        given = shown if shown is not None else number
+        raise UsageError(f"{name}: {given!r} is not allowed there: partitions and offsets are whole numbers")
     return number
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from forebay.access import Access
 from forebay.errors import UsageError
 from forebay.kafka.java_options import translate
+from forebay.kafka.safe_options import without_forced
 from forebay.units import parse_duration
 from forebay.values import TopicPartition, check_name
 from pyspark_forebay.offsets import EARLIEST, LATEST, parse_numbers, parse_offsets, parse_partitions
@@ -146,13 +147,14 @@ def read_options(options: Mapping[str, str], *, streaming: bool, decoding: Decod
         _check_batch(starting, ending)
     subscription = _subscription(given)
     kafka = translate(_common(given))
+    client, forced = without_forced(kafka.options)
     intake = _intake(given)
     prefix = given.get("groupidprefix", "forebay-source" if streaming else "forebay-relation")
     return SourceOptions(
         subscription=subscription,
         # as the Java client has it where nothing is said
-        kafka={**({} if intake else {"isolation.level": "read_uncommitted"}), **_without_group(kafka.options)},
-        group=kafka.options.get("group.id", prefix),
+        kafka={**({} if intake else {"isolation.level": "read_uncommitted"}), **_without_group(client)},
+        group=client.get("group.id", prefix),
         starting=starting,
         ending=ending,
         latest_without_match=_strategy(given) == "latest",
@@ -168,7 +170,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool, decoding: Decod
         ) / 1000,
         offset_retries=whole_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
         offset_retry_seconds=(whole_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
-        told=(*_notes(given, streaming), *kafka.told),
+        told=(*_notes(given, streaming), *kafka.told, *forced),
         intake=intake,
         decoding=decoding,
     )  # fmt: skip
@@ -356,8 +358,9 @@ def whole_number(
     text = given[name.lower()].strip()
     number = _whole(text)
     if number is None or (at_least is not None and number < at_least):
-        allowed = "a whole number" if at_least is None else f"whole numbers from {at_least}"
-        raise UsageError(f"option {name}: {text!r}: allowed is {allowed}")
+        raise UsageError(
+            f"option {name}: {text!r}: allowed are whole numbers{'' if at_least is None else f' from {at_least}'}"
+        )
     return number
 
 
@@ -372,6 +375,6 @@ def _delay(given: Mapping[str, str]) -> float:
     if _whole(text) is not None:
         text += "ms"
     try:
-        return float(parse_duration(text))
+        return float(parse_duration(re.sub("min$", "m", text)))  # Spark has both
     except ValueError:
         raise UsageError(f"option {name}: {text!r} is no time: allowed are 500ms, 30s, 15m, 2h") from None

@@ -12,6 +12,7 @@ import tenacity
 
 from forebay.errors import UnknownTopicError, UnreachableError
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.options import check_options
 from forebay.values import TopicPartition
 from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, in_words
 from pyspark_forebay.options import Limit, SourceOptions
@@ -32,7 +33,9 @@ class Questions:
     def __init__(self, options: SourceOptions) -> None:
         """Raises SettingsError for an option that the client refuses. No I/O yet."""
         self._options = options
+        check_options(options.kafka)  # also of what tasks alone take
         self._admin = KafkaAdmin(options.kafka, client_id="forebay-source")
+        self._absent: frozenset[TopicPartition] = frozenset()  # as it was told last
         self._pause = threading.Event()
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(options.offset_retries + 1),
@@ -123,7 +126,13 @@ class Questions:
         missing = set(topics) - {tp.topic for tp in there}
         if missing:
             raise UnknownTopicError(f"Kafka has no topic {', '.join(sorted(missing))}")
-        return there & wanted.partitions if wanted.partitions else there
+        if not wanted.partitions:
+            return there
+        absent = wanted.partitions - there
+        if absent - self._absent:
+            _log.warning("Kafka has no %s, which option assign names: nothing of it is read", in_words(absent))
+        self._absent = absent
+        return there & wanted.partitions
 
     def _partitions_of(self, wanted: Callable[[str], bool]) -> set[TopicPartition]:
         counts = self._admin.topics(internal=True)

@@ -65,7 +65,8 @@ def _left(access: KafkaAccess, span: Span, position: int) -> Span | None:
     """What Kafka still has of ``span`` from ``position`` on; None if nothing, or of another topic by the same name."""
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
         try:
-            if span.topic_id and admin.topic_ids([span.topic])[span.topic] != span.topic_id:
+            # "": no broker tells it now, as while nobody is the controller; that is no other topic
+            if span.topic_id and admin.topic_ids([span.topic])[span.topic] not in ("", span.topic_id):
                 return None
             low, _ = admin.watermarks([span.tp])[span.tp]
             end = admin.ends([span.tp])[span.tp]

@@ -22,6 +22,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import RangeNotHeldError, UsageError
 from forebay.kafka.planning import gathered, split_ranges
 from forebay.kafka.range_reader import Reading
+from forebay.worker_process import freeze_modules
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
 from pyspark_forebay.pacing import Pacing
@@ -136,6 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(some) for some in gathered(parts, TOGETHER_PARTS_MAX, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         return read_spans(self._options, partition.value)
 
     def stop(self) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import tenacity
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -22,12 +22,15 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as WirePartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError, SettingsError, UnknownTopicError, UnreachableError, UsageError
+from forebay.kafka.group_offsets import GroupOffsets
 from forebay.kafka.options import client_options
-from forebay.kafka.positions import Point, commit_list
+from forebay.kafka.positions import Point
 from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
+_Answer = TypeVar("_Answer")
 
 # untyped in confluent-kafka
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -48,16 +51,21 @@ _UNREACHABLE = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.NOT_CONTROLLER,
     KafkaError._NOENT,  # a partition without a leader, or a topic that a new client has not heard of
 }
-#: a group's coordinator is made, moves or loads: it says so a moment later
-_COORDINATOR = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-}
-#: between two looks whether a new topic has reached the brokers
+#: between two looks whether a new topic has reached the brokers, and at first between two tries of one question
 _SETTLE_SECONDS = 0.05
+_PAUSE_SECONDS_MAX = 1.0
+#: so long the first try of a question may take, and each later one twice as long: a client may wait for a broker that is gone
+_TRY_SECONDS = 2.0
+#: kept of a question's time-out for finding out which partition it failed for
+_WHY_SECONDS = 0.5
 #: one wait for the first records of partitions
 _LOOK_SECONDS = 0.1
 _UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -76,14 +84,20 @@ class Committed(NamedTuple):
 
 
 class KafkaAdmin:
-    """One admin client. Every method may be called from any thread, waits at most ``timeout_seconds``, and raises
+    """Questions by one admin client at a time. Every method may be called from any thread, waits at most ``timeout_seconds``
+    (also for a new leader, coordinator or controller), and raises
 
-    UnreachableError (no broker answered in time; names the address), UsageError (no such topic or partition), or
-    ForebayError (the broker answered no).
+    UnreachableError (no broker answered in time; names the address, and partitions that nobody leads), UsageError (no such topic
+    or partition), or ForebayError (the broker answered no).
     """
 
     def __init__(
-        self, options: Mapping[str, str], *, timeout_seconds: float = 10.0, client_id: str = "forebay-admin"
+        self,
+        options: Mapping[str, str],
+        *,
+        timeout_seconds: float = 10.0,
+        client_id: str = "forebay-admin",
+        clock: Clock | None = None,
     ) -> None:
         """``options`` are the pass-through keys of ``[kafka]``. Raises SettingsError for one that librdkafka refuses."""
         self._address = options.get("bootstrap.servers", "")
@@ -95,20 +109,22 @@ class KafkaAdmin:
         )
         self._tells_topic_ids: bool | None = None
         self._options = client_options(options, client_id)
-        self._lookers: dict[str, Consumer] = {}
+        self._groups: dict[str, GroupOffsets] = {}
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._clock = clock or SystemClock()
         try:
-            # kept for the life of this object: a client that is collected while its futures run answers _DESTROY
-            self._client: AdminClient | None = AdminClient({**self._options}, logger=_log)
+            self._client: AdminClient | None = self._new_client()
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
 
     def close(self) -> None:
-        self._client = None
+        self._closed.set()
         with self._lock:
-            lookers, self._lookers = list(self._lookers.values()), {}
-        for looker in lookers:
-            looker.close()
+            self._client = None
+            groups, self._groups = list(self._groups.values()), {}
+        for group in groups:
+            group.close()
 
     def __enter__(self) -> KafkaAdmin:
         return self
@@ -148,13 +164,14 @@ class KafkaAdmin:
         }
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
-        """The partitions of ``topics``, or of the topics whose whole name matches ``pattern``; a missing topic has none."""
+        """The partitions of ``topics``, or of the topics whose whole name matches ``pattern`` and is none of Kafka's
+        own; a missing topic has none."""
         wanted = set(topics)
         expression = re.compile(pattern) if pattern is not None else None
         return {
             TopicPartition(name, number)
-            for name, count in self.topics().items()
-            if name in wanted or (expression is not None and expression.fullmatch(name))
+            for name, count in self.topics(internal=True).items()
+            if name in wanted or (expression is not None and not name.startswith("__") and expression.fullmatch(name))
             for number in range(count)
         }
 
@@ -163,16 +180,19 @@ class KafkaAdmin:
         names = list(topics)
         if not names or not self._can_tell_topic_ids():
             return dict.fromkeys(names, "")
-        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
-        ids: dict[str, str] = {}
-        for name, future in futures.items():
-            try:
-                ids[name] = str(future.result().topic_id)
-            except KafkaException as error:
-                if error.args[0].code() not in _UNKNOWN_TOPIC:
-                    raise self._explained(error, f"topic id of {name}") from None
-                ids[name] = ""
-        return ids
+
+        def ask(client: AdminClient, seconds: float) -> dict[str, str]:
+            ids: dict[str, str] = {}
+            for name, future in client.describe_topics(TopicCollection(names), request_timeout=seconds).items():
+                try:
+                    ids[name] = str(future.result().topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in _UNKNOWN_TOPIC:
+                        raise
+                    ids[name] = ""
+            return ids
+
+        return self._asked(ask, f"topic ids of {', '.join(names)}")
 
     def _can_tell_topic_ids(self) -> bool:
         """A cluster without a controller (librdkafka's mock) never answers, so it is not asked."""
@@ -195,20 +215,15 @@ class KafkaAdmin:
         return self._offsets(dict.fromkeys(partitions, _LATEST), self._isolation)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """What ``group`` committed, for those of ``partitions`` that it committed anything for.
-
-        Asked by a consumer that never joins: the admin client's request for the same takes the whole process down while
-        the group's coordinator loads or moves (librdkafka#5040).
-        """
+        """What ``group`` committed, for those of ``partitions`` that it committed anything for."""
         wanted = [WirePartition(tp.topic, tp.partition) for tp in partitions]
         if not wanted:
             return {}
-        what = f"offsets of group {group}"
-        answer = self._of_coordinator(lambda: self._looker(group).committed(wanted, timeout=self._timeout), what)
+
         found: dict[TopicPartition, Committed] = {}
-        for partition in answer:
-            if partition.error is not None:
-                raise self._explained(KafkaException(partition.error), what)
+        for partition in self._asked(
+            lambda _, seconds: self._group(group).committed(wanted, seconds), f"offsets of group {group}"
+        ):
             if partition.offset >= 0:
                 epoch = partition.leader_epoch
                 tp = TopicPartition(partition.topic, partition.partition)
@@ -264,17 +279,17 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         if not asked:
             return {}
-        futures = self._admin.list_offsets(
-            {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()},
-            isolation_level=isolation,
-            request_timeout=timeout_seconds or self._timeout,
-        )
-        return {
-            TopicPartition(wire.topic, wire.partition): self._result(
-                future, f"offsets of {wire.topic}/{wire.partition}"
-            ).offset
-            for wire, future in futures.items()
-        }
+        specs = {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()}
+
+        def ask(client: AdminClient, seconds: float) -> dict[TopicPartition, int]:
+            futures = client.list_offsets(specs, isolation_level=isolation, request_timeout=seconds)
+            found = {TopicPartition(wire.topic, wire.partition): future.result() for wire, future in futures.items()}
+            for tp, answer in found.items():
+                if answer.offset == OFFSET_INVALID:  # as a client says who knows a leader that does not answer
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"nobody gave the offset of {tp}"))
+            return {tp: answer.offset for tp, answer in found.items()}
+
+        return self._asked(ask, f"offsets of {_in_words(asked)}", timeout_seconds, asked.keys())
 
     def first_timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Milliseconds of the first record at or after each position; without those of which Kafka has or tells none in time.
@@ -318,22 +333,19 @@ class KafkaAdmin:
     def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
         """Commits ``positions`` for a group without members, as lag tools see it; returns partition → error, {} if all went.
 
-        Raises ForebayError if the group has members.
+        One that has members refuses all.
         """
         if not positions:
             return {}
-        request = [ConsumerGroupTopicPartitions(group, commit_list(positions))]
 
-        def publish() -> list[Any]:
-            futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._timeout)
-            answered: list[Any] = futures[group].result().topic_partitions
-            return answered
+        def publish(_: AdminClient, seconds: float) -> dict[TopicPartition, str]:
+            errors = self._group(group).commit(positions, seconds)
+            for error in errors.values():
+                if _is_moving(error):
+                    raise KafkaException(error)
+            return {tp: error.str() for tp, error in errors.items()}
 
-        return {
-            TopicPartition(partition.topic, partition.partition): partition.error.str()
-            for partition in self._of_coordinator(publish, f"publishing offsets of group {group}")
-            if partition.error is not None
-        }
+        return self._asked(publish, f"publishing offsets of group {group}")
 
     def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str] | None = None, replication: int = 1
@@ -387,15 +399,33 @@ class KafkaAdmin:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def _looker(self, group: str) -> Consumer:
-        if self._client is None:
-            raise ForebayError("this Kafka admin client is closed")
+    def leaderless(self, partitions: Iterable[TopicPartition]) -> str:
+        """Which of ``partitions`` nobody leads now, and who could, as words for an error; "" for none, or if no broker tells."""
+        words = []
+        for tp, shown in sorted((self._shown(partitions) or {}).items()):
+            if shown is not None and shown.leader < 0:
+                able = " or ".join(str(number) for number in shown.isrs or shown.replicas)
+                words.append(f"nobody leads {tp} until broker {able} is back")
+        return "; ".join(words)
+
+    def _shown(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any] | None:
+        """What brokers show of each, None of one that they do not know; None for all if no broker tells."""
+        try:
+            topics = self._admin.list_topics(timeout=_WHY_SECONDS).topics
+        except KafkaException:
+            return None
+        return {tp: topics[tp.topic].partitions.get(tp.partition) if tp.topic in topics else None for tp in partitions}
+
+    def _new_client(self) -> AdminClient:
+        return AdminClient({**self._options}, logger=_log)
+
+    def _group(self, group: str) -> GroupOffsets:
         with self._lock:
-            looker = self._lookers.get(group)
-            if looker is None:
-                own = {"group.id": group, "enable.auto.commit": "false", "log_level": "0"}
-                looker = self._lookers[group] = Consumer({**self._options, **own})
-            return looker
+            if self._client is None:
+                raise ForebayError("this Kafka admin client is closed")
+            if group not in self._groups:
+                self._groups[group] = GroupOffsets(self._options, group, self._clock)
+            return self._groups[group]
 
     @property
     def _admin(self) -> AdminClient:
@@ -404,11 +434,55 @@ class KafkaAdmin:
         return self._client
 
     def _metadata(self, timeout_seconds: float | None = None) -> Any:
+        return self._asked(
+            lambda client, seconds: client.list_topics(timeout=seconds), "reading the cluster's topics", timeout_seconds
+        )
+
+    def _asked(
+        self,
+        ask: Callable[[AdminClient, float], _Answer],
+        what: str,
+        timeout_seconds: float | None = None,
+        partitions: Collection[TopicPartition] = (),
+    ) -> _Answer:
+        """What ``ask`` answers, given a client and how many seconds it may take. Within the time-out it is asked again where the
+        answer may be another one in a moment, and by a new client: one that knows a leader or controller of before may ask that
+        one on and on."""
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
+        ends = self._clock.monotonic() + timeout - (min(_WHY_SECONDS, timeout / 2) if partitions else 0)
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: self._may_change(error, partitions)),
+            wait=tenacity.wait_exponential(multiplier=_SETTLE_SECONDS, max=_PAUSE_SECONDS_MAX),
+            stop=lambda state: self._clock.monotonic() + state.upcoming_sleep >= ends,
+            sleep=tenacity.sleep_using_event(self._closed),
+            reraise=True,
+        )
+        client: AdminClient | None = None
         try:
-            return self._admin.list_topics(timeout=timeout)
+            for attempt in tries:
+                with attempt:
+                    # held: one that is collected while its futures run answers _DESTROY
+                    client = self._admin if client is None else self._other_than(client)
+                    seconds = _TRY_SECONDS * 2 ** (attempt.retry_state.attempt_number - 1)
+                    return ask(client, max(_SETTLE_SECONDS, min(seconds, ends - self._clock.monotonic())))
         except KafkaException as error:
-            raise self._explained(error, "reading the cluster's topics") from None
+            why = self.leaderless(partitions) if partitions and _is_moving(error.args[0]) else ""
+            raise self._explained(error, f"{what}: {why}" if why else what) from None
+        raise AssertionError("tenacity ends by an answer or an error")
+
+    def _other_than(self, client: AdminClient) -> AdminClient:
+        with self._lock:
+            if self._client is client:  # nobody was quicker, and this is not closed
+                self._client = self._new_client()
+        return self._admin
+
+    def _may_change(self, error: BaseException, partitions: Collection[TopicPartition]) -> bool:
+        """Whether the same question may have another answer in a moment."""
+        return (
+            isinstance(error, KafkaException)
+            and _is_moving(error.args[0])
+            and not self._is_unknown(error.args[0], partitions)
+        )
 
     def _result(self, future: Any, what: str) -> Any:
         try:
@@ -416,30 +490,12 @@ class KafkaAdmin:
         except KafkaException as error:
             raise self._explained(error, what) from None
 
-    def _of_coordinator(self, ask: Callable[[], list[Any]], what: str) -> list[Any]:
-        """What ``ask`` answers, asked again within the time-out while the group's coordinator is not there yet."""
-
-        def asked() -> list[Any] | KafkaException:
-            try:
-                return ask()
-            except KafkaException as error:
-                return error
-
-        def is_moving(answer: list[Any] | KafkaException) -> bool:
-            if isinstance(answer, KafkaException):
-                return answer.args[0].code() in _COORDINATOR
-            return any(partition.error is not None and partition.error.code() in _COORDINATOR for partition in answer)
-
-        again = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._timeout),
-            wait=tenacity.wait_fixed(_SETTLE_SECONDS),
-            retry=tenacity.retry_if_result(is_moving),
-            retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else [],
-        )
-        answer: list[Any] | KafkaException = again(asked)
-        if isinstance(answer, KafkaException):
-            raise self._explained(answer, what) from None
-        return answer
+    def _is_unknown(self, error: KafkaError, partitions: Iterable[TopicPartition]) -> bool:
+        """A client says the same of a partition that nobody leads, and of one that is not there."""
+        if error.code() != KafkaError._NOENT:
+            return False
+        shown = self._shown(partitions)
+        return shown is not None and None in shown.values()
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause: KafkaError = error.args[0]
@@ -448,3 +504,14 @@ class KafkaAdmin:
         if cause.code() in _UNKNOWN_TOPIC:
             return UnknownTopicError(f"{what}: {cause.str()}")
         return ForebayError(f"Kafka at {self._address}: {what}: {cause.str()}")
+
+
+def _is_moving(error: KafkaError | None) -> bool:
+    """Whether the same question may be answered in a moment: by a new leader, coordinator or controller, or at all."""
+    return error is not None and error.code() in _UNREACHABLE
+
+
+def _in_words(partitions: Iterable[TopicPartition]) -> str:
+    """A few by name."""
+    names = sorted(map(str, partitions))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_tried = itertools.count(os.getpid() * 7919)
 
 
 class MockBroker:
@@ -85,8 +87,14 @@ class KafkaBroker:
         cache: str | Path | None = None,
         properties: Mapping[str, str] | None = None,
         heap_mib: int = 512,
+        joins: KafkaBroker | None = None,
+        number: int = 1,
     ) -> None:
-        """``properties`` go into server.properties over the ones made here; ``cache`` is where the jars are kept."""
+        """``properties`` go into server.properties over the ones made here; ``cache`` is where the jars are kept. ``joins``: a
+        broker that was started, whose cluster and controller are this one's too, under a ``number`` of its own."""
+        self._joins = joins
+        self.number = number
+        self._cluster_id: str = joins._cluster_id if joins is not None else _new_cluster_id()
         self.directory = Path(directory).resolve()
         self.log_file = self.directory / "kafka.log"
         self._cache = cache
@@ -128,7 +136,7 @@ class KafkaBroker:
             properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
             (self.directory / "log4j2.properties").write_text(_LOG4J)
             self._run_tool(
-                java, classpath, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)
+                java, classpath, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(properties)
             )
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -146,11 +154,15 @@ class KafkaBroker:
     def _server_properties(self) -> dict[str, str]:
         assert self._ports is not None
         broker, controller = self._ports
+        listeners = f"PLAINTEXT://127.0.0.1:{broker}"
+        if self._joins is not None:
+            assert self._joins._ports is not None
+            controller = self._joins._ports[1]
         return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
+            "process.roles": "broker,controller" if self._joins is None else "broker",
+            "node.id": str(self.number),
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": listeners if self._joins is not None else f"{listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -253,18 +265,18 @@ rootLogger.appenderRef.console.ref=CONSOLE
 """
 
 
-def _cluster_id() -> str:
+def _new_cluster_id() -> str:
     """A random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two free loopback ports below the range of outgoing connections, so that no client takes one during a restart."""
+    """Two free loopback ports below the range of outgoing connections, so that no client takes one during a restart; others with
+    each call."""
     found: list[int] = []
     low, high = 20_000, _first_ephemeral_port()
-    start = os.getpid() * 7919
-    for step in range(high - low):
-        port = low + (start + step) % (high - low)
+    for _ in range(high - low):
+        port = low + next(_tried) % (high - low)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

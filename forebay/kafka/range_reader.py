@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 import msgspec
@@ -170,7 +171,9 @@ class PartitionReader:
             # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
             silent_seconds = now - max(heard, self._fetched_at)
             if silent_seconds > self._access.timeout_seconds:
-                raise self._unreachable(f"gave nothing of {range_} from {before} on for {silent_seconds:.1f} s")
+                self._check_there(range_)
+                words = f"gave nothing of {range_} from {before} on for {silent_seconds:.1f} s"
+                raise self._unreachable(f"{words}: {why}" if (why := self._ask().leaderless([self._tp])) else words)
             if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
                 raise self._unreachable(f"gave {range_} up to {self.position} alone within {now - began:.1f} s")
         if range_.topic_id:
@@ -302,6 +305,12 @@ class PartitionReader:
         if found != range_.topic_id:
             now = f"now has the id {found}" if found else "is not there, or the broker tells no topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
+
+    def _check_there(self, range_: Span) -> None:
+        """The client itself tells a topic that is not there only after half a minute, since it may have just been made."""
+        with suppress(UnreachableError):
+            if self._tp not in self._ask().partitions([range_.topic]):
+                raise RangeNotHeldError(f"{range_}: Kafka has no partition {self._tp}")
 
     def _ask(self) -> KafkaAdmin:
         if self.admin is None:

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 import tenacity
 
-from forebay.errors import UnreachableError, UsageError
+from forebay.errors import ForebayError, UnreachableError, UsageError
+from forebay.kafka.oauth import PREFIX, ClientCredentials
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema
@@ -33,6 +34,8 @@ _ATTEMPTS_IF_UNKNOWN = 3
 #: schemas that one schema may refer to, in all
 _REFERENCES_MAX = 1_000
 _NOT_NOW = (408, 429)
+#: where a bearer token comes from
+_SOURCE, _STATIC, _OAUTH = "credentials.source", "STATIC_TOKEN", "OAUTHBEARER"
 #: how the client asks for a Protobuf file: its FileDescriptorProto, in base64
 _DESCRIPTOR = "serialized"
 
@@ -60,9 +63,9 @@ def shown(url: str) -> str:
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
-    """``key``: its number in the registry, or its GUID. ``text``: of Protobuf the file's descriptor, in base64. ``references``:
-    names and texts of what it refers to, each before who refers to it. ``rules``: those by which a reader would have to change
-    what it reads, as by decrypting it."""
+    """``key``: its number in the registry, or its GUID. ``text``: of Protobuf the file's descriptor, in base64, or the file.
+    ``references``: names and texts of what it refers to, each before who refers to it. ``rules``: those by which a reader would
+    have to change what it reads, as by decrypting it."""
 
     key: int | str
     format: str
@@ -87,6 +90,7 @@ class Registry:
     def __init__(self, access: RegistryAccess) -> None:
         self._access = access
         self._made: Any = None
+        self._tokens: ClientCredentials | None = None
 
     def __enter__(self) -> Registry:
         return self
@@ -96,11 +100,14 @@ class Registry:
     ) -> None:
         if self._made is not None:
             self._made.close()
+        if self._tokens is not None:
+            self._tokens.close()
 
     @property
     def _client(self) -> Any:
         if self._made is None:
-            self._made = _client(self._access)
+            self._tokens = self._tokens or _tokens(self._access)
+            self._made = _client(self._access, self._tokens)
         return self._made
 
     def schema(self, key: int | str, format_: str, *, patient: bool = True) -> RegisteredSchema | None:
@@ -131,16 +138,13 @@ class Registry:
         return made
 
     def _as_written(self, ask: Callable[[str | None], Any], format_: str, patient: bool = True) -> Any:
-        """Of a Protobuf file the descriptor is asked for. A registry that can't make one may hold one all the same."""
+        """Of a Protobuf file the descriptor is asked for. One that can't make it may hold it all the same, or the text."""
         if format_ != PROTOBUF:
             return self._answer(lambda: ask(None), patient)
         try:
             return self._answer(lambda: ask(_DESCRIPTOR), patient, once=True)
         except UnreachableError:
-            found = self._answer(lambda: ask(None), patient)
-            if found is None or descriptor_bytes(getattr(found, "schema", found).schema_str or "") is not None:
-                return found
-            return self._answer(lambda: ask(_DESCRIPTOR), patient)
+            return self._answer(lambda: ask(None), patient)
 
     def _registered(self, key: int | str, schema: Schema, subject: str = "", version: int = 0) -> RegisteredSchema:
         format_ = (schema.schema_type or "AVRO").lower()
@@ -206,6 +210,8 @@ class Registry:
         return answer
 
     def _failure(self, error: Exception, status: int | None) -> Exception:
+        if isinstance(error, ForebayError):
+            return error
         where = f"the schema registry {shown(self._access.url)}"
         if status in (401, 403):
             return UsageError(
@@ -250,7 +256,20 @@ def descriptor_bytes(text: str) -> bytes | None:
         return None
 
 
-def _client(access: RegistryAccess) -> Any:
+def _tokens(access: RegistryAccess) -> ClientCredentials | None:
+    """None where the registry wants none, or is given one that is known."""
+    options = dict(access.options)
+    own = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    source = own.get(_SOURCE, _STATIC if "token" in own else _OAUTH).upper()
+    if source not in (_STATIC, _OAUTH):
+        raise UsageError(f"option schema.registry.{PREFIX}{_SOURCE}: {source!r}: allowed are {_STATIC} and {_OAUTH}")
+    if not own or source == _STATIC:
+        return None
+    _library()
+    return ClientCredentials(own, options.get("ssl.ca.location"), access.timeout_seconds)
+
+
+def _client(access: RegistryAccess, tokens: ClientCredentials | None) -> Any:
     for url in access.url.split(","):
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -259,10 +278,14 @@ def _client(access: RegistryAccess) -> Any:
                 "https://registry:8081, or several with commas"
             )
     settings: dict[str, Any] = {**dict(access.options), "url": access.url, "timeout": access.timeout_seconds}
-    if "bearer.auth.token" in settings or "bearer.auth.client.id" in settings:
-        source = "STATIC_TOKEN" if "bearer.auth.token" in settings else "OAUTHBEARER"
-        settings.setdefault("bearer.auth.credentials.source", source)
-        settings.setdefault("bearer.auth.logical.cluster", "")
+    if tokens is not None:
+        settings = {name: value for name, value in settings.items() if not name.startswith(PREFIX)}
+        settings[f"{PREFIX}{_SOURCE}"] = "CUSTOM"
+        settings[f"{PREFIX}custom.provider.function"] = tokens.fields
+        settings[f"{PREFIX}custom.provider.config"] = {}
+    elif any(name.startswith(PREFIX) for name in settings):
+        settings[f"{PREFIX}{_SOURCE}"] = _STATIC
+        settings.setdefault(f"{PREFIX}logical.cluster", "")
     library = _library()
     try:
         return library.SchemaRegistryClient({**settings, "max.retries": 0})

@@ -21,7 +21,7 @@ def check_topics(batch: pa.RecordBatch, topic: str | None) -> None:
 
 def records_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Record]:
     """Each row as a record: ``value``, and ``key``, ``headers`` and ``partition`` where there are such columns, for ``topic``, or
-    for the one that the row's column ``topic`` names. Raises UsageError as :func:`check_topics`."""
+    for the one that the row's column ``topic`` names. Raises UsageError as :func:`check_topics`, and for a null header."""
     check_topics(batch, topic)
     names = batch.schema.names
     nothing: list[Any] = [None] * batch.num_rows
@@ -31,4 +31,10 @@ def records_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Record]:
     )
     topics = batch.column("topic").to_pylist() if topic is None else [topic] * batch.num_rows
     for name, key, value, partition, headers in zip(topics, *columns, strict=True):
-        yield name, key, value, partition, headers and [(header["key"], header["value"]) for header in headers]
+        yield name, key, value, partition, headers and [_header(header) for header in headers]
+
+
+def _header(given: dict[str, Any] | None) -> tuple[str, bytes | None]:
+    if given is None or given["key"] is None:
+        raise UsageError("null header, or header without a key, present in the data: Kafka takes neither")
+    return given["key"], given["value"]

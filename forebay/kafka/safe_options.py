@@ -10,6 +10,8 @@ from forebay.kafka.options import FORCED
 
 #: groups of tasks begin so, for they shall never be taken for the one that commits
 TASK_GROUP_PREFIX = "forebay-executor-"
+#: where there is no intake
+_WHY = {"enable.auto.commit": "nothing is committed that you do not commit yourself"}
 _SPELT = {"t": "true", "1": "true", "f": "false", "0": "false"}
 
 
@@ -44,8 +46,15 @@ def safe_options(options: Mapping[str, str], prefix: str = TASK_GROUP_PREFIX) ->
             f"kafka.'auto.offset.reset' ({reset}) says only where a stream begins: an offset that Kafka does not hold is an "
             "error in every task"
         )
+    made, forced = without_forced(made)
+    return SafeOptions(made, group, task_group, reset, (*told, *forced))
+
+
+def without_forced(options: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """``options`` without those that have one value only, and a sentence for each that was given another one."""
+    made, told = dict(options), []
     for name, (wanted, why) in FORCED.items():
         given = made.pop(name, wanted).strip().lower()
         if _SPELT.get(given, given) != wanted:
-            told.append(f"kafka.{name!r} is {wanted}, not {given}: {why}")
-    return SafeOptions(made, group, task_group, reset, tuple(told))
+            told.append(f"kafka.{name!r} is {wanted}, not {given}: {_WHY.get(name, why)}")
+    return made, told

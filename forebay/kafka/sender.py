@@ -76,6 +76,7 @@ class _Producing:
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
+        self._address = given.get("bootstrap.servers", "")
         self._failure: tuple[KafkaError, str] | None = None
         self.sent = 0
 
@@ -95,7 +96,7 @@ class _Producing:
         left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
         self._check()
         if left:
-            raise UnreachableError(f"{left} records were not acknowledged")
+            raise UnreachableError(f"Kafka at {self._address}: {left} records were not acknowledged")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -109,7 +110,7 @@ class _Producing:
         error, topic = self._failure
         words = f"topic {topic}: after {self.sent} records one was not taken: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
-            raise UnreachableError(words)
+            raise UnreachableError(f"Kafka at {self._address}: {words}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"
         raise ForebayError(words)

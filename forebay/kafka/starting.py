@@ -96,7 +96,8 @@ def begin(
     asked: dict[TopicPartition, tuple[Starting, str]] = {}
     for tp in sorted(partitions):
         if known.checkpoint is not None and tp in known.checkpoint:
-            asked[tp] = known.checkpoint[tp], "of the checkpoint"
+            given = ", which goes before the one that is given" if tp in known.given else ""
+            asked[tp] = known.checkpoint[tp], f"of the checkpoint{given}"
         elif known.checkpoint is not None:
             asked[tp] = "earliest", "its beginning, since it is new"
         elif tp in known.given:

@@ -206,7 +206,9 @@ class TransactionalSender:
             return StoreError(
                 f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
             )
-        return UnreachableError(words) if cause.code() in _UNREACHABLE else StoreError(words)
+        if cause.code() in _UNREACHABLE:
+            return UnreachableError(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
+        return StoreError(words)
 
 
 def transactional_group(transactional_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -75,8 +76,14 @@ class _Column:
         self._writers: dict[int | str, Callable[[Bodies], Decoded] | str] = {}
 
     def decode(self, batch: pa.RecordBatch) -> DecodedColumn:
-        with Registry(self._access) as registry:
-            return self._decode(framed(batch, self._name), batch.num_rows, registry)
+        collecting = gc.isenabled()
+        gc.disable()  # thousands of rows would be walked by every collection, and none of them can be part of a cycle
+        try:
+            with Registry(self._access) as registry:
+                return self._decode(framed(batch, self._name), batch.num_rows, registry)
+        finally:
+            if collecting:
+                gc.enable()
 
     def _decode(self, found: Framed, rows: int, registry: Registry) -> DecodedColumn:
         causes = dict(found.causes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from forebay.errors import UsageError
 from forebay.kafka.registry import RegisteredSchema, descriptor_bytes, missing_extra
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 from forebay.schemas.framing import message_indexes
+from forebay.schemas.proto_source import compiled, imports_of
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
 #: by the names that a .proto file has for them
 _SCALARS: dict[str, pa.DataType] = {
@@ -33,6 +34,8 @@ _WRAPPED = {
     "UInt32Value": "uint32", "BoolValue": "bool", "StringValue": "string", "BytesValue": "bytes",
 }  # fmt: skip
 _GOOGLE = "google.protobuf."
+#: indexes of the message
+_FIRST = (0,)
 
 Build = Callable[[Sequence[Any]], "pa.Array[Any]"]
 
@@ -55,83 +58,117 @@ class ProtobufFormat:
             file = _file(schema)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        known: dict[tuple[int, ...], str] = {}
+        checked: set[tuple[int, ...]] = set()
 
-        def name_of(indexes: tuple[int, ...]) -> str:
-            if indexes not in known:
-                known[indexes] = _at(file, indexes).full_name
-            return known[indexes]
+        def check(indexes: tuple[int, ...]) -> None:
+            if indexes not in checked:
+                name = _at(file, indexes).full_name
+                if name != self._message.full_name:
+                    raise ValueError(f"it is a {name}, not a {self._message.full_name}")
+                checked.add(indexes)
 
-        return lambda bodies: self._decode(bodies, name_of)
+        return lambda bodies: self._decode(bodies, check)
 
-    def _decode(self, bodies: Bodies, name_of: Callable[[tuple[int, ...]], str]) -> Decoded:
+    def _decode(self, bodies: Bodies, check: Callable[[tuple[int, ...]], None]) -> Decoded:
+        """``check``: raises ValueError if another message than the wanted one lies at these indexes."""
         rows: list[Any] = []
         causes: dict[int, str] = {}
-        wanted, parse, data, given = self._message.full_name, self._parse, bodies.data, bodies.message
-        for start, end in zip(bodies.starts, bodies.ends, strict=True):
+        parse, data, given = self._parse, bodies.data, bodies.message
+        for place, end in zip(bodies.starts, bodies.ends, strict=True):
             try:
-                indexes, place = (given, start) if given is not None else message_indexes(data[:end], start)
-                if name_of(indexes) != wanted:
-                    raise ValueError(f"it is a {name_of(indexes)}, not a {wanted}")
-                rows.append(parse(bytes(data[place:end])))
+                if given is not None:
+                    check(given)
+                elif place < end and data[place] == 0:  # the file's first message, as nearly always
+                    check(_FIRST)
+                    place += 1
+                else:
+                    indexes, place = message_indexes(data[:end], place)
+                    check(indexes)
+                rows.append(parse(data[place:end]))
             except MemoryError:
                 raise
             except Exception as error:
                 causes[len(rows)] = cause_of(error)
                 rows.append(None)
-        return built(rows, causes, self._build)
+        return built(rows, causes, self._array)
+
+    def _array(self, rows: Sequence[Any]) -> pa.Array[Any]:
+        return _where_present(rows, self._build, self.type)
 
 
 def _file(schema: RegisteredSchema) -> FileDescriptor:
-    """Raises UsageError."""
+    """Raises UsageError; UnreachableError if a text can't be compiled now."""
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message
+        from google.protobuf import descriptor_pool
     except ImportError as error:
         raise missing_extra(error) from None
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
-
-    def add(name: str, text: str) -> str:
-        data = descriptor_bytes(text)
-        if data is None:
-            raise UsageError(
-                f"{schema}: the schema registry has the file {name or 'of this schema'} as text alone, and what reads it is a "
-                "registry that answers format=serialized"
-            )
-        try:
-            file = descriptor_pb2.FileDescriptorProto.FromString(data)
-        except message.DecodeError:
-            raise UsageError(f"{schema}: {name or 'its file'} is no descriptor of a Protobuf file") from None
-        file.name = name or file.name or "schema.proto"
-        for dependency in file.dependency:
-            _add_known(dependency, pool, added)
-        added.add(file.name)
-        pool.Add(file)
-        return str(file.name)
-
     try:
-        for name, text in schema.references:
-            add(name, text)
-        return pool.FindFileByName(add("", schema.text))
+        for file in _files(schema):
+            for known in chain.from_iterable(map(_known, file.dependency)):
+                if known.name not in added:
+                    added.add(known.name)
+                    pool.AddSerializedFile(known.serialized_pb)
+            added.add(file.name)
+            pool.Add(file)
+        return pool.FindFileByName(file.name)
     except (TypeError, KeyError, ValueError) as error:  # as the pool refuses what does not fit together
         raise UsageError(f"{schema} can't be read: {cause_of(error)}") from None
 
 
-def _add_known(name: str, pool: Any, added: set[str]) -> None:
-    """A file that comes with the libraries, and what it needs; nothing for any other."""
-    if name in added or not name.endswith(".proto") or not name.startswith(("google/", "confluent/")):
-        return
+def _files(schema: RegisteredSchema) -> list[Any]:
+    """FileDescriptorProtos of what it refers to, in that order, and its own. Texts are compiled: they import each other, what is
+    a descriptor, and what comes with the libraries."""
+    from google.protobuf import descriptor_pb2
+
+    taken = {name for name, _ in schema.references}
+    own = next(name for name in (f"schema{'-' * number}.proto" for number in count()) if name not in taken)
+    texts: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    for name, text in (*schema.references, (own, schema.text)):
+        data = descriptor_bytes(text)
+        found[name] = None  # in its place
+        if data is None:
+            texts[name] = text
+        else:
+            found[name] = _parsed(schema, data)
+            found[name].name = name if name != own else found[name].name or own
+    if texts:
+        held = [file for file in found.values() if file is not None]
+        imports = [*chain.from_iterable(map(imports_of, texts.values()))]
+        imports += chain.from_iterable(file.dependency for file in held)
+        known = {file.name: file.serialized_pb for one in imports for file in _known(one) if file.name not in found}
+        try:
+            made = compiled(tuple(texts.items()), (*known.values(), *(file.SerializeToString() for file in held)))
+        except UsageError as error:
+            raise UsageError(f"{schema} can't be read: {error}") from None
+        for name, data in zip(texts, made, strict=True):
+            found[name] = descriptor_pb2.FileDescriptorProto.FromString(data)
+    return list(found.values())
+
+
+def _parsed(schema: RegisteredSchema, data: bytes) -> Any:
+    from google.protobuf import descriptor_pb2, message
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(data)
+    except message.DecodeError:
+        raise UsageError(f"{schema}: what the registry has is no descriptor of a Protobuf file") from None
+
+
+def _known(name: str) -> list[FileDescriptor]:
+    """A file that comes with the libraries, behind what it needs; nothing for any other."""
+    if not name.endswith(".proto") or not name.startswith(("google/", "confluent/")):
+        return []
     module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
     if name.startswith("confluent/"):
         module = f"confluent_kafka.schema_registry.{module}"
     try:
         file = import_module(module).DESCRIPTOR
     except ImportError:
-        return  # the pool will name it
-    added.add(name)
-    for dependency in file.dependencies:
-        _add_known(dependency.name, pool, added)
-    pool.AddSerializedFile(file.serialized_pb)
+        return []  # who imports it will name it
+    return [*(one for dependency in file.dependencies for one in _known(dependency.name)), file]
 
 
 def _named(file: FileDescriptor, message: str, schema: RegisteredSchema) -> Descriptor:
@@ -167,7 +204,7 @@ def _at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
 
 
 class _Types:
-    """Types, and what builds arrays of them from values of the C messages, whole columns at a time."""
+    """Types, and what builds arrays of them from values of the C messages, whole columns at a time, none of them None."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
@@ -178,13 +215,13 @@ class _Types:
             raise self._refused(path, f"{name} holds itself, and a column can't")
         if name.startswith(_GOOGLE) and name.removeprefix(_GOOGLE) in _WRAPPED:
             arrow = _SCALARS[_WRAPPED[name.removeprefix(_GOOGLE)]]
-            return arrow, _one_by_one(arrow, attrgetter("value"))
+            return arrow, _each(arrow, attrgetter("value"))
         if name == f"{_GOOGLE}Timestamp":
             arrow = pa.timestamp("us", "UTC")
-            return arrow, _one_by_one(arrow, _microseconds)
+            return arrow, _each(arrow, _microseconds)
         if name == f"{_GOOGLE}Duration":
             arrow = pa.duration("us")
-            return arrow, _one_by_one(arrow, _microseconds)
+            return arrow, _each(arrow, _microseconds)
         fields: list[tuple[pa.Field[Any], Build]] = []
         for field in message.fields:
             if not _is_empty(field):  # a column with no field is none
@@ -202,24 +239,23 @@ class _Types:
             key, keys = self._value(entry.fields_by_name["key"], path, inside)
             held, values = self._value(entry.fields_by_name["value"], f"{path}[]", inside)
             arrow = pa.map_(key, held)
-            return arrow, lambda messages: _map_of([m and get(m) for m in messages], keys, values, arrow)
+            return arrow, lambda messages: _map_of(list(map(get, messages)), keys, values, arrow)
         below, build = self._value(field, f"{path}[]" if _repeated(field) else path, inside)
         if _repeated(field):
             listed = pa.list_(below)
-            return listed, lambda messages: _list_of([m and get(m) for m in messages], build, listed)
+            return listed, lambda messages: _list_of(list(map(get, messages)), build, listed)
         if field.has_presence:
             name = field.name
-            return below, lambda messages: build(
-                [get(m) if m is not None and m.HasField(name) else None for m in messages]
+            return below, lambda messages: _where_present(
+                [get(one) if one.HasField(name) else None for one in messages], build, below
             )
-        return below, lambda messages: build([None if m is None else get(m) for m in messages])
+        return below, lambda messages: build(list(map(get, messages)))
 
     def _value(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Build]:
         if field.message_type is not None:
             return self.message(field.message_type, path, inside)
         if field.enum_type is not None:
-            names = {number: one.name for number, one in field.enum_type.values_by_number.items()}
-            return pa.string(), _one_by_one(pa.string(), lambda number: names.get(number, str(number)))
+            return pa.string(), _Names(field.enum_type).build
         arrow = _SCALARS[_KINDS[field.type]]
         return arrow, lambda values: pa.array(values, arrow)
 
@@ -246,39 +282,59 @@ def _is_empty(field: FieldDescriptor) -> bool:
     return field.message_type is not None and not field.message_type.fields
 
 
-def _one_by_one(arrow: pa.DataType, value: Callable[[Any], Any]) -> Build:
-    return lambda values: pa.array([None if one is None else value(one) for one in values], arrow)
+class _Names(dict[int, str]):
+    """Of an enumeration's numbers; one that has no name is its digits."""
+
+    def __init__(self, enumeration: EnumDescriptor) -> None:
+        super().__init__({number: one.name for number, one in enumeration.values_by_number.items()})
+
+    def __missing__(self, number: int) -> str:
+        return str(number)
+
+    def build(self, numbers: Sequence[int]) -> pa.Array[Any]:
+        return pa.array(list(map(self.__getitem__, numbers)), pa.string())
+
+
+def _each(arrow: pa.DataType, value: Callable[[Any], Any]) -> Build:
+    return lambda values: pa.array(list(map(value, values)), arrow)
 
 
 def _microseconds(value: Any) -> int:
     return int(value.seconds * 1_000_000 + value.nanos // 1_000)
 
 
-def _struct(fields: Sequence[tuple[pa.Field[Any], Build]]) -> Build:
-    def build(messages: Sequence[Any]) -> pa.Array[Any]:
-        made: Any = pa.StructArray
-        return made.from_arrays(  # type: ignore[no-any-return]
-            [below(messages) for _, below in fields],
-            fields=[field for field, _ in fields],
-            mask=pa.array([message is None for message in messages], pa.bool_()),
-        )
+def _where_present(values: Sequence[Any], build: Build, arrow: pa.DataType) -> pa.Array[Any]:
+    """With a null for each None."""
+    present = [place for place, value in enumerate(values) if value is not None]
+    if len(present) == len(values):
+        return build(values)
+    if not present:
+        return pa.array([None] * len(values), arrow)
+    places = np.full(len(values), -1, np.int64)
+    places[present] = np.arange(len(present))
+    wanted: Any = pa.array(places, mask=places < 0)
+    return build([values[place] for place in present]).take(wanted)
 
-    return build
+
+def _struct(fields: Sequence[tuple[pa.Field[Any], Build]]) -> Build:
+    made: Any = pa.StructArray
+    named, builds = [field for field, _ in fields], [build for _, build in fields]
+    return lambda messages: made.from_arrays([build(messages) for build in builds], fields=named)
 
 
 def _offsets(held: Sequence[Any]) -> pa.Array[Any]:
-    lengths = [0 if one is None else len(one) for one in held]
-    return pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pa.int32())
+    offsets = np.zeros(len(held) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, held), np.int64, len(held)), out=offsets[1:])
+    return pa.array(offsets, pa.int32())
 
 
 def _list_of(held: Sequence[Any], build: Build, arrow: pa.DataType) -> pa.Array[Any]:
-    values = build(list(chain.from_iterable(one for one in held if one is not None)))
     made: Any = pa.ListArray
-    return made.from_arrays(_offsets(held), values, type=arrow)  # type: ignore[no-any-return]
+    return made.from_arrays(_offsets(held), build(list(chain.from_iterable(held))), type=arrow)  # type: ignore[no-any-return]
 
 
 def _map_of(held: Sequence[Any], keys: Build, values: Build, arrow: pa.DataType) -> pa.Array[Any]:
-    pairs = [pair for one in held if one is not None for pair in one.items()]
+    pairs = [pair for one in held for pair in one.items()]
     made: Any = pa.MapArray
     return made.from_arrays(  # type: ignore[no-any-return]
         _offsets(held), keys([key for key, _ in pairs]), values([value for _, value in pairs]), type=arrow

@@ -77,12 +77,17 @@ LINES = {
         "time of a nearly empty trigger",
         "the same of a Python source that does nothing",
     ],
-    "avro": ["records/s"],
+    "decoding": [
+        "Avro, records/s",
+        "JSON, records/s",
+        "Protobuf, records/s",
+        "the same, against FromString alone",
+    ],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
 NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
-LONG = ("locality", "source", "opening", "arrow")
+LONG = ("locality", "source", "opening", "arrow", "dataframe")
 
 
 def test_every_benchmark_is_named_here() -> None:

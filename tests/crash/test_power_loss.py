@@ -16,7 +16,8 @@ import pytest
 
 from driver import events as ev
 from driver import journal
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay.clock import SystemClock
 from forebay.values import Block
 from receiver import inputs as inp

@@ -115,8 +115,10 @@ def test_a_cursor_that_expired_is_said_with_its_command_and_exit_code_1(
 def test_a_cursor_is_dropped_only_when_it_is_said(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
-    made_up_driver.status = make_status(cursors=(cursor("a", "silent"),))
+    held = msgspec.structs.replace(cursor("a", "silent"), opened_ms=1_700_000_000_000)
+    made_up_driver.status = make_status(cursors=(held,))
     assert run(project, "cursors") == 0
+    assert "2023-11-14T22:13:20" in "".join(capsys.readouterr().out.split())
     assert run(project, "cursors", "drop", "a") == 0
     assert "cursor a of h pid 1 (silent, 40 offsets behind) would be dropped" in capsys.readouterr().err
     assert run(project, "cursors", "drop", "b") == 1

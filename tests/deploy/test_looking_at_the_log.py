@@ -13,7 +13,7 @@ import pytest
 
 from deploy.main import main
 from driver import journal
-from driver.state import apply
+from driver.transitions import apply
 from forebay.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta

@@ -16,7 +16,8 @@ from deploy.main import main
 from deploy.offsets_file import Commit, commits, exported, read_file, starting_offsets, unheld
 from driver import events as ev
 from driver import journal
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay.errors import RefusedError, UnreachableError, UsageError
 from forebay.kafka import admin
 from forebay.kafka.admin import KafkaAdmin

@@ -8,37 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from direct.strategies import Assign
-from driver.batch import Batch
 from forebay.errors import JobError
-from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.range_reader import Reading
 from forebay.values import TopicPartition
-from tests.support.direct_runs import Runs
+from tests.support.direct_runs import RowsRead, Runs
 from tests.support.flow import Truth, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
-
-
-class Rows:
-    """A job that reads what it is given."""
-
-    def __init__(self, runs: Runs, reading: Reading) -> None:
-        self.runs = runs
-        self.reading = reading
-        self.access = KafkaAccess(dict(runs.options), "g", PATIENCE_SECONDS)
-        self.read: list[tuple[int, int]] = []
-
-    def __call__(self, work: Batch) -> None:
-        self.read += [
-            (span.partition, offset)
-            for span in work.spans  # type: ignore[attr-defined]
-            for rows in read_range(self.access, span, self.reading)
-            for offset in rows.column("offset").to_pylist()
-        ]
-        self.runs.job(work)
 
 
 def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_names_them_where_not(
@@ -61,7 +40,7 @@ def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_nam
             waited.wait(0.1)
             ends = {(tp.topic, 0): admin.ends([tp])[tp]}
             kept = len(read_topic(kafka_broker.options, ends))
-    job = Rows(runs, Reading(allow_holes=True, keep=False))
+    job = RowsRead(runs, Reading(allow_holes=True, keep=False))
     stream = runs.start(Assign([tp]), job)
     runs.await_records(produced)
     runs.stop(stream)
@@ -70,6 +49,6 @@ def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_nam
     assert offsets == sorted(set(offsets)) and set(still) <= set(offsets)
     assert len(offsets) < produced
     runs.checkpoint = runs.checkpoint / "other"
-    stream = runs.start(Assign([tp]), Rows(runs, Reading(keep=False)), max_failures=1)
+    stream = runs.start(Assign([tp]), RowsRead(runs, Reading(keep=False)), max_failures=1)
     with pytest.raises(JobError, match=r"HoleError.*\[0, \d+\): from offset \d+ on the next record is \d+"):
         stream.await_termination(PATIENCE_SECONDS)

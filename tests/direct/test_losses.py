@@ -28,10 +28,12 @@ from driver.decoding import Decoder
 from driver.events import SpansAllocated, SpansBegun, SpansSkipped
 from driver.lease import LeaseHeld
 from driver.local_engine import letters_of
+from driver.replay import RewindTo, plan
 from driver.requests import AllocateSpans, BeginSpans
-from driver.state import BrokenInvariant, State, apply
+from driver.state import BrokenInvariant, State
+from driver.transitions import apply
 from forebay.clock import SystemClock
-from forebay.errors import OutOfRangeError, RangeNotHeldError, UsageError
+from forebay.errors import OutOfRangeError, RangeNotHeldError, RefusedError, UsageError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
@@ -480,6 +482,9 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
         cleaner.look()
         assert led.loop.ask(Ask(lambda state: (dict(state.batches), state.archived_number))) == ({}, 2)
         writer.close()
+        state = led.loop.ask(Ask(lambda state: state))
+        with pytest.raises(RefusedError, match="no completed batch is batch 99: the newest one has number 2"):
+            plan(state, (), RewindTo(batch=99))
     assert [batch.spans for batch in history.read(storage, "s")] == [
         (Span("t", 0, 0, 10, "id"),),
         (Span("t", 0, 10, 20, "id"),),

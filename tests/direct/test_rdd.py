@@ -140,6 +140,10 @@ def test_parameters_that_cant_be_are_refused_before_anything_runs(spark: Any, to
             create_rdd(spark, params, whole(topic))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"'group\.id': a list: allowed are texts"):
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
+    with pytest.raises(UsageError, match=r"'kafka\.bootstrap\.servers': write 'bootstrap\.servers'"):
+        create_rdd(spark, {"kafka.bootstrap.servers": "b:1"}, whole(topic))
+    with pytest.raises(UsageError, match=r"\('t', 0, 0, 2\) is no OffsetRange"):
+        create_rdd(spark, {"bootstrap.servers": "b:1"}, [("t", 0, 0, 2)])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="value_deserializer: 'avro': allowed are bytes"):
         create_rdd(spark, {"bootstrap.servers": "b:1"}, whole(topic), value_deserializer="avro")
 

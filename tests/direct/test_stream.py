@@ -17,7 +17,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from direct.commits import Commits
-from direct.strategies import Assign, Subscribe, SubscribePattern
+from direct.parameters import tell
+from direct.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream import DirectStream, StreamSettings
 from driver.batch import Batch, BatchWork
 from driver.lease import Lease, LeaseHeld, process_start
@@ -80,12 +81,30 @@ def test_where_partitions_begin_is_by_the_stated_order_and_told(
     with KafkaAdmin(runs.options) as admin:
         while admin.publish(f"g-{one.topic}", {one: Commit(28), two: Commit(9)}):
             waited.wait(0.1)
+    tell.cache_clear()  # another test of this process may have been told the same
+    params = {"group.id": f"g-{one.topic}", "check.crcs": "false"}
     with caplog.at_level(logging.INFO, "direct.stream"):
-        runs.start(Assign(tps, {one: 25}), params={"group.id": f"g-{one.topic}"})
+        runs.start(Assign(tps, {one: 25}), params=params)
     runs.await_records(6)
     assert (runs.once(one), runs.once(two)) == ((25, 30), (9, 10))
     assert f"{one} begins at offset 25: given" in caplog.text
     assert f"{two} begins at offset 9: committed by group g-{one.topic}" in caplog.text
+    runs.stop(runs.streams[-1])
+    with caplog.at_level(logging.INFO, "direct.stream"):
+        runs.stop(runs.start(Assign(tps, {one: 3}), params=params))
+    assert caplog.text.count("'check.crcs' is true, not false") == 1
+    assert f"{one} begins at offset 30: of the checkpoint, which goes before the one that is given" in caplog.text
+    assert f"{two} begins at offset 10: of the checkpoint\n" in caplog.text
+
+
+def test_what_a_new_stream_names_and_kafka_does_not_have_is_told_or_refused(
+    runs: Runs, tps: list[TopicPartition], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, nowhere = tps[0], TopicPartition(tps[0].topic, 77)
+    with pytest.raises(UsageError, match=f"given for {nowhere}, which Kafka does not have or the stream does not read"):
+        runs.start(Subscribe([one.topic], {nowhere: 5}))
+    runs.stop(runs.start(Assign([one, nowhere])))
+    assert f"Kafka has no partition {nowhere} now: if it comes, it is read from its beginning" in caplog.text
 
 
 def test_topics_that_come_to_match_begin_at_their_beginning(
@@ -247,7 +266,10 @@ def test_errors_of_a_commit_reach_the_callback_by_partition(tps: list[TopicParti
     commits.add([Span(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
     with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as nobody:
         commits.send(nobody)
+        commits.add([], lambda offsets, errors: told.append(errors))
+        commits.send(nobody)
     assert "did not answer" in told[0][tps[0]]
+    assert told[1] == {}  # of no ranges nothing is sent, and the callback is told all the same
     with pytest.raises(UsageError, match=r"give kafka\.'group\.id'"):
         Commits("").add([])
 
@@ -316,6 +338,11 @@ def test_streams_that_cant_be_are_refused_in_a_sentence(runs: Runs) -> None:
         (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
         (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
         (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "an interval above 0"),
+        (lambda: check(Subscribe([])), "the topics: none is named"),
+        (lambda: check(Subscribe("flights")), "the topics are 'flights': allowed are texts, in a list"),
+        (lambda: check(Assign(["t/0"])), r"the partitions are \['t/0'\]: allowed are TopicPartition"),  # type: ignore[list-item]
+        (lambda: check(Subscribe(["t"], {"t/0": 5})), "the keys of offsets are"),  # type: ignore[dict-item]
+        (lambda: check(SubscribePattern("t(")), "no regular expression"),
     ):
         with pytest.raises(UsageError, match=words):
             make()

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver import adoption
+from driver import adoption, transitions
 from driver import events as ev
-from driver import state as state_module
 from driver.adoption import Adopter, AdoptionThread, Orphan, advanced, covering, eligible, next_from, until
 from driver.clean_up import CleanSegment
 from driver.loop import GROWING
 from driver.requests import Request, Search, Searches
-from driver.state import ADOPTER, State, apply
+from driver.state import ADOPTER, State
 from driver.tracker import Tracker
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import FencedError, OutOfSpaceError, RefusedError, StoreError, TurnedAwayError, UnreachableError
 from forebay.records import RangeRows, decode_block, digest, encode_block
@@ -811,7 +811,7 @@ def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted
 
 def test_of_epochs_that_nobody_barred_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: also where barriers are never made."""
-    monkeypatch.setattr(state_module, "UNBARRED_MAX", 2)
+    monkeypatch.setattr(transitions, "UNBARRED_MAX", 2)
     t = Stream()
     epochs = []
     for number in range(4):

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from driver import tracker
-from driver.state import State, apply
+from driver.state import State
 from driver.status import status
 from driver.taken import Taken
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import Block

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from driver.allocation import BatchLimits, longest_prefix
 from driver.events import BatchAllocated
 from driver.requests import Allocate
-from driver.state import BrokenInvariant, apply
+from driver.state import BrokenInvariant
+from driver.transitions import apply
 from tests.support.tracked import Tracked
 
 

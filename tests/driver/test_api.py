@@ -60,6 +60,7 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/cursors/earliest",
         "/v1/cursors/times",
         "/v1/cursors/blocks",
+        "/v1/cursors/span",
         "/v1/operator/drop-cursor",
         "/v1/operator/accept-gap",
         "/v1/operator/accept-loss",

@@ -12,7 +12,7 @@ from driver import audit, history, journal
 from driver.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.replay import RewindTo
 from driver.requests import BeginReplay
-from driver.state import apply
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import CorruptionError, UsageError
 from forebay.values import numbered

@@ -15,9 +15,10 @@ from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
 from driver.requests import Allocate, LearnRate
 from driver.scheduler import Scheduler
-from driver.state import LearnedRate, apply
+from driver.state import LearnedRate
 from driver.status import status
 from driver.tracker import Tracker
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.values import numbered

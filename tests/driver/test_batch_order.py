@@ -21,7 +21,8 @@ from driver.requests import (
     CompleteOutput,
     KeepWindow,
 )
-from driver.state import BrokenInvariant, State, apply
+from driver.state import BrokenInvariant, State
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import RefusedError
 from tests.support.tracked import STREAM, Tracked

@@ -8,7 +8,8 @@ from driver.block_index import BlockIndex
 from driver.clean_up import CleanSegment
 from driver.events import BlockMoved
 from driver.requests import CleanedUp, CleanLocalCopies
-from driver.state import REPAIR_WRITER, State, apply
+from driver.state import REPAIR_WRITER, State
+from driver.transitions import apply
 from forebay.values import Handle
 from tests.support.tracked import STREAM, Tracked
 from wal.retention import Due, FrameFacts, Limits, SegmentFacts

@@ -6,7 +6,8 @@ import pytest
 
 from driver.clean_up import CleanSegment, judge
 from driver.events import BlockMoved, CleanupIntended
-from driver.state import REPAIR_WRITER, BrokenInvariant, State, apply, is_fenced
+from driver.state import REPAIR_WRITER, BrokenInvariant, State, is_fenced
+from driver.transitions import apply
 from forebay.values import Block, Handle, numbered
 from tests.support.tracked import STREAM, Tracked
 from wal.layout import block_segment

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver import cursors
-from driver import state as driver_state
+from driver import cursors, intake, transitions
 from driver.block_index import BlockIndex, LifeBlocks
 from driver.clean_up import CleanSegment
 from driver.cursors import CursorRules
@@ -24,8 +23,9 @@ from driver.events import (
     LifeStart,
 )
 from driver.requests import CleanedUp, ExpireCursors, FoundPartitions
-from driver.state import BrokenInvariant, State, apply
+from driver.state import BrokenInvariant, State
 from driver.status import status
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import Gap, TopicPartition
@@ -42,7 +42,7 @@ def path(epoch: int, number: int) -> str:
 def worked(segments: int = 4, partitions: int = 1) -> tuple[Tracked, int, int]:
     """``segments`` archived batches of ten offsets of partition 0 each, a segment for each; nothing else holds them."""
     t = Tracked(partitions=partitions)
-    t.tracker.cursor_rules = RULES
+    t.tracker.cursors.rules = RULES
     epoch = t.register()
     token = t.claim(epoch).view.token
     for number in range(1, segments + 1):
@@ -241,8 +241,8 @@ def test_whoever_guesses_a_cursors_epoch_or_names_its_user_has_not_its_key(key: 
     assert t.state.cursors["q"].vector == {"t/0": (1, 0)}
     assert open_(t, place(0), key="random").epoch == answer.epoch
     move(t, answer.epoch, place(10), key="random")
-    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
-    assert cursors.current(decoded, m.MoveCursorRequest(cursor="q", epoch=answer.epoch, key="random"))
+    t.state.cursors = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State).cursors
+    move(t, answer.epoch, place(20), key="random")
     with pytest.raises(UsageError, match="a cursor's key has 200 characters at most"):
         open_(t, place(0), cursor="b", key="k" * 201)
 
@@ -271,8 +271,15 @@ def test_the_same_user_gets_the_same_epoch_again_and_nothing_is_journalled() -> 
     t, _, _ = worked()
     first = open_(t, place(10))
     events = len(t.events)
+    made_ms = t.now_ms
+    t.now_ms += 500
     assert open_(t, place(10)).epoch == first.epoch
     assert len(t.events) == events
+    t.now_ms += 10_000
+    open_(t, place(10), user="u2")
+    assert [(one.opened_ms, one.silent_seconds) for one in shown_cursors(t)] == [
+        (made_ms, 0)
+    ]  # the cursor's, not its user's
 
 
 def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
@@ -381,7 +388,7 @@ def test_an_expired_cursor_is_shown_until_a_person_has_seen_it_however_many_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5; INV-6: but not without a limit."""
-    monkeypatch.setattr(driver_state, "ENDED_CURSORS_KEPT", 2)
+    monkeypatch.setattr(transitions, "ENDED_CURSORS_KEPT", 2)
     t, _, _ = worked()
     open_(t, place(0))
     t.now_ms += 3_600_001
@@ -560,7 +567,7 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
     assert first(60, begin=30) == (made[4].id, 40)
     assert first(91) == first(80, begin=30) == (made[5].id, 50)
     assert first(91, until=50) == (None, 50)
-    monkeypatch.setattr(cursors, "RANGES_AT_ONCE", 2)
+    monkeypatch.setattr(intake, "RANGES_AT_ONCE", 2)
     assert first(90) == (made[2].id, 20)
     assert first(91) == (None, 20)
     assert first(91, begin=20) == (None, 40)
@@ -571,7 +578,7 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
 
 def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6. Blocks of two partitions, with one of them further back."""
-    monkeypatch.setattr(cursors, "BLOCKS_AT_ONCE", 3)
+    monkeypatch.setattr(intake, "BLOCKS_AT_ONCE", 3)
     t = Tracked(partitions=2)
     epoch = t.register()
     tokens = [t.claim(epoch, number).view.token for number in range(2)]
@@ -600,7 +607,7 @@ def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(mon
 def test_the_intake_shows_each_partitions_lives_and_position() -> None:
     t, _, _ = worked(1, partitions=2)
     apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
-    (first, second) = cursors.intake(t.state)
+    (first, second) = intake.intake(t.state)
     assert (first.tp, first.position) == (TopicPartition(TOPIC, 0), 3)
     assert [(one.life, one.start, one.end, one.topic_id) for one in first.lives] == [
         (1, 0, 10, "id-1"),

@@ -14,7 +14,8 @@ from driver import events as ev
 from driver import journal
 from driver.journal import Journal
 from driver.lineage import LineageFound
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.values import numbered
 from tests.support.forgetful import ForgetfulStorage

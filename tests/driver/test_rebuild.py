@@ -17,8 +17,9 @@ from driver.lineage import LineageFound
 from driver.rebuild import Plan
 from driver.requests import Copied
 from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
-from driver.state import State, apply
+from driver.state import State
 from driver.tracker import Tracker
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, UnreachableError

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from deploy.audit import exceptions
-from driver import history
-from driver import state as state_module
+from driver import history, transitions
 from driver.audit import report
 from driver.block_index import BlockIndex
 from driver.clean_up import CleanSegment
@@ -19,7 +18,8 @@ from driver.history import FinishedBatch, HistoryWriter
 from driver.replay import Horizon, RewindTo, needed, plan, refuse
 from driver.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from driver.rewinding import begin_replay
-from driver.state import BrokenInvariant, Rebuild, State, apply
+from driver.state import BrokenInvariant, Rebuild, State
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
 from forebay.values import numbered
@@ -380,7 +380,7 @@ def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_ne
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-6, INV-7: by ``apply`` alone; the audit says how many there were."""
-    monkeypatch.setattr(state_module, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
     t = Rewound()
     ids = t.work(1)
     for number in range(1, 6):
@@ -405,7 +405,7 @@ def test_a_snapshot_of_an_older_release_with_more_replays_is_read_and_goes_on(mo
         t.rewind(ids[0])
         t.replayed(ids[0])
     snapshot = msgspec.msgpack.encode(t.state)
-    monkeypatch.setattr(state_module, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
     state = msgspec.msgpack.decode(snapshot, type=State)
     assert len(state.replays) == 5
     batch = history.finished(state)[0]

@@ -16,8 +16,9 @@ from driver.local_engine import LocalEngine
 from driver.requests import BeginDrain
 from driver.service import Driver
 from driver.state import Batch as JournalledBatch
-from driver.state import State, apply
+from driver.state import State
 from driver.stopping import Remaining, Summary, remaining
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.client import Client
 from forebay.clock import SystemClock

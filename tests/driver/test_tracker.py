@@ -20,8 +20,9 @@ from driver.requests import (
     FoundPartitions,
     PlaceReceivers,
 )
-from driver.state import State, apply
+from driver.state import State
 from driver.status import status
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import BlockMeta, numbered

@@ -128,6 +128,27 @@ def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it(
     assert result.accepted
 
 
+def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_receivers_word() -> None:
+    """INV-1: they lie there, also where the receiver is told another host at once."""
+    t = Copied()
+    made = t.made(5)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    for host in ("h2", "h3"):
+        t.beat_agent(host)
+    assert t.second("h2", refusing=("h2",)) == m.SecondHost(host="h3", url="http://h3:1")
+    (result,) = t.report(t.epoch, made)
+    assert result.accepted
+
+
+def test_a_stream_without_a_wal_has_no_cursors() -> None:
+    """INV-8: nothing of it could be held for one."""
+    t = Copied()
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    with pytest.raises(RefusedError, match="reads the intake from its WAL, and this stream has none"):
+        t.say(m.OpenCursorRequest(cursor="q", user="u", places=()))
+    assert not t.state.cursors
+
+
 def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
     t = Tracked()
     epoch = t.register()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import os
 import pickle
 import threading
@@ -117,6 +118,17 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
             assert (pairs if pairs is None else [(h["key"], h["value"]) for h in pairs]) == record.headers
     assert set(counts.ranges) == {"local"}
     assert not counts.failures
+
+
+def test_a_worker_does_not_walk_its_modules_after_each_task(engine: SparkEngine, stored: Stored) -> None:
+    frozen: list[tuple[int, int]] = []
+
+    def job(batch: Batch) -> None:
+        frozen.extend(batch.arrow.mapPartitions(lambda rows: [(len(list(rows)), gc.get_freeze_count())]).collect())
+
+    engine.run(store(stored), job)
+    assert [read for read, _ in frozen] == [3, 2]
+    assert all(count > 10_000 for _, count in frozen)
 
 
 def test_a_missing_local_copy_is_read_from_the_wal_and_counted(engine: SparkEngine, stored: Stored) -> None:

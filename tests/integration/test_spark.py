@@ -14,7 +14,7 @@ from tests.support.flow import Flow
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.mark.parametrize("job", ["by_dataframe", "by_arrow"])
+@pytest.mark.parametrize("job", ["by_dataframe", pytest.param("by_arrow", marks=pytest.mark.long)])
 def test_a_driver_killed_in_the_middle_of_a_spark_job_runs_it_again_with_the_same_rows(
     job: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:

@@ -12,7 +12,7 @@ from forebay.kafka.admin import Committed, KafkaAdmin
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.loader import FLIGHTS, Pace, flights, load
 from forebay.values import TopicPartition
-from tests.support.kafka import Commit, partitions_of
+from tests.support.kafka import Commit, Reader, partitions_of, poll_until
 
 
 @pytest.mark.kafka
@@ -25,6 +25,8 @@ def test_every_starting_policy_resolves(kafka_broker: KafkaBroker, topic_name: C
         admin.delete_records({one: 5})
         assert admin.publish(group, {one: Commit(12, 0, "forebay:1:1")}) == {}
         assert admin.committed(group, [one, two]) == {one: Committed(12, 0, "forebay:1:1")}
+        assert TopicPartition("__consumer_offsets", 0) in admin.partitions(["__consumer_offsets"])
+        assert not any(tp.topic.startswith("__") for tp in admin.partitions(pattern=".*"))
 
         def resolve(policy: str | dict[str, int]) -> dict[TopicPartition, int]:
             return admin.starting_offsets(policy, [one, two], group)
@@ -115,3 +117,26 @@ def test_a_killed_broker_comes_back_on_the_same_ports_with_its_data(
     assert broker.address == address
     with KafkaAdmin(broker.options) as admin:
         assert admin.watermarks([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): (0, 10)}
+
+
+@pytest.mark.kafka
+def test_offsets_of_a_group_are_set_from_outside_partition_by_partition_and_not_while_it_has_members(
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """librdkafka gives one partition's error to all of a commit, and the callers name partitions."""
+    topic, group = topic_name(), topic_name()
+    kafka_broker.create_topic(topic, 2)
+    one, two = partitions_of(topic, 2)
+    absent = TopicPartition(topic_name(), 0)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        refused = admin.publish(group, {one: Commit(3), two: Commit(4, metadata="x" * 5_000), absent: Commit(5)})
+        assert refused.keys() == {two, absent}
+        assert "too large" in refused[two] and "Unknown topic" in refused[absent]
+        assert admin.committed(group, [one, two]) == {one: Committed(3, -1, "")}
+        with Reader(kafka_broker.options, group, [topic]) as member:
+            poll_until(lambda: member.source.owned, member)
+            refused = admin.publish(group, {one: Commit(1), two: Commit(1)})
+            assert refused.keys() == {one, two}
+            assert "Unknown member" in refused[one]
+        assert admin.committed(group, [one, two]) == {one: Committed(3, -1, "")}
+        assert admin.publish(group, {one: Commit(1), two: Commit(1)}) == {}

@@ -335,6 +335,15 @@ def test_a_broker_that_is_silent_is_given_up_with_the_range(access: KafkaAccess,
     reader.close()
 
 
+@pytest.mark.parametrize("name", ["{}-not-there/0", "{}/7"])
+def test_a_topic_or_partition_that_is_not_there_is_not_held(access: KafkaAccess, tp: TopicPartition, name: str) -> None:
+    """INV-5. So that what an intake has of it is read from there, and nobody waits for a broker that is well."""
+    topic, _, number = name.format(tp.topic).rpartition("/")
+    missing = TopicPartition(topic, int(number))
+    with pytest.raises(RangeNotHeldError, match=f"Kafka has no partition {missing}"):
+        list(read_range(msgspec.structs.replace(access, timeout_seconds=1.0), span(missing, 0, 3), PLAIN))
+
+
 def test_a_long_stretch_without_records_is_no_silence(access: KafkaAccess, tp: TopicPartition) -> None:
     """It is fetched piece by piece, which the client alone knows of: time passes, and no record comes."""
     producer = Producer({**access.options, "transactional.id": tp.topic, "batch.num.messages": 1, "linger.ms": 0})

@@ -15,7 +15,7 @@ from deploy.recovery_plan import KafkaView, Loss, Plan, sentences
 from deploy.verification import verified
 from driver.events import CleanupIntended
 from driver.lease import LeaseHeld, LeaseKeeper
-from driver.state import apply
+from driver.transitions import apply
 from forebay.errors import ForebayError, StoreError, UsageError
 from forebay.records import decode_block
 from forebay.values import Block

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference
 
 from driver.decoding import Decoder
 from forebay.clock import ManualClock
@@ -58,6 +59,26 @@ def test_protobuf_and_json_come_as_their_serialisers_wrote_them(writers: Writers
     assert decode_column(writers.decoding("visits-value", JSON), batch(documents)).array.to_pylist() == [{"page": "/"}]
     mixed = decode_column(writers.decoding("visits-value", JSON), batch(values))
     assert "is of format protobuf, not json" in mixed.causes[0]
+
+
+def test_protobuf_files_that_a_registry_holds_as_they_were_written_resolve_each_other(writers: Writers) -> None:
+    """As Java's clients register them; this registry makes no descriptor of them, though it is asked for one."""
+    line = 'syntax = "proto3"; package shop; message Line { string sku = 1; }'
+    writers.client.register_schema("shop/line.proto", Schema(line, "PROTOBUF"))
+    order = (
+        'syntax = "proto3"; package shop; import \'shop/line.proto\'; import "confluent/meta.proto"; '
+        'message Order { Line line = 1; int64 id = 2 [(confluent.field_meta).doc = "its number"]; }'
+    )
+    reference = SchemaReference("shop/line.proto", "shop/line.proto", 1)
+    number = writers.client.register_schema("text-value", Schema(order, "PROTOBUF", [reference]))
+    decoding = writers.decoding("text-value", PROTOBUF)
+    assert decoding.schema.text.startswith("syntax")
+    found = decode_column(decoding, batch([b"\0" + number.to_bytes(4, "big") + b"\0\x0a\3\x0a\1s\x10\7"]))
+    assert found.array.to_pylist() == [{"line": {"sku": "s"}, "id": 7}] and found.causes == {}
+    newer = order.replace("int64 id = 2", "int64 id = 2; string note = 3; int64 more = 4")
+    later = writers.client.register_schema("text-value", Schema(newer, "PROTOBUF", [reference]))
+    found = decode_column(decoding, batch([b"\0" + later.to_bytes(4, "big") + b"\0\x10\x08\x1a\1n"]))
+    assert found.array.to_pylist() == [{"line": None, "id": 8}] and found.causes == {}
 
 
 def test_a_guid_in_a_header_is_asked_for(writers: Writers) -> None:

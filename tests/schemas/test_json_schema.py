@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import hypothesis
 import pyarrow as pa
 import pytest
+from hypothesis import strategies
 
 from forebay.errors import UsageError
 from forebay.kafka.registry import JSON, RegisteredSchema
-from forebay.schemas.bodies import Bodies, Decoded
+from forebay.schemas import json_schema
+from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
 from forebay.schemas.json_schema import JsonFormat
 
 
@@ -110,3 +113,73 @@ def test_what_no_column_can_hold_is_refused_by_its_path(schema: Any, why: str) -
 def test_a_schema_that_is_no_json_is_refused() -> None:
     with pytest.raises(UsageError, match="schema 7 can't be read: it is no JSON"):
         JsonFormat(RegisteredSchema(7, JSON, "{"))
+
+
+ALL = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer"}, "f": {"type": "number"}, "s": {"type": "string"}, "b": {"type": "boolean"},
+        "o": {"type": "object", "properties": {"x": {"type": "integer"}}}, "l": {"type": "array", "items": {"type": "string"}},
+    },
+}  # fmt: skip
+TOGETHER = JsonFormat(registered(ALL))
+WHOLE = [
+    b'{"a":1,"f":2,"s":"x","b":true,"o":{"x":1,"y":[{}]},"l":["a",null]}', b'{ "a" : -0,\n "s" : "\\u0041\\ud83d\\ude00" }',
+    b"{}", b'{"o":null,"l":[]}', b'{"z":[1e5,"}{"],"f":1e-400}', b'{"o":{},"\\u0061":7,"s":"NaN"}',
+]  # fmt: skip
+#: no document, or none of the type, or more than one; and what only a reader of many at once could take for something else
+BROKEN = [
+    b'{"a":1}{"a":2}', b'{"a":1} {}', b'{"a":1}\0}', b'{"a":1}{"a":2}\0}', b'{"a":1', b'"b":2}', b"", b"{", b"}", b"null", b"[]",
+    b'{"a":"1"}', b'{"a":1.5}', b'{"a":true}', b'{"s":1}', b'{"a":9223372036854775808}', b'{"a":NaN}',
+    b'{"f":1e400}', b'{"s":"\xff"}', b'{"s":"a\nb"}', b'{"s":"\\ud800"}', b'{"a":1,"a":2}', b'{"a":01}', b'{"a":1,}',
+    b'{"l":[1]}', b'{"o":[]}', b'{"s":"', b'{"z":[{', b'{"a":1},{"a":2}', b'{"a":1}}',
+]  # fmt: skip
+
+
+def bodies(rows: list[bytes], gap: bytes) -> Bodies:
+    data = gap.join([b"", *rows])
+    ends = [len(gap) * count + sum(map(len, rows[:count])) for count in range(1, len(rows) + 1)]
+    return Bodies(memoryview(data), [end - len(row) for end, row in zip(ends, rows, strict=True)], ends)
+
+
+@pytest.mark.parametrize("gap", [b"", b"\0\0\0\0\1", b"x" * 30])
+@hypothesis.given(rows=strategies.lists(strategies.sampled_from(WHOLE * 8 + BROKEN), min_size=1, max_size=6))
+@hypothesis.example(rows=[WHOLE[0]])
+def test_what_is_read_together_is_what_each_document_says_by_itself(gap: bytes, rows: list[bytes]) -> None:
+    given = bodies(rows, gap)
+    alone, causes = rows_of(given, TOGETHER._decode)
+    expected = built(alone, causes, TOGETHER._array)
+    assert TOGETHER._together is not None
+    together = TOGETHER._together.read(given)
+    assert together is None or not expected.causes
+    assert together is None or together.equals(expected.array)
+    assert together is not None or not set(rows) <= set(WHOLE)
+    found = TOGETHER.writer(registered(ALL))(given)
+    assert found.causes == expected.causes and found.array.equals(expected.array)
+
+
+def test_what_only_one_of_two_readers_takes_is_taken_among_any_neighbours() -> None:
+    """NaN and Infinity, as Spark takes them, fields without end that are none of ours, and a field that is there twice."""
+    deep = b'{"z":' + b"[" * 2000 + b"]" * 2000 + b',"a":2}'
+    odd = [b'{"f":NaN}', b'{"f":-Infinity,"z":NaN}', deep, b'{"a":1,"a":3}']
+    expected = ["nan", "-inf", "2", "3"]
+    for others in ([], [b'{"a":"x"}']):
+        found = TOGETHER.writer(registered(ALL))(bodies([*odd, *others], b"\0\0\0\0\1"))
+        assert list(found.causes) == list(range(4, 4 + len(others)))
+        rows = found.array.to_pylist()[:4]
+        assert [str(row["f"] if row["a"] is None else row["a"]) for row in rows] == expected
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_document_that_is_none_is_never_read_together_with_others(broken: bytes) -> None:
+    """Though another one may be missing, so that there are as many as there should be."""
+    assert TOGETHER._together is not None
+    for rows in ([broken], [broken, WHOLE[0]], [WHOLE[0], broken], [broken, b"", WHOLE[0]], [broken, b'"}', broken]):
+        assert TOGETHER._together.read(bodies(rows, b"\0\0\0\0\1")) is None or broken == b'{"a":1,"a":2}'
+
+
+def test_many_documents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_schema, "_DOCUMENTS_MAX", 2)
+    assert TOGETHER._together is not None
+    found = TOGETHER._together.read(bodies([b'{"a":%d}' % number for number in range(5)], b"12345"))
+    assert found is not None and [row["a"] for row in found.to_pylist()] == list(range(5))

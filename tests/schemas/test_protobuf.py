@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import datetime
+import sys
+import tempfile
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from forebay.errors import UsageError
+from forebay.errors import UnreachableError, UsageError
 from forebay.kafka.registry import PROTOBUF, RegisteredSchema
+from forebay.schemas import proto_source
 from forebay.schemas.bodies import Bodies, Decoded
 from forebay.schemas.protobuf import ProtobufFormat
 from tests.support.registered import INT64, MESSAGE, ONE, STRING, message_class, orders_file
@@ -158,6 +162,87 @@ def test_a_message_without_fields_is_no_column() -> None:
     assert ProtobufFormat(registered(file)).type == pa.struct([("x", pa.string())])
 
 
-def test_a_file_that_the_registry_has_as_text_alone_is_told() -> None:
-    with pytest.raises(UsageError, match="as text alone"):
-        ProtobufFormat(RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message M { string a = 1; }'))
+TEXT = """
+syntax = "proto3";
+package shop;
+import public "google/protobuf/timestamp.proto";  // import "google/no such one.proto";
+import "google/type/date.proto";
+import "shop/line.proto";
+message Order {
+  optional int64 id = 1;
+  map<string, int64> counts = 2;
+  repeated Line lines = 3;
+  google.protobuf.Timestamp at = 4;
+  google.type.Date day = 5;
+  oneof paid_by { string card = 6; bool cash = 7; }
+}
+"""
+LINE_TEXT = 'syntax = "proto3"; package shop; message Line { string sku = 1; }'
+
+
+def line_file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name="other.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="Line").field.add(name="sku", number=1, type=STRING, label=ONE)
+    return file
+
+
+@pytest.mark.parametrize("line", [LINE_TEXT, text_of(line_file())], ids=["text", "descriptor"])
+def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(line: str) -> None:
+    """Of the libraries' own files and of its references, whichever way these are held; or imported by a descriptor."""
+    written = RegisteredSchema(7, PROTOBUF, TEXT, (("shop/line.proto", line),))
+    found = ProtobufFormat(written)
+    assert found.type == pa.struct(
+        [
+            ("id", pa.int64()), ("counts", pa.map_(pa.string(), pa.int64())),
+            ("lines", pa.list_(pa.struct([("sku", pa.string())]))), ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.struct([("year", pa.int32()), ("month", pa.int32()), ("day", pa.int32())])),
+            ("card", pa.string()), ("cash", pa.bool_()),
+        ]
+    )  # fmt: skip
+    body = b"\0" + bytes([0x08, 5, 0x1A, 3, 0x0A, 1]) + b"s"
+    (row,) = read(found, written, body).array.to_pylist()
+    assert (row["id"], row["lines"], row["cash"]) == (5, [{"sku": "s"}], None)
+    outer = small_file("outer.proto", x=STRING)
+    outer.dependency.append("shop/line.proto")
+    outer.message_type[0].field.add(name="line", number=2, type=MESSAGE, label=ONE, type_name=".shop.Line")
+    by_descriptor = ProtobufFormat(RegisteredSchema(8, PROTOBUF, text_of(outer), (("shop/line.proto", LINE_TEXT),)))
+    assert by_descriptor.type.field("line").type == pa.struct([("sku", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "why"),
+    [
+        ('syntax = "proto3"; message M { Nobody a = 1; }', (), r"schema 7 can't be read: protoc .*: schema.proto:1:\d+: .Nobody"),
+        ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
+        ("plain words", (), "protoc does not take it: schema.proto:1:1: "),
+        (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is no name of a Protobuf file"),
+        (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is no name"),
+        (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is no name"),
+        (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is no name"),
+        (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is no name"),
+    ],
+)  # fmt: skip
+def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, references: Any, why: str) -> None:
+    """Nothing is written outside of a folder of its own, and no name is taken for an option."""
+    schema = RegisteredSchema(7, PROTOBUF, text, references)
+    with pytest.raises(UsageError, match=why) as refused:
+        ProtobufFormat(schema)
+    assert "\n" not in str(refused.value) and "forebay-proto-" not in str(refused.value)
+    with pytest.raises(ValueError, match=why):
+        ProtobufFormat(registered(small_file(x=STRING))).writer(schema)
+
+
+def test_no_schema_is_to_blame_where_this_machine_cant_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    schema = RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message OfNoOtherTest { string a = 1; }')
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UnreachableError, match="protoc could not run: FileNotFoundError"):
+        ProtobufFormat(schema)
+    monkeypatch.undo()
+    monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
+    with pytest.raises(UnreachableError, match="protoc could not run: TimeoutExpired"):
+        ProtobufFormat(schema)
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
+    with pytest.raises(UnreachableError, match=r"\(grpc_tools\): pip install 'forebay\[registry\]'"):
+        ProtobufFormat(schema)
+    monkeypatch.undo()
+    assert ProtobufFormat(schema).type == pa.struct([("a", pa.string())])

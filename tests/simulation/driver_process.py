@@ -20,9 +20,10 @@ from driver import history, journal
 from driver.adoption import advanced
 from driver.batch_order import Run, following, window
 from driver.cleaner import CleanedWal, Cleaner, due_paths
-from driver.cursors import CursorRules, intake
+from driver.cursors import CursorRules
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart, ReplayedBatch
+from driver.intake import intake
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.requests import (
     Allocate,
@@ -342,7 +343,7 @@ class DriverProcess:
             world.new_uid,
         )
         # whoever read by the cursor before died with the driver before: nobody waits for it
-        self.tracker.cursor_rules = CursorRules(in_use_seconds=0.0)
+        self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
         tasks = {
             **({"query": self._query()} if world.options.queries else {}),
             "discover": self._discover(),

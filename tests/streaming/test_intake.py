@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,18 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from forebay.errors import ForebayError, RangeNotHeldError, RefusedError, UnknownTopicError, UsageError
+from forebay.errors import (
+    FencedError,
+    ForebayError,
+    RangeNotHeldError,
+    RefusedError,
+    UnknownTopicError,
+    UsageError,
+)
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.range_reader import forget_consumers
-from forebay.messages import TrackedCursor
+from forebay.messages import MoveCursorRequest, TrackedCursor
 from forebay.records import DATAFRAME_SCHEMA
 from forebay.values import TopicPartition
 from pyspark_forebay import intake
@@ -24,6 +32,7 @@ from pyspark_forebay.intake_batch import IntakeBatchReader
 from pyspark_forebay.intake_stream import IntakeStreamReader
 from tests.support.again import produce
 from tests.support.cluster import Cluster
+from tests.support.kafka import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -210,6 +219,101 @@ def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
             successor.commit(end)
 
 
+class Slept:
+    """Queries that sleep as a whole, as in a long pause of their process, from the first call of :meth:`sleep` on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._asleep: set[str] = set()
+        self._woke = threading.Event()
+        keep = intake.Intake.keep
+
+        def kept(own: intake.Intake, request: MoveCursorRequest) -> None:
+            if request.key in self._asleep:
+                assert self._woke.wait(PATIENCE_SECONDS)
+            keep(own, request)
+
+        monkeypatch.setattr(intake.Intake, "keep", kept)
+
+    def sleep(self, reader: IntakeStreamReader) -> None:
+        assert reader._planner is not None and reader._planner._cursor is not None
+        self._asleep.add(reader._planner._cursor._key)
+
+    def wake(self) -> None:
+        self._woke.set()
+
+
+def test_a_query_that_slept_while_another_took_its_cursor_over_changes_nothing_and_loses_nothing(
+    cluster: Cluster, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-3, INV-4, INV-8: a pause longer than ``driver.cursor_lease``, with a batch given out and not committed."""
+    slept = Slept(monkeypatch)
+    with query(cluster) as sleeper, query(cluster, "other") as taker:
+        begun = sleeper.latestOffset({}, ALL)
+        produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+        cluster.await_completed({(topic, 0): 13})
+        end = sleeper.latestOffset(begun, ALL)
+        given_out = rows(sleeper, begun, end)
+        assert [row["offset"] for row in given_out] == [10, 11, 12]
+        slept.sleep(sleeper)
+        assert (
+            rows(taker, begun, end) == given_out
+        )  # it waits for the lease, and holds what the checkpoint may read again
+        taker.commit(end)
+        produce(kafka_broker.options, TopicPartition(topic, 0), 2)
+        cluster.await_completed({(topic, 0): 15})
+        after = taker.latestOffset(end, ALL)
+        assert [row["offset"] for row in rows(taker, end, after)] == [13, 14]
+        before = cluster.state().cursors
+        with pytest.raises(FencedError, match=r"was opened by .* since"):
+            sleeper.commit(after)  # before its own thread has heard of it
+        slept.wake()
+        with pytest.raises(FencedError, match=r"was opened by .* since"):
+            sleeper.commit(end)
+        planner = sleeper._planner
+        assert planner is not None and planner._cursor is not None
+        planner._cursor._thread.join(PATIENCE_SECONDS)  # it has heard, and says nothing any more
+        for call in (lambda: sleeper.latestOffset(end, ALL), lambda: sleeper.partitions(begun, end)):
+            with pytest.raises(FencedError):
+                call()
+        sleeper.stop()  # ends nobody's cursor
+        assert cluster.state().cursors == before
+        assert cursors(cluster)["query-id1"].state == "at work" and cursors(cluster)["query-id1"].behind == 2
+        assert [row["offset"] for row in rows(taker, end, after)] == [13, 14]
+        taker.commit(after)
+        assert cursors(cluster)["query-id1"].behind == 0
+
+
+def test_a_query_that_slept_until_its_cursor_was_forgotten_goes_on_from_its_checkpoint_or_says_what_is_gone(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-3, INV-4, INV-5: a pause longer than ``driver.cursor_timeout``; the WAL has let go meanwhile."""
+    slept = Slept(monkeypatch)
+    driver = {"cursor_lease": "1s", "cursor_timeout": "3s", "placing_interval": "200ms"}
+    wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
+    with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver, wal=wal) as cluster:
+        cluster.await_completed({(topic, 0): 10, (topic, 1): 5})
+        with query(cluster) as sleeper:
+            begun = sleeper.latestOffset({}, ALL)
+            produce(kafka_broker.options, TopicPartition(topic, 0), 40)
+            cluster.await_completed({(topic, 0): 50})
+            end = sleeper.latestOffset(begun, ALL)
+            given_out = rows(sleeper, begun, end)
+            slept.sleep(sleeper)
+            produce(kafka_broker.options, TopicPartition(topic, 1), 40)  # into another segment
+            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "expired", "the cursor to be forgotten")
+            cluster.wait(lambda: holds(cluster, topic, 0) >= 50, "the WAL to let go")
+            slept.wake()
+            with pytest.raises(RefusedError, match="cursor query-id1 is gone: expired"):
+                sleeper.commit(end)
+        with query(cluster, "again") as back:  # its checkpoint may have the batch, or only its beginning
+            assert sorted(map(str, rows(back, begun, end))) == sorted(map(str, given_out))  # of Kafka, by now
+            assert cursors(cluster)["query-id1"].state == "at work"
+            with KafkaAdmin(kafka_broker.options) as admin:
+                admin.delete_records({TopicPartition(topic, 0): 12})
+            with pytest.raises(RangeNotHeldError, match=r"/0\[10, 50\).*holds offsets 12 to 50"):
+                rows(back, begun, end)
+
+
 def test_a_query_goes_on_over_a_driver_that_was_killed_around_each_event_of_its_cursor(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
@@ -248,8 +352,6 @@ class ThreadedWait:
     """Keeps the cluster's processes up in a thread while the test is in a call."""
 
     def __init__(self, cluster: Cluster) -> None:
-        import threading
-
         self._cluster, self._done = cluster, threading.Event()
         self._wanted: Callable[[], Any] = lambda: None
         self._found = threading.Event()

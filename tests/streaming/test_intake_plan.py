@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from forebay.errors import UsageError
@@ -12,7 +13,16 @@ from forebay.kafka.spans import Span
 from forebay.messages import IntakePartition, LifeSpan, LifeView, RecordedGap
 from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from pyspark_forebay.intake import FoundBlocks
-from pyspark_forebay.intake_plan import next_end, offsets_of, packed, places, reading, spans_between, start_places
+from pyspark_forebay.intake_plan import (
+    first_at,
+    next_end,
+    offsets_of,
+    packed,
+    places,
+    reading,
+    spans_between,
+    start_places,
+)
 from pyspark_forebay.offsets import Offsets
 from pyspark_forebay.options import read_options
 
@@ -61,6 +71,18 @@ def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None
     assert (places(again), start_places(again), again.cursor) == (at, start, "q-1")
     with pytest.raises(UsageError, match="#cursor"):
         Offsets.of({"t": {"0": 1}, "#cursor": 5})
+
+
+@pytest.mark.parametrize(
+    ("begin", "until", "time_ms", "found"),
+    [(0, 50, 5, 10), (11, 50, 5, 13), (0, 50, 9, 13), (0, 13, 9, None), (12, 13, 1, 12), (14, 50, 5, None)],
+)
+def test_the_first_record_of_a_time_is_of_what_is_wanted_of_its_block(
+    begin: int, until: int, time_ms: int, found: int | None
+) -> None:
+    """Times need not rise, and offsets may lack."""
+    offsets, times = np.array([10, 12, 13, 14]), np.array([5, 1, 9, 2])
+    assert first_at(offsets, times, span(begin, until), time_ms) == found
 
 
 def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> None:
@@ -144,7 +166,7 @@ def parts(count: int, length: int) -> list[object]:
     [
         (8, 100, 4, None, None, [8]),  # little: one task
         (8, 1_000_000, 4, None, None, [2, 2, 2, 2]),  # as many as partitions
-        (8, 16_000_000, 2, None, None, [2, 2, 2, 2]),  # about 32 MB each
+        (8, 32_000_000, 2, None, None, [2, 2, 2, 2]),  # about 64 MB each
         (8, 100, 4, 3, None, [3, 3, 2]),
         (2, 100, 4, 5, None, [1, 1]),  # a block is never split
         (8, 100, 4, None, 25, [2, 2, 2, 2]),

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import UsageError
+from forebay.errors import SettingsError, UsageError
 from forebay.values import TopicPartition
+from pyspark_forebay import DefaultSource
 from pyspark_forebay.options import KNOWN, Limit, check, read_options
+from pyspark_forebay.questions import Questions
 from pyspark_forebay.writer import KNOWN as OF_SINK
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
@@ -134,6 +136,7 @@ def test_the_group_is_the_one_given_or_carries_the_prefix() -> None:
 def test_a_delay_without_a_unit_counts_milliseconds() -> None:
     assert read_options({**BASE, "maxTriggerDelay": "250"}, streaming=True).max_trigger_delay_seconds == 0.25
     assert read_options({**BASE, "maxTriggerDelay": "2h"}, streaming=True).max_trigger_delay_seconds == 7200
+    assert read_options({**BASE, "maxTriggerDelay": "10min"}, streaming=True).max_trigger_delay_seconds == 600
     assert read_options(BASE, streaming=True).max_trigger_delay_seconds == 900
 
 
@@ -152,6 +155,23 @@ def test_settings_of_the_java_client_are_translated_or_refused_by_name() -> None
     assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("u", "s3cret")
     assert len(options.told) == 1 and "s3cret" not in options.told[0]
     assert "ssl.provider" in refusal({"kafka.ssl.provider": "x"})
+    forced = read_options({**BASE, "kafka.check.crcs": "false", "kafka.enable.partition.eof": "true"}, streaming=True)
+    assert [told for told in forced.told if "'check.crcs' is true, not false" in told] == list(forced.told)
+    assert not {"check.crcs", "enable.partition.eof"} & forced.kafka.keys()
+
+
+@pytest.mark.parametrize("options", [{"kafka.fetch.min.bytes": "one"}, {"kafka.fetch.min.byte": "1"}])
+def test_what_only_tasks_take_is_refused_when_the_query_is_planned(options: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(options)).removeprefix("kafka.")):
+        Questions(read_options({**BASE, **options}, streaming=False))
+
+
+def test_why_a_streaming_query_is_refused_is_what_spark_is_told_first() -> None:
+    """PySpark hides what a source raises where it makes its reader behind an UnboundLocalError."""
+    source = DefaultSource({**BASE, "endingOffsets": "latest"})
+    reader = source.streamReader(source.schema())
+    with pytest.raises(UsageError, match="ending offset not valid in streaming queries"):
+        reader.initialOffset()
 
 
 def test_no_secret_is_shown() -> None:

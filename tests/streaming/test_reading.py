@@ -16,9 +16,12 @@ from forebay.errors import RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.range_reader import forget_consumers
+from forebay.kafka.registry import AVRO, RegisteredSchema, RegistryAccess
 from forebay.records import DATAFRAME_SCHEMA
+from forebay.schemas.columns import ColumnDecoding
 from forebay.values import TopicPartition
 from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.decoding import Decoding
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.stream import StreamReader
 from tests.support.again import produce
@@ -130,6 +133,16 @@ def test_a_topic_that_is_not_there_is_refused_by_its_name(kafka_broker: KafkaBro
         BatchReader(options(kafka_broker, name, fetchOffset_numRetries="1")).partitions()
 
 
+def test_an_assigned_partition_that_is_not_there_is_told_once(
+    kafka_broker: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5. Spark's source says nothing."""
+    reader = streaming(kafka_broker, topic, assign='{"T": [1, 9]}', startingOffsets="earliest")
+    end = reader.latestOffset({}, ALL)
+    assert rows(reader, {}, end) and reader.latestOffset(end, ALL) == end
+    assert caplog.text.count(f"Kafka has no {topic}/9, which option assign names") == 1
+
+
 @pytest.mark.parametrize("starting", ["earliest", '{"T": {"0": -2, "1": -2}}'])
 def test_a_partition_that_goes_away_between_two_questions_is_named(
     kafka_broker: KafkaBroker, topic: str, starting: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +188,24 @@ def test_rows_have_sparks_columns_with_nulls_and_headers_as_they_were(
     assert second["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
     (plain,) = BatchReader(options(kafka_broker, topic)).read(part)
     assert plain.schema.equals(DATAFRAME_SCHEMA(False))
+
+
+def test_a_header_that_names_a_schema_is_read_though_rows_keep_none(
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic, 1)
+    producer = Producer({**kafka_broker.options})
+    producer.produce(topic, b"\2x", partition=0, headers=[("a", b"1"), ("__value_schema_id", b"\0\0\0\0\1")])
+    producer.produce(topic, b"\0\0\0\0\1\2y", partition=0, headers=[("a", b"1")])
+    producer.flush(PATIENCE_SECONDS)
+    schema = RegisteredSchema(1, AVRO, '"string"')
+    column = ColumnDecoding("value", schema, RegistryAccess("http://none"))
+    for headers, kept in ((False, 0), (True, 2)):
+        decoding = Decoding((column,), False, headers)
+        found = rows(BatchReader(options(kafka_broker, topic), decoding))
+        assert [row["value"] for row in found] == ["x", "y"]
+        assert sum({"key": "a", "value": b"1"} in row.get("headers", []) for row in found) == kept
 
 
 def test_aborted_records_are_read_only_where_uncommitted_ones_are(
@@ -362,6 +393,9 @@ def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
         yield
 
     monkeypatch.setattr("pyspark_forebay.reading.read_range", refused)
+    with pytest.raises(RangeNotHeldError, match="not now"):
+        rows(reader, {}, end)
+    monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda self, topics: dict.fromkeys(topics, ""))
     with pytest.raises(RangeNotHeldError, match="not now"):
         rows(reader, {}, end)
 

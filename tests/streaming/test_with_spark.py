@@ -78,14 +78,20 @@ def test_a_batch_query_is_found_without_registration_and_has_the_schema_of_spark
     assert SECRET not in frame._jdf.queryExecution().toString()
 
 
-def test_what_is_refused_says_why_and_shows_no_secret(spark: Any, kafka_broker: KafkaBroker, topic: str) -> None:
+def test_what_is_refused_says_why_and_shows_no_secret(
+    spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
     bad = {"kafka.auto.offset.reset": "latest", "kafka.sasl.password": SECRET}
     with pytest.raises(Exception, match="set the option startingOffsets") as caught:
         source(spark.read, kafka_broker, topic, **bad).load()
     assert SECRET not in str(caught.value)
     frame = source(spark.readStream, kafka_broker, topic, endingOffsets="latest").load()
-    with pytest.raises(Exception, match="ending offset not valid in streaming queries"):
+    with pytest.raises(Exception, match="ending offset not valid in streaming queries") as caught:
         to_its_end(frame.writeStream.format("noop"))
+    assert "UnboundLocalError" not in str(caught.value)
+    updated = source(spark.readStream, kafka_broker, topic).load().writeStream.format("forebay").outputMode("update")
+    with pytest.raises(Exception, match="forebay does not support Update mode"):
+        to_its_end(updated.option("checkpointLocation", str(tmp_path)))
     with pytest.raises(Exception, match="forebay does not support continuous"):
         frame.writeStream.format("noop").trigger(continuous="1 second").start().awaitTermination()
 

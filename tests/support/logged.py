@@ -12,7 +12,8 @@ from pathlib import Path
 
 from driver import history, journal
 from driver.requests import Archived
-from driver.state import State, apply
+from driver.state import State
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import ForebayError
 from forebay.kafka.ranges import Wanted

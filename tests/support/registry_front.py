@@ -3,52 +3,35 @@ behind does not), and can be out of order for a while. By https if it is given a
 
 from __future__ import annotations
 
-import ssl
-import threading
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from collections.abc import Callable
 
-from tests.support.ports import free_port
+from tests.support.answering import AnsweringHandler, AnsweringServer
 
 
-class RegistryFront:
-    """``wanted``: the header Authorization, if any. ``guids``: GUID → number behind. ``failures``: statuses of the next answers,
-    used up one by one. ``asked``: the paths of all requests."""
+class RegistryFront(AnsweringServer):
+    """``wanted``: the header Authorization, if any, or what says whether one is good. ``guids``: GUID → number behind.
+    ``failures``: statuses of the next answers, used up one by one. ``asked``: the paths of all requests."""
 
-    def __init__(self, behind: str, wanted: str | None = None, files: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, behind: str, wanted: str | Callable[[str], bool] | None = None, files: dict[str, str] | None = None
+    ) -> None:
         self.guids: dict[str, int] = {}
         self.failures: list[int] = []
         self.asked: list[str] = []
         front = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
+        class Handler(AnsweringHandler):
+            def do_GET(self) -> None:  # noqa: N802 - its library's name
                 front.asked.append(self.path)
                 status, body = 401, b'{"error_code": 401, "message": "who are you?"}'
-                if wanted is None or self.headers["Authorization"] == wanted:
+                given = self.headers["Authorization"] or ""
+                if wanted is None or (wanted(given) if callable(wanted) else given == wanted):
                     status, body = front._answer(behind, self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(status, body)
 
-            def log_message(self, *words: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
-        self._server.daemon_threads = True
-        scheme = "http"
-        if files is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(files["cert_file"], files["key_file"])
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-            scheme = "https"
-        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        super().__init__(Handler, files)
 
     def _answer(self, behind: str, path: str) -> tuple[int, bytes]:
         if self.failures:
@@ -63,14 +46,3 @@ class RegistryFront:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
-
-    def __enter__(self) -> RegistryFront:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -1,4 +1,5 @@
-"""A streaming query in a process of its own, to be killed: ``python -m … SERVERS TOPIC FOLDER [--into TOPIC] [--end]``.
+"""A streaming query in a process of its own, to be killed: ``python -m … SERVERS TOPIC FOLDER [--into TOPIC] [--end]
+[--option NAME=VALUE …]``.
 
 Reads the topic, a few offsets a trigger, into Parquet files under FOLDER/out, or into another topic in transactions, until it is
 killed. With ``--end``: reads what is there to its end, and writes what the files then hold to FOLDER/found: partition → offsets,
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,13 @@ def session() -> Any:
     )
 
 
-def main(servers: str, topic: str, folder: Path, into: str | None, end: bool) -> None:
+def main(servers: str, topic: str, folder: Path, into: str | None, end: bool, options: Mapping[str, str]) -> None:
     spark = session()
     frame = (
         spark.readStream.format("forebay").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
         .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200")
-        .option("minPartitions", "4" if into is None else "2").load()
+        .option("minPartitions", "4" if into is None else "2")
+        .options(**options).load()
     )  # fmt: skip
     if into is None:
         writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
@@ -57,5 +60,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--into")
     parser.add_argument("--end", action="store_true")
+    parser.add_argument("--option", action="append", default=[], help="of the source, over those above")
     given = parser.parse_args()
-    main(given.servers, given.topic, given.folder, given.into, given.end)
+    own = dict(option.split("=", 1) for option in given.option)
+    main(given.servers, given.topic, given.folder, given.into, given.end, own)

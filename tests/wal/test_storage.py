@@ -1,4 +1,4 @@
-"""The contract of Storage, over every implementation; and what only a local folder promises."""
+"""What stores that can append promise beside the contract of every store (test_storage_contract), and local folders alone."""
 
 from __future__ import annotations
 
@@ -70,52 +70,6 @@ def test_replace_takes_the_place_of_what_was_there(storage: Storage) -> None:
     storage.replace("lease", bytearray(b"two"))
     assert storage.read("lease") == b"two"
     assert storage.list("") == ["lease"]
-
-
-def test_list_gives_every_file_below_a_folder_sorted(storage: Storage) -> None:
-    for path in ("s/b/2", "s/b/1", "s/a", "sx/a", "t"):
-        storage.put_new(path, b"x")
-    assert storage.list("s") == ["s/a", "s/b/1", "s/b/2"]
-    assert storage.list("s/b") == ["s/b/1", "s/b/2"]
-    assert storage.list("") == ["s/a", "s/b/1", "s/b/2", "sx/a", "t"]
-    assert storage.list("nowhere/at/all") == []
-    assert storage.list("t") == []
-
-
-def test_delete_may_be_repeated(storage: Storage) -> None:
-    """INV-8: a delete is repeated after a crash."""
-    storage.put_new("s/a", b"x")
-    storage.delete("s/a")
-    storage.delete("s/a")
-    storage.delete("never/was")
-    assert not storage.exists("s/a")
-    assert storage.list("s") == []
-    storage.put_new("s/a", b"again")
-    assert storage.read("s/a") == b"again"
-
-
-def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
-    storage.put_new("s/a", b"x")
-    for path in ("s/b", "u", "s/a/b"):
-        with pytest.raises(FileNotFoundError):
-            storage.read(path)
-        with pytest.raises(FileNotFoundError):
-            storage.size(path)
-        assert not storage.exists(path)
-
-
-@pytest.mark.parametrize("path", ["", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a\0b", "a\n", "-a", "a\\b"])
-def test_no_path_climbs_out_of_the_root(storage: Storage, path: str) -> None:
-    for use in (storage.create, storage.read, storage.size, storage.exists, storage.delete):
-        with pytest.raises(ValueError, match="path"):
-            use(path)
-    with pytest.raises(ValueError, match="path"):
-        storage.put_new(path, b"")
-    with pytest.raises(ValueError, match="path"):
-        storage.replace(path, b"")
-    if path:
-        with pytest.raises(ValueError, match="path"):
-            storage.list(path)
 
 
 def test_a_closed_file_takes_nothing_more(storage: Storage) -> None:

@@ -17,6 +17,7 @@ from driver import journal
 from driver.events import ReceiverRegistered
 from forebay.errors import CorruptionError, FencedError, StoreError
 from forebay.values import Handle
+from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
 from tests.support.stores import BEHIND_A_PROXY, STORES, Store
 from wal.frame import FrameKind
@@ -68,9 +69,10 @@ def proxied(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> 
     return running(request.param)
 
 
-@pytest.fixture
-def storage(store: Store) -> Storage:
-    return store.open()
+@pytest.fixture(params=[*STORES, "forgetful"])
+def storage(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Storage:
+    """Each store, and the one that simulations stand on."""
+    return ForgetfulStorage() if request.param == "forgetful" else running(request.param).open()
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_delete_may_be_repeated(storage: Storage) -> None:
 
 def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
     storage.put_new("s/a", b"x")
-    for path in ("s/b", "u", "s"):
+    for path in ("s/b", "u", "s/a/b", "s"):
         if path == "s" and storage.appendable:
             continue  # a folder: what a file system says of it is its own
         with pytest.raises(FileNotFoundError):
@@ -174,9 +176,12 @@ def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
         assert not storage.exists(path)
 
 
-@pytest.mark.parametrize("path", ["", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a\0b", "a\n", "a\\b", "a?b", "a%2e"])
+@pytest.mark.parametrize(
+    "path", ["", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a\0b", "a\n", "-a", "a\\b", "a?b", "a%2e"]
+)
 def test_no_path_climbs_out_of_the_root(storage: Storage, path: str) -> None:
-    for use in (storage.read, storage.size, storage.exists, storage.delete):
+    more = [storage.create] * storage.appendable + [storage.list] * bool(path)
+    for use in (storage.read, storage.size, storage.exists, storage.delete, *more):
         with pytest.raises(ValueError, match="path"):
             use(path)
     for write in (storage.put_new, storage.replace):

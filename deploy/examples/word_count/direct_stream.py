@@ -5,6 +5,7 @@ Each batch writes its own counts under FOLDER by its id, so one that runs again 
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def stream(spark: Any, servers: str, topic: str, folder: Path) -> Any:
 def main(servers: str, topic: str, folder: str) -> None:
     from pyspark.sql import SparkSession
 
+    logging.basicConfig()
+    logging.getLogger("direct").setLevel(logging.INFO)  # says where each partition begins, and why
     running = stream(SparkSession.builder.appName("word-count").getOrCreate(), servers, topic, Path(folder))
     running.start()
     running.await_termination()

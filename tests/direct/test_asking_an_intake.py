@@ -1,0 +1,374 @@
+"""What direct streams and their tasks make of an intake's answers: the driver's decisions, no server, and no Kafka."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import driver.intake
+from direct import hold, intake
+from direct.hold import Hold, wanted
+from direct.intake import COMMITTED, KeptByIntake, Through, find, in_order, lost_in_kafka, read_through
+from direct.losses import OFFSET_MAX
+from driver.events import ReplayedBatch, SpansBegun
+from driver.state import State
+from driver.transitions import apply
+from forebay import messages as m
+from forebay.access import Access
+from forebay.errors import (
+    HoleError,
+    LostBlockError,
+    OutOfRangeError,
+    RefusedError,
+    UnknownTopicError,
+    UnreachableError,
+    UnreadableBlockError,
+    UsageError,
+)
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.range_reader import Reading
+from forebay.kafka.spans import Span
+from forebay.records import DATAFRAME_SCHEMA
+from forebay.values import TopicPartition
+from pyspark_forebay import intake as asked_intake
+from pyspark_forebay.intake_plan import BlockPart
+from tests.support.asked_intake import Taken, asked_in_process
+from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.tracked import STREAM, TOPIC
+
+THROUGH = Through(("http://127.0.0.1:1",), Access(), 1.0)
+ACCESS = KafkaAccess({"bootstrap.servers": "127.0.0.1:1"}, "g", 1.0)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
+    return asked_in_process(monkeypatch)
+
+
+def held(taken: Taken) -> dict[str, tuple[int, int]]:
+    (cursor,) = taken.tracked.state.cursors.values()
+    return cursor.vector
+
+
+# ---- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_what_kafka_has_lost_is_asked_for_once_or_as_often_as_there_are_answers(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5, INV-6: a task asks, so questions count."""
+    for _ in range(5):
+        taken.take()
+    for at_once, asked in ((100, ["/v1/cursors/span"]), (2, ["/v1/cursors/span", *["/v1/cursors/blocks"] * 2])):
+        monkeypatch.setattr(driver.intake, "BLOCKS_AT_ONCE", at_once)
+        taken.driver.asked.clear()
+        found = find(THROUGH.intake(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
+        assert taken.driver.asked == asked
+        assert [part.reference.ranges[0].from_offset for part in found.parts] == [0, 10, 20, 30, 40]
+        assert list(map(str, found.kept)) == ["t/0[5, 50)"]
+    for elsewhere in (Span(TOPIC, 7, 0, 9), Span(TOPIC, 0, 0, 9, "id-2")):
+        assert not find(THROUGH.intake(), elsewhere, COMMITTED).kept
+
+
+def test_a_gap_that_the_intake_went_on_behind_is_lost_to_a_direct_reader_too(taken: Taken) -> None:
+    """INV-5: a query passes it over and says so; who reads exact offsets must hear of it."""
+    taken.take()
+    taken.lose(0, 25)
+    taken.take()
+    span = Span(TOPIC, 0, 0, 35)
+    assert list(map(str, find(THROUGH.intake(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
+
+
+def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken) -> None:
+    """Adoption may seal one later that lies before others."""
+    for _ in range(3):
+        taken.take()
+    span = Span(TOPIC, 0, 5, 30)
+    parts = list(find(THROUGH.intake(), span, COMMITTED).parts)
+    assert in_order(parts[::-1], span) == parts
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (None, []),
+        (LostBlockError("gone"), ["t/0[10, 20)"]),
+        (UnreadableBlockError("away"), None),
+    ],
+)
+def test_a_block_that_nobody_has_any_more_is_lost_and_one_that_is_out_of_reach_is_not(
+    error: Exception | None, lost: list[str] | None, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: what the journal names is not always there."""
+    for _ in range(3):
+        taken.take()
+
+    def read_part(part: BlockPart, *_: Any, headers: bool) -> list[pa.RecordBatch]:
+        if error is not None and part.reference.ranges[0].from_offset == 10:
+            raise error
+        return []
+
+    monkeypatch.setattr(intake, "read_part", read_part)
+    kept = KeptByIntake(THROUGH, COMMITTED, 1.0)
+    if lost is None:
+        with pytest.raises(UnreachableError, match="away"):
+            kept.lost([Span(TOPIC, 0, 5, 25)])
+    else:
+        assert list(map(str, kept.lost([Span(TOPIC, 0, 5, 25)]))) == lost
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Brokers:
+    """As ``KafkaAdmin``: the topic's id, "" if it is gone, and the first offset held."""
+
+    def __init__(self, topic_id: str, low: int) -> None:
+        self._id, self._low = topic_id, low
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, self._id)
+
+    def watermarks(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        if not self._id:
+            raise UnknownTopicError("gone")
+        return dict.fromkeys(tps, (self._low, 99))
+
+
+@pytest.mark.parametrize(
+    ("now", "low", "wanted_id", "position", "lost"),
+    [
+        ("a", 30, "a", 10, "t/0[10, 30)"),
+        ("a", 30, "", 10, "t/0[10, 30)"),
+        ("a", 80, "a", 10, "t/0[10, 50)"),
+        ("a", 30, "a", 20, "t/0[20, 30)"),
+        ("a", 10, "a", 10, None),  # Kafka has it, and failed otherwise
+        ("b", 0, "a", 10, "t/0[10, 50)"),
+        ("", 0, "a", 10, "t/0[10, 50)"),
+        ("b", 0, "a", 20, None),  # what was read so far may be of another topic: the task begins anew
+        ("", 0, "", 20, None),
+    ],
+)
+def test_what_kafka_has_lost_is_told_from_what_it_only_failed_to_give(
+    now: str, low: int, wanted_id: str, position: int, lost: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
+    found = lost_in_kafka(ACCESS, Span(TOPIC, 0, 10, 50, wanted_id), position)
+    assert (found and str(found)) == lost
+    assert found is None or found.topic_id == (wanted_id or now)
+
+
+def batch_of(*offsets: int) -> pa.RecordBatch:
+    schema = DATAFRAME_SCHEMA(False)
+    made = pa.RecordBatch.from_pylist([{"topic": TOPIC, "partition": 0, "offset": offset} for offset in offsets])
+    nothing = {name: pa.nulls(len(offsets), schema.field(name).type) for name in schema.names}
+    return pa.RecordBatch.from_pydict({**nothing, **{name: made.column(name) for name in made.schema.names}})
+
+
+def read(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch, batches: list[pa.RecordBatch] | Exception, reading: Reading
+) -> list[int]:
+    """Offsets of ``t/0[0, 20)``, which Kafka has lost, with the intake's first block as ``batches``, and the second one whole."""
+
+    def lost(*_: Any, **__: Any) -> Any:
+        raise OutOfRangeError("t/0[0, 20): Kafka begins at 20")
+
+    def read_part(part: BlockPart, *_: Any) -> list[pa.RecordBatch]:
+        if part.reference.ranges[0].from_offset:
+            return [batch_of(*range(10, 20))]
+        if isinstance(batches, Exception):
+            raise batches
+        return batches
+
+    monkeypatch.setattr(intake, "read_range", lost)
+    monkeypatch.setattr(intake, "read_part", read_part)
+    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
+    for _ in range(2):
+        taken.take()
+    rows = read_through(THROUGH, ACCESS, Span(TOPIC, 0, 0, 20), reading)
+    return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ([batch_of(*range(4)), batch_of(*range(4, 10))], ""),
+        ([batch_of(0, 1, 4, 5, 6, 7, 8, 9)], "from offset 2 on the next record is 4"),
+        ([batch_of(*range(1, 10))], "from offset 0 on the next record is 1"),
+        ([batch_of(*range(8))], "from offset 8 on the next record is 10"),
+    ],
+)
+def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
+    first: list[pa.RecordBatch], words: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [offset for batch in first for offset in batch.column("offset").to_pylist()]
+    allowing = Reading(allow_holes=True)
+    assert read(taken, monkeypatch, first, allowing) == [*there, *range(10, 20)]
+    if words:
+        with pytest.raises(HoleError, match=words):
+            read(taken, monkeypatch, first, Reading())
+    else:
+        assert read(taken, monkeypatch, first, Reading()) == list(range(20))
+
+
+def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    ten = [batch_of(*range(10))]
+    monkeypatch.setattr(
+        "tests.direct.test_asking_an_intake.batch_of",
+        lambda *offsets: pa.RecordBatch.from_pydict({"offset": offsets[:6]}),
+    )
+    with pytest.raises(HoleError, match="from offset 16 on there is no record in the WAL"):
+        read(taken, monkeypatch, ten, Reading())
+
+
+def test_a_block_that_went_a_moment_ago_is_the_error_that_kafkas_loss_was(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5."""
+    with pytest.raises(OutOfRangeError, match=r"Kafka begins at 20; no tier can read it"):
+        read(taken, monkeypatch, LostBlockError("no tier can read it"), Reading())
+
+
+def test_what_the_wal_lacks_too_is_said_beside_kafkas_loss(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: before any of it is read."""
+    taken.lose(0, 5)
+    with pytest.raises(
+        OutOfRangeError, match=r"Kafka begins at 20; and the WAL of stream flights does not hold t/0\[0, 5\)"
+    ):
+        read(taken, monkeypatch, [batch_of(*range(10))], Reading(allow_holes=True))
+
+
+def test_headers_that_the_intake_does_not_take_in_are_told(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for headers, told in ((False, False), (True, True)):
+        with caplog.at_level(logging.WARNING, "direct.intake"):
+            read(taken, monkeypatch, [batch_of(*range(10))], Reading(headers=headers))
+        assert ("which takes no headers in (kafka.headers)" in caplog.text) == told
+
+
+# ---- holding ---------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """What a direct stream has yet to read, as it says at each look, and what ended it."""
+
+    def __init__(self, taken: Taken, monkeypatch: pytest.MonkeyPatch, *spans: Span) -> None:
+        self.taken = taken
+        self.spans = spans
+        self.runs = 0
+        self.failed: list[BaseException] = []
+        self.ended = threading.Event()
+        monkeypatch.setattr(hold, "MOVE_SECONDS", 0.01)
+
+    def hold(self, isolation: str = COMMITTED) -> Hold:
+        self.runs += 1
+        return Hold(
+            THROUGH, isolation, "direct-s", f"run {self.runs}", f"key {self.runs}", lambda: self.spans, self._fail
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        self.failed.append(error)
+        self.ended.set()
+
+
+def test_all_that_the_intake_has_is_held_until_it_is_known_where_the_stream_begins(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: it could be gone by then; what the stream does not read is let go afterwards."""
+    taken.add(1)
+    for partition in (0, 0, 1):
+        taken.take(partition)
+    stream = Stream(taken, monkeypatch)
+    holding = stream.hold()
+    assert held(taken) == {"t/0": (1, 0), "t/1": (1, 0)}
+    stream.spans = (Span(TOPIC, 0, 12, OFFSET_MAX), Span(TOPIC, 0, 5, 12), Span("elsewhere", 0, 0, OFFSET_MAX))
+    holding.start()
+    holding.stop()
+    assert held(taken) == {"t/0": (1, 5)}
+    assert not stream.failed
+
+
+def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it_had_not_begun(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8: the cursor had moved on in them."""
+    taken.add(1)
+    taken.take(0)
+    taken.take(1)
+    stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 5, OFFSET_MAX), Span(TOPIC, 1, 8, OFFSET_MAX))
+    stream.hold().stop()
+    assert held(taken) == {"t/0": (1, 5), "t/1": (1, 8)}
+    stream.spans = stream.spans[:1]
+    stream.hold().stop()
+    assert held(taken) == {"t/0": (1, 5), "t/1": (1, 0)}
+
+
+def test_a_stream_that_could_not_begin_leaves_no_cursor_and_one_that_did_does(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6, INV-8."""
+    taken.take()
+    Stream(taken, monkeypatch).hold().stop()
+    assert not taken.tracked.state.cursors
+    Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX)).hold().stop()  # it began before, and not this time
+    assert held(taken) == {"t/0": (1, 3)}
+
+
+def test_a_stream_of_other_records_than_the_intakes_holds_nothing(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken.take()
+    with pytest.raises(UsageError, match=r"isolation\.level"):
+        Stream(taken, monkeypatch).hold("read_uncommitted")
+    assert not taken.tracked.state.cursors
+
+
+def test_a_cursor_that_is_refused_leaves_no_connection_open(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that cannot begin is started again and again."""
+    refused = RefusedError("the stream has 1000 cursors already", "conflict")
+
+    def post(path: str, body: object, answer: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(taken.driver, "post", post)
+    with pytest.raises(RefusedError, match="1000 cursors"):
+        Stream(taken, monkeypatch).hold()
+    assert taken.driver.closed == 2  # who looked, and who would have held
+
+
+def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: nothing holds any more what it has yet to read."""
+    taken.take()
+    monkeypatch.setattr(hold, "LOOKS", 1 << 60)
+    monkeypatch.setattr(asked_intake, "KEEP_SECONDS", 0.01)
+    stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX))
+    holding = stream.hold()
+    holding.start()
+    taken.driver.post("/v1/operator/drop-cursor", m.DropCursorRequest(cursor="direct-s"), m.OperatorAnswer)
+    assert stream.ended.wait(PATIENCE_SECONDS)
+    (error,) = stream.failed
+    assert isinstance(error, RefusedError) and "gone: dropped by" in str(error)
+    holding.stop()
+
+
+def test_what_a_replay_reads_again_stays_held() -> None:
+    """INV-8: its batches, and those that their windows reach."""
+    state = State(stream=STREAM, lineage=1)
+    apply(state, SpansBegun({"t/0": 50}, {"t": "a"}, 1, "given"))
+    for number, kept in enumerate((state.replaying, state.replay_window)):
+        span = Span(TOPIC, 0, number * 10, number * 10 + 10, "a")
+        kept[number] = ReplayedBatch(batch_id=number, number=number, time_ms=1, tasks=(), spans=(span,))
+    assert [str(span) for span in wanted(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]

@@ -1,0 +1,228 @@
+"""Leaders that move beneath direct streams, ranges and receivers: three real brokers, of which two end and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from direct.strategies import Assign, Subscribe
+from driver.batch import Batch
+from forebay.clock import SystemClock
+from forebay.errors import JobError, UnreachableError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.consumer import KafkaSource
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.spans import Span
+from forebay.values import TopicPartition
+from receiver.main import compose
+from tests.conftest import require_kafka
+from tests.receiver.fakes import FakeTracker
+from tests.receiver.test_service import Running, settings_of, taken_in
+from tests.support.committing_process import GROUPS
+from tests.support.direct_runs import RowsRead, Runs
+from tests.support.flow import Flow, Truth, numbered, produce
+from tests.support.kafka import PATIENCE_SECONDS, partitions_of
+from tests.support.three_brokers import ThreeBrokers, three_brokers
+from tests.support.wheel import ROOT
+from wal.storage import LocalStorage
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+
+#: how long a partition may be without a leader before a test's questions are given up
+SHORT_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    require_kafka()
+    with three_brokers(tmp_path_factory.mktemp("leaders")) as brokers:
+        yield brokers
+
+
+@contextlib.contextmanager
+def receiving(brokers: ThreeBrokers, topic: str, tmp_path: Path, tracker: FakeTracker) -> Iterator[None]:
+    """A receiver of ``topic``, which is drained at the end."""
+    settings = settings_of(tmp_path, tracker.url)
+    kafka = msgspec.structs.replace(settings.kafka, topics=(topic,), options=brokers.options)
+    settings = msgspec.structs.replace(settings, kafka=kafka)
+    source = KafkaSource.of(settings, client_id="r-1")
+    storage = LocalStorage(str(tmp_path / "wal"))
+    receiver = Running(compose(settings, "r-1", source, storage, SystemClock(), host="h"))
+    try:
+        yield
+    finally:
+        receiver.service.drain()
+        assert receiver.ended(PATIENCE_SECONDS) == 0
+
+
+@contextlib.contextmanager
+def reading_again(access: KafkaAccess, span: Span) -> Iterator[list[list[int]]]:
+    """The same range over and over, by new consumers: its offsets, each time."""
+    found: list[list[int]] = []
+    failed: list[Exception] = []
+    ending = threading.Event()
+
+    def read() -> None:
+        try:
+            while not ending.wait(0.1):
+                batches = list(read_range(access, span, Reading(keep=False)))
+                found.append([offset for rows in batches for offset in rows.column("offset").to_pylist()])
+        except Exception as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read, name="reading-again")
+    reader.start()
+    try:
+        yield found
+    finally:
+        ending.set()
+        reader.join()
+    assert not failed, failed
+
+
+@contextlib.contextmanager
+def committing(brokers: ThreeBrokers, topic: str, group: str) -> Iterator[None]:
+    """A process that sets groups' offsets, and must live: a client that is taken by surprise takes all of it down."""
+    command = [sys.executable, "-m", "tests.support.committing_process", brokers.options["bootstrap.servers"], topic]
+    process = subprocess.Popen(
+        [*command, group], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield
+        told, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (process.returncode, told.count(group)) == (0, GROUPS), errors[-3000:]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "ends", [("kill9", "stop"), pytest.param(("kill9", "stop") * 4, marks=pytest.mark.long)], ids=len
+)
+def test_nothing_is_lost_or_read_twice_while_leaders_move(
+    ends: Sequence[str], brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str]
+) -> None:
+    """INV-1, INV-2: whoever leads ends and comes back, beneath a direct stream that commits, a range that is read over and over,
+    a receiver, and a process that sets groups' offsets."""
+    zero, one = partitions_of(topic_name(), 2)
+    group = topic_name()
+    for number in (2, 3):
+        brokers.start(number)
+    brokers.create_topic(zero.topic, [[2, 3, 1], [3, 2, 1]])
+    runs = Runs(brokers.options, tmp_path / "checkpoint")
+    job = RowsRead(runs, Reading())
+
+    def read_and_commit(work: Batch) -> None:
+        job(work)
+        runs.commits.add(work.spans)  # type: ignore[attr-defined]
+
+    def goes_on(flow: Flow, tracker: FakeTracker) -> None:
+        """Until both have what was written after this."""
+        wanted = flow.records + 100
+        runs.await_records(wanted)
+        tracker.wait_for(lambda: sum(tracker.positions.values()) >= wanted, PATIENCE_SECONDS)
+
+    with (
+        FakeTracker() as tracker,
+        receiving(brokers, zero.topic, tmp_path, tracker),
+        Flow(brokers.options, zero.topic, partitions=[0, 1], rate=300) as flow,
+    ):
+        stream = runs.start(Subscribe([zero.topic]), read_and_commit, {"group.id": group})
+        runs.await_records(200)
+        with (
+            reading_again(job.access, Span(zero.topic, 0, 0, 50)) as again,
+            committing(brokers, zero.topic, f"{group}-outside"),
+        ):
+            for end in ends:
+                for number in (2, 3):
+                    brokers.start(number)
+                    for tp in (zero, one):
+                        brokers.await_in_sync(tp, number)
+                number = brokers.leader(zero)
+                getattr(brokers, end)(number)
+                for tp in (zero, one):
+                    brokers.await_leader(tp, other_than=number)
+                goes_on(flow, tracker)
+        flow.stop()
+        runs.await_records(len(flow.truth))
+        runs.stop(stream)
+        tracker.wait_for(lambda: sum(tracker.positions.values()) >= len(flow.truth), PATIENCE_SECONDS)
+    ends_at = {TopicPartition(*tp): end for tp, end in flow.truth.ends().items()}
+    for tp in (zero, one):
+        assert runs.once(tp) == (0, ends_at[tp])
+        assert [offset for number, offset in job.read if number == tp.partition] == list(range(ends_at[tp]))
+        assert [offset for offset, _ in taken_in(tmp_path, tracker)[tp]] == list(range(ends_at[tp]))
+    with KafkaAdmin(brokers.options) as admin:
+        assert {tp: at.offset for tp, at in admin.committed(group, ends_at).items()} == ends_at
+    assert len(again) > 3
+    assert all(offsets == list(range(50)) for offsets in again)
+
+
+def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_the_stream_goes_on_when_it_is_back(
+    brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5, INV-6: every question and every range is given up within its time-out, and says what to do."""
+    tp = TopicPartition(topic_name(), 0)
+    brokers.start(2)
+    brokers.create_topic(tp.topic, [[2]])
+    produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
+    runs = Runs(brokers.options, tmp_path / "checkpoint")
+    job = RowsRead(runs, Reading(), SHORT_SECONDS)
+    warned = threading.Event()
+    told = f"nobody leads {tp} until broker 2 is back"
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if told in record.getMessage():
+                warned.set()
+
+    stream = runs.start(Assign([tp]), job, timeout_seconds=SHORT_SECONDS)
+    runs.await_records(50)
+    planned, ended = threading.Event(), threading.Event()
+    amid = Runs(brokers.options, tmp_path / "amid")
+    job_amid = RowsRead(amid, Reading(keep=False), SHORT_SECONDS)
+
+    def read_later(work: Batch) -> None:
+        planned.set()
+        assert ended.wait(PATIENCE_SECONDS)
+        job_amid(work)
+
+    stream_amid = amid.start(Assign([tp]), read_later, timeout_seconds=SHORT_SECONDS, max_failures=2)
+    assert planned.wait(PATIENCE_SECONDS)
+    handler = Told()
+    logging.getLogger("direct.stream").addHandler(handler)
+    try:
+        brokers.stop(2)
+        brokers.await_(tp, lambda shown: shown.leader < 0)
+        ended.set()
+        assert warned.wait(PATIENCE_SECONDS)
+    finally:
+        logging.getLogger("direct.stream").removeHandler(handler)
+    with KafkaAdmin(brokers.options, timeout_seconds=SHORT_SECONDS) as admin:
+        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
+            admin.ends([tp])
+        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
+            admin.starting_offsets({"timestamp": 1}, [tp], "")  # never taken for "no record is as young"
+    with pytest.raises(UnreachableError, match=rf"gave nothing of {tp}\[0, 50\) from 0 on for .* s: {told}"):
+        list(read_range(job.access, Span(tp.topic, 0, 0, 50), Reading(keep=False)))
+    with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
+        stream_amid.await_termination(PATIENCE_SECONDS)
+    brokers.start(2)
+    produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
+    stream_amid = amid.start(Assign([tp]), job_amid)
+    for runs_, stream_, job_ in ((runs, stream, job), (amid, stream_amid, job_amid)):
+        runs_.await_records(100)
+        runs_.stop(stream_)
+        assert runs_.once(tp) == (0, 100)
+        assert [offset for _, offset in job_.read] == list(range(100))

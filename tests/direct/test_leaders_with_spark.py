@@ -1,0 +1,117 @@
+"""What Spark's tasks and queries do while leaders move, and while nobody leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from direct import OffsetRange, create_rdd
+from forebay.kafka.range_reader import forget_consumers
+from forebay.values import TopicPartition
+from tests.conftest import require_kafka
+from tests.support.flow import Flow, Truth, numbered, produce
+from tests.support.kafka import PATIENCE_SECONDS, partitions_of
+from tests.support.three_brokers import ThreeBrokers, three_brokers
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+#: how whoever leads ends, before it comes back
+ENDS = ("kill9", "stop") * 2
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    require_kafka()
+    with three_brokers(tmp_path_factory.mktemp("leaders")) as brokers:
+        yield brokers
+    forget_consumers()
+
+
+def started(spark: Any, brokers: ThreeBrokers, topic: str, folder: Path, **options: object) -> Any:
+    """A query of all of ``topic`` into Parquet files."""
+    frame = (
+        spark.readStream.format("forebay").option("kafka.bootstrap.servers", brokers.options["bootstrap.servers"])
+        .option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
+    )  # fmt: skip
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    return writer.trigger(processingTime="200 milliseconds").start(str(folder / "out"))
+
+
+def await_rows(query: Any, count: Callable[[], int]) -> None:
+    """Until the query has committed so many rows."""
+    wanted = count()
+    waited = 0
+    while sum(progress.numInputRows for progress in query.recentProgress) < wanted:
+        assert query.isActive, query.exception()
+        assert not query.awaitTermination(1), query.exception()
+        waited += 1
+        assert waited < PATIENCE_SECONDS, query.lastProgress
+
+
+def written(spark: Any, folder: Path) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in spark.read.parquet(str(folder / "out")).select("partition", "offset").collect():
+        found.setdefault(row.partition, []).append(row.offset)
+    return {partition: sorted(offsets) for partition, offsets in found.items()}
+
+
+def test_a_query_and_an_rdd_read_each_record_once_while_leaders_move(
+    spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-2, and no attempt of the query fails."""
+    partitions = partitions_of(topic_name(), 2)
+    topic = partitions[0].topic
+    brokers.create_topic(topic, [[2, 3, 1], [3, 2, 1]])
+    whole = [OffsetRange(topic, number, 0, 100) for number in range(2)]
+    with Flow(brokers.options, topic, partitions=[0, 1], rate=200) as flow:
+        query = started(spark, brokers, topic, tmp_path)
+        await_rows(query, lambda: 200)
+        for end in ENDS:
+            number = brokers.leader(partitions[0])
+            getattr(brokers, end)(number)
+            rdd = create_rdd(spark, brokers.options, whole, keep_consumers=False)
+            assert sorted((record.partition, record.offset) for record in rdd.collect()) == [
+                (span.partition, offset) for span in whole for offset in range(100)
+            ]
+            for tp in partitions:
+                brokers.await_leader(tp, other_than=number)
+            wanted = flow.records + 200
+            await_rows(query, lambda wanted=wanted: wanted)  # type: ignore[misc]
+            brokers.start(number)
+            for tp in partitions:
+                brokers.await_in_sync(tp, number)
+        flow.stop()
+        await_rows(query, lambda: len(flow.truth))
+        query.stop()
+    ends_at = {number: end for (_, number), end in flow.truth.ends().items()}
+    assert written(spark, tmp_path) == {number: list(range(end)) for number, end in ends_at.items()}
+
+
+def test_a_partition_that_nobody_leads_is_named_by_an_rdd_a_batch_and_a_query_which_goes_on_from_its_checkpoint(
+    spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-5: with the way out, in Spark's own error."""
+    tp = TopicPartition(topic_name(), 0)
+    brokers.create_topic(tp.topic, [[2]])
+    produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
+    once = {"fetchOffset.numRetries": 0, "kafkaConsumer.pollTimeoutMs": 2000}
+    query = started(spark, brokers, tp.topic, tmp_path, **once)
+    await_rows(query, lambda: 50)
+    told = f"nobody leads {tp} until broker 2 is back"
+    brokers.stop(2)
+    with pytest.raises(Exception, match=told):
+        query.awaitTermination(PATIENCE_SECONDS)
+    with pytest.raises(Exception, match=rf"gave nothing of {tp}\[0, 50\) .*{told}"):
+        create_rdd(spark, brokers.options, [OffsetRange(tp.topic, 0, 0, 50)], timeout_seconds=2.0).collect()
+    frame = spark.read.format("forebay").option("kafka.bootstrap.servers", brokers.options["bootstrap.servers"])
+    with pytest.raises(Exception, match=told):
+        frame.option("subscribe", tp.topic).options(**once).load().collect()
+    brokers.start(2)
+    produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
+    query = started(spark, brokers, tp.topic, tmp_path, **once)
+    await_rows(query, lambda: 50)
+    query.stop()
+    assert written(spark, tmp_path) == {0: list(range(100))}

@@ -1,0 +1,86 @@
+"""Between two tasks of one worker, what modules are made of is not walked again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from direct.tasks import TaskReading, read_batches
+from driver.decoding import decode_in_task
+from driver.spark_tasks import read_in_task
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.range_reader import Reading
+from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.intake_batch import IntakeBatchReader
+from pyspark_forebay.intake_plan import IntakeTask
+from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.stream import StreamReader
+from wal.reading import ReadPlan
+
+_SETTLED = """\
+import gc, sys
+from forebay.worker_process import freeze_modules
+
+class Loop:
+    def __init__(self):
+        self.own = self
+
+freeze_modules()
+modules = gc.get_freeze_count()
+made = Loop()
+freeze_modules()
+assert gc.get_freeze_count() == modules, "what a task made is collected as before"
+assert any(found is made for found in gc.get_objects())
+import tomllib
+freeze_modules()
+assert gc.get_freeze_count() > modules, "a module that a task loaded is kept as well"
+assert len(gc.get_objects()) < modules / 4
+"""
+
+
+def test_a_worker_keeps_its_modules_out_of_collections_and_nothing_that_tasks_make() -> None:
+    subprocess.run([sys.executable, "-c", _SETTLED], check=True, timeout=60)
+
+
+_KAFKA = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+_INTAKE = {**_KAFKA, "tracker": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("reader", "task"),
+    [
+        (BatchReader(_KAFKA), ()),
+        (StreamReader(_KAFKA), ()),
+        (IntakeBatchReader(_INTAKE), None),
+        (IntakeStreamReader(_INTAKE, str), IntakeTask(ReadPlan(wal_url="memory://wal"))),
+    ],
+    ids=["batch", "stream", "batch over an intake", "stream over an intake"],
+)
+def test_every_task_of_the_source_begins_so(monkeypatch: pytest.MonkeyPatch, reader: Any, task: Any) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(f"{type(reader).__module__}.freeze_modules", lambda: begun.append(1))
+    assert list(reader.read(InputPartition(task))) == []
+    assert begun == [1]
+
+
+def test_every_task_of_a_job_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    for name in ("driver.spark_tasks", "driver.decoding", "direct.tasks"):
+        monkeypatch.setattr(f"{name}.freeze_modules", lambda name=name: begun.append(name))
+    plan = ReadPlan(wal_url="memory://wal")
+    list(read_in_task([], plan, lambda counts: None))
+    assert begun == ["driver.spark_tasks"]
+    monkeypatch.setattr("driver.decoding.decode_task", lambda *given: iter(()))
+    list(decode_in_task([], 0, plan, lambda counts: None, None, None))  # type: ignore[arg-type]
+    assert begun[1:] == ["driver.decoding"]
+    how = TaskReading(KafkaAccess({}, "g"), Reading())
+    list(read_batches(how, 0, []))
+    assert len(begun) == 2, "Spark's driver reads so too, and is no worker"
+    monkeypatch.setattr("direct.tasks.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 0))
+    list(read_batches(how, 0, []))
+    assert begun[2:] == ["direct.tasks"]

@@ -1,0 +1,160 @@
+"""Questions whose answer is another one in a moment, by clients that are scripted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+from forebay.errors import ForebayError, UnknownTopicError, UnreachableError
+from forebay.kafka import admin
+from forebay.kafka.admin import KafkaAdmin
+from forebay.values import TopicPartition
+
+TP = TopicPartition("t", 0)
+LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])
+
+
+class Scripted:
+    """Clients that answer for offsets with ``answers`` in order, the last one for ever: an offset, or an error's code."""
+
+    def __init__(self, *answers: int | KafkaError, shown: dict[int, object] | None = None) -> None:
+        self.answers = list(answers)
+        self.shown = shown
+        self.made = 0
+        self.asked: list[tuple[int, float]] = []  # by which client, and how many seconds it had
+        self.came = threading.Event()
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        self.made += 1
+        number = self.made
+
+        def list_offsets(specs: Any, *, request_timeout: float, **_: object) -> Any:
+            self.asked.append((number, request_timeout))
+            self.came.set()
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            future: Future[Any] = Future()
+            if isinstance(answer, KafkaError):
+                future.set_exception(KafkaException(answer))
+            else:
+                future.set_result(SimpleNamespace(offset=answer))
+            return dict.fromkeys(specs, future)
+
+        def list_topics(**_: object) -> Any:
+            if self.shown is None:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            return SimpleNamespace(topics={"t": SimpleNamespace(partitions=self.shown)})
+
+        return SimpleNamespace(list_offsets=list_offsets, list_topics=list_topics)
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], Scripted]:
+    def play(clients: Scripted) -> Scripted:
+        monkeypatch.setattr(admin, "AdminClient", clients)
+        return clients
+
+    return play
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        KafkaError(KafkaError.FENCED_LEADER_EPOCH),
+        KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION),
+        KafkaError(KafkaError._TIMED_OUT),
+        KafkaError(KafkaError._TRANSPORT),
+        OFFSET_INVALID,
+    ],
+    ids=str,
+)
+def test_a_client_that_asks_a_leader_of_before_is_replaced(
+    play: Callable[[Scripted], Scripted], first: KafkaError | int
+) -> None:
+    """It may go on asking that one for as long as it lives; and -1001 is no offset, whatever its answer calls it."""
+    clients = play(Scripted(first, 7))
+    with KafkaAdmin({}) as asking:
+        assert asking.ends([TP]) == {TP: 7}
+        assert [number for number, _ in clients.asked] == [1, 2]
+        assert asking.ends([TP]) == {TP: 7}
+    assert [number for number, _ in clients.asked] == [1, 2, 2]
+
+
+def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_together(
+    play: Callable[[Scripted], Scripted],
+) -> None:
+    """INV-6."""
+
+    class Passing:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def wall_ms(self) -> int:
+            return 0
+
+    clock = Passing()
+    clients = play(Scripted(KafkaError(KafkaError._TIMED_OUT), shown={0: LEADERLESS}))
+    client = clients()
+    slow = client.list_offsets
+
+    def list_offsets(specs: Any, *, request_timeout: float, **more: object) -> Any:
+        clock.now += request_timeout
+        return slow(specs, request_timeout=request_timeout, **more)
+
+    client.list_offsets = list_offsets
+    with KafkaAdmin({}, timeout_seconds=20.0, clock=clock) as asking:
+        asking._new_client = lambda: client  # type: ignore[method-assign]
+        asking._client = client
+        with pytest.raises(UnreachableError, match=r"offsets of t/0: nobody leads t/0 until broker 2 or 3 is back"):
+            asking.ends([TP])
+    assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 5.5]
+
+
+def test_an_answer_that_stays_is_not_asked_for_again(play: Callable[[Scripted], Scripted]) -> None:
+    for code, kind in (
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ForebayError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicError),
+    ):
+        clients = play(Scripted(KafkaError(code), 7))
+        with KafkaAdmin({}) as asking, pytest.raises(kind):
+            asking.ends([TP])
+        assert len(clients.asked) == 1
+
+
+def test_a_partition_that_is_not_there_is_not_waited_for_as_one_that_nobody_leads_is(
+    play: Callable[[Scripted], Scripted],
+) -> None:
+    """A client says the same of both."""
+    clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={}))
+    with KafkaAdmin({}) as asking, pytest.raises(UnreachableError):
+        asking.ends([TP])
+    assert len(clients.asked) == 1
+    clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={0: LEADERLESS}))
+    with KafkaAdmin({}) as asking:
+        assert asking.ends([TP]) == {TP: 7}
+
+
+def test_who_asks_again_and_again_is_told_that_it_was_closed(play: Callable[[Scripted], Scripted]) -> None:
+    clients = play(Scripted(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+    asking = KafkaAdmin({}, timeout_seconds=3600.0)
+    failed: list[ForebayError] = []
+
+    def ask() -> None:
+        try:
+            asking.ends([TP])
+        except ForebayError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert clients.came.wait(60.0)
+    asking.close()
+    thread.join(60.0)
+    assert [str(error) for error in failed] == ["this Kafka admin client is closed"]

@@ -1,0 +1,118 @@
+"""A schema registry that wants tokens of OAuth, from a token endpoint that gives them to who proves itself."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from forebay.errors import UnreachableError, UsageError
+from forebay.kafka.oauth import ClientCredentials
+from forebay.kafka.registry import AVRO, RegisteredSchema, Registry, RegistryAccess
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
+from tests.support.registered import Writers
+from tests.support.registry_front import RegistryFront
+from tests.support.token_endpoint import TokenEndpoint
+
+SECRET = "s3cret-of-nobody"
+SCHEMA = {"type": "record", "name": "Token", "fields": [{"name": "y", "type": "int"}]}
+
+
+def access(url: str, endpoint: str, **more: str) -> RegistryAccess:
+    options = {
+        "bearer.auth.client.id": "reader", "bearer.auth.client.secret": SECRET, "bearer.auth.scope": "schemas",
+        "bearer.auth.issuer.endpoint.url": endpoint, **{name.replace("_", "."): value for name, value in more.items()},
+    }  # fmt: skip
+    return RegistryAccess(url, tuple(sorted(options.items())), 30.0, 3)
+
+
+@pytest.fixture
+def number(writers: Writers) -> int:
+    return writers.register("token-value", SCHEMA)
+
+
+def found(with_: RegistryAccess, number: int, times: int = 1) -> list[RegisteredSchema | None]:
+    with Registry(with_) as registry:
+        return [registry.schema(number, AVRO) for _ in range(times)]
+
+
+def test_a_token_is_asked_for_once_and_told_the_registry_alone(writers: Writers, number: int, tmp_path: Any) -> None:
+    """Both by https with certificates of an authority of one's own, and the endpoint also trusts the machine's."""
+    authority = Authority(tmp_path)
+    files = authority.issue("both")
+    with (
+        TokenEndpoint("reader", SECRET, "schemas", files=files) as endpoint,
+        RegistryFront(writers.url, endpoint.holds, files) as front,
+    ):
+        own = access(front.url, endpoint.url, ssl_ca_location=str(authority.ca_file))
+        assert None not in found(own, number, 3) and len(endpoint.given) == 1
+        assert SECRET not in repr(own) + repr(pickle.loads(pickle.dumps(own)))
+        with pytest.raises(UnreachableError, match=r"the token endpoint https://.*/token .* CERTIFICATE_VERIFY_FAILED"):
+            found(access(front.url, endpoint.url), number)
+
+
+@pytest.mark.parametrize(("lives_seconds", "tokens"), [(0.001, 3), (None, 1)])
+def test_a_token_that_does_not_hold_much_longer_is_asked_for_anew(lives_seconds: float | None, tokens: int) -> None:
+    """One whose end is not told is used for as long as it goes well."""
+    with TokenEndpoint("reader", SECRET, lives_seconds=lives_seconds) as endpoint:
+        own = {
+            "client.id": "reader",
+            "client.secret": SECRET,
+            "issuer.endpoint.url": endpoint.url,
+            "identity.pool.id": "p",
+        }
+        made = ClientCredentials(own, None, 30.0)
+        try:
+            fields = [made.fields() for _ in range(3)]
+        finally:
+            made.close()
+        assert [one["bearer.auth.token"] for one in fields] == (list(endpoint.given) * 3)[:3]
+        assert len(endpoint.given) == tokens
+        assert fields[0] | {"bearer.auth.token": ""} == {
+            "bearer.auth.token": "", "bearer.auth.logical.cluster": "", "bearer.auth.identity.pool.id": "p"
+        }  # fmt: skip
+
+
+def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Writers, number: int) -> None:
+    with (
+        TokenEndpoint("reader", SECRET, "schemas") as endpoint,
+        RegistryFront(writers.url, endpoint.holds) as front,
+    ):
+        with pytest.raises(UsageError, match="refuses us: invalid_client: who are you") as refused:
+            found(access(front.url, endpoint.url, bearer_auth_client_secret=f"not-{SECRET}"), number)
+        with pytest.raises(UsageError, match="refuses us: invalid_scope"):
+            found(access(front.url, endpoint.url, bearer_auth_scope="all"), number)
+        assert front.asked == []
+        own = access(front.url, endpoint.url)
+        for body in ("<html>", "{}", '["x"]', '{"access_token": 1}'):
+            endpoint.answers = [(200, body)]
+            with pytest.raises(UsageError, match="gives no token: is it the right address"):
+                found(own, number)
+        endpoint.answers = [(503, "")] * 2
+        assert None not in found(own, number)  # asked again
+        endpoint.answers = [(503, "")] * 3
+        with pytest.raises(UnreachableError, match="answers 503"):
+            found(own, number)
+        endpoint.given.clear()
+        with pytest.raises(UnreachableError, match="does not answer: ConnectError") as away:
+            found(access(front.url, f"http://127.0.0.1:{free_port()}/token"), number)
+    assert SECRET not in str(refused.value) + str(away.value)
+    assert refused.value.__cause__ is None and refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"bearer_auth_client_secret": ""}, "client.secret is not there"),
+        ({"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"}, "allowed is where tokens are given"),
+        ({"bearer_auth_issuer_endpoint_url": "login/token"}, "allowed is where tokens are given"),
+        ({"bearer_auth_credentials_source": "CUSTOM"}, "'CUSTOM': allowed are STATIC_TOKEN and OAUTHBEARER"),
+        ({"ssl_ca_location": "/nowhere.pem"}, "ssl.ca.location: /nowhere.pem: .*No such file"),
+    ],
+)
+def test_options_of_tokens_that_cant_be_are_refused(more: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        found(access("http://registry", "http://login/token", **more), 1)
+    assert SECRET not in str(refused.value)

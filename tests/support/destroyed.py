@@ -1,0 +1,50 @@
+"""An intake of which a block is destroyed before its batch has read it: nobody has those records any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from forebay.kafka.admin import KafkaAdmin
+from forebay.values import OffsetRange, TopicPartition
+from tests.support.again import produce
+from tests.support.cluster import Cluster
+
+#: sections of forebay.toml: a segment for each block, and no copy beside it
+SETTINGS: dict[str, dict[str, Any]] = {
+    "wal": {"segment_size": "1B", "cleanup_interval": "200ms"},
+    "receiver": {"local_copies": False},
+    "driver": {"cursor_lease": "2s"},
+}
+
+
+def hold_a_batch(cluster: Cluster, tp: TopicPartition) -> None:
+    """Returns when a job of the intake is held, with one record more than there were."""
+    (cluster.folder / "hold").touch()
+    produce(cluster.options, tp, 1)
+    cluster.hold_a_job()
+
+
+def destroy(cluster: Cluster, tp: TopicPartition) -> tuple[int, OffsetRange]:
+    """Behind a job that is held ten records more come into a batch, and ten into other blocks; of the first ones a range is then
+    lost in Kafka and in the WAL. The batch, which can't be read, and the range."""
+    produce(cluster.options, tp, 10)
+    queued = cluster.wait(
+        lambda: (status := cluster.status()) and [b.batch_id for b in status.batches if b.state == "queued"],
+        "a batch in the queue",
+    )
+    end = cluster.state().partitions[str(tp)].position + 10
+    produce(cluster.options, tp, 10)
+    cluster.wait(lambda: (p := cluster.partition(tp.topic, tp.partition)) and p.position == end, "all to be taken in")
+    state = cluster.state()
+    block = state.blocks[state.batches[queued[0]].block_ids[0]]
+    (lost,) = block.meta.ranges
+    Path(cluster.wal_storage.url.removeprefix("file://"), block.handle.path).unlink()
+    with KafkaAdmin(cluster.options) as admin:
+        admin.delete_records({tp: lost.until_offset})
+    (cluster.folder / "hold").unlink()
+    cluster.wait(
+        lambda: (s := cluster.status()) and any(b.state == "unreadable" and lost.label in b.detail for b in s.batches),
+        "the unreadable batch in status",
+    )
+    return queued[0], lost

@@ -1,0 +1,108 @@
+"""Three real brokers in one cluster, to be killed, stopped and started again, while a test reads from them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from forebay.kafka.broker import KafkaBroker
+from forebay.values import TopicPartition
+from tests.support.kafka import PATIENCE_SECONDS
+
+#: a broker counts as gone after this: short, but not for a broker that a loaded machine keeps waiting
+_SESSION_MS = 5_000
+_LOOK_SECONDS = 0.05
+
+
+class ThreeBrokers:
+    """Numbers 1 to 3. Number 1 is the controller, and is never ended."""
+
+    def __init__(self, directory: Path) -> None:
+        properties = {
+            "broker.session.timeout.ms": str(_SESSION_MS),
+            "offsets.topic.replication.factor": "3",
+            "offsets.topic.num.partitions": "2",
+            "controlled.shutdown.enable": "true",
+            "auto.leader.rebalance.enable": "false",
+        }
+        first = KafkaBroker(directory / "1", properties=properties, heap_mib=256)
+        self._brokers = {1: first}
+        for number in (2, 3):
+            self._brokers[number] = KafkaBroker(
+                directory / str(number), properties=properties, heap_mib=256, joins=first, number=number
+            )
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"bootstrap.servers": ",".join(broker.address for broker in self._brokers.values())}
+
+    def create_topic(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        """``replicas``: the brokers of each partition; the first one leads."""
+        new = NewTopic(topic, len(replicas), replica_assignment=[list(own) for own in replicas])
+        client = AdminClient({**self.options})
+        client.create_topics([new])[topic].result(PATIENCE_SECONDS)
+        for number, own in enumerate(replicas):
+            self.await_(TopicPartition(topic, number), lambda shown, own=own: shown.leader == own[0])
+
+    def kill9(self, number: int) -> None:
+        self._brokers[number].kill9()
+
+    def stop(self, number: int) -> None:
+        """In order: its partitions are led by others before it ends."""
+        self._brokers[number].stop()
+
+    def start(self, number: int) -> None:
+        """Returns when the others know of it. No error if it runs."""
+        if self._brokers[number].pid is None:
+            self._brokers[number].start()
+            self._await(lambda metadata: number in metadata.brokers)
+
+    def leader(self, tp: TopicPartition) -> int:
+        """-1: nobody."""
+        return int(self.await_(tp, lambda shown: True).leader)
+
+    def await_leader(self, tp: TopicPartition, other_than: int) -> None:
+        self.await_(tp, lambda shown: shown.leader not in (-1, other_than))
+
+    def await_in_sync(self, tp: TopicPartition, number: int) -> None:
+        self.await_(tp, lambda shown: number in shown.isrs)
+
+    def await_(self, tp: TopicPartition, holds: Callable[[Any], bool]) -> Any:
+        """What is shown of the partition, once it ``holds``."""
+
+        def shown(metadata: Any) -> Any:
+            return metadata.topics[tp.topic].partitions.get(tp.partition) if tp.topic in metadata.topics else None
+
+        return shown(self._await(lambda metadata: shown(metadata) is not None and holds(shown(metadata))))
+
+    def _await(self, holds: Callable[[Any], bool]) -> Any:
+        """The cluster's metadata by the controller's broker, which knows first, and by clients without a memory."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        looked = threading.Event()
+        while True:
+            client = AdminClient(self._brokers[1].options)
+            metadata = client.list_topics(timeout=PATIENCE_SECONDS)
+            if holds(metadata):
+                return metadata
+            assert time.monotonic() < deadline, (metadata.brokers, metadata.topics)
+            looked.wait(_LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def three_brokers(directory: Path) -> Iterator[ThreeBrokers]:
+    cluster = ThreeBrokers(directory)
+    try:
+        cluster.start(1)
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(cluster.start, (2, 3)))
+        yield cluster
+    finally:
+        for number in (3, 2, 1):
+            cluster.kill9(number)
