@@ -28,11 +28,17 @@ GRACE_SECONDS = 5.0
 @dataclass(frozen=True, slots=True)
 class Remaining:
     """What a drain waits for. ``receivers``: at work; ``blocks`` wait for a batch, ``batches`` for their completion, replayed
-    ones among them."""
+    ones among them. ``silent``: receivers that were told to drain and are not waited for, since they hold nothing that
+    this driver could get, or are lost: they have not said that they heard of it."""
 
     receivers: tuple[str, ...] = ()
     blocks: int = 0
     batches: int = 0
+    silent: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.receivers or self.blocks or self.batches)
 
     @property
     def words(self) -> str:
@@ -48,17 +54,20 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
     last."""
     state = tracker.state
     owners = {partition.owner for partition in state.partitions.values() if partition.owner}
-    at_work = []
+    at_work, silent = [], []
     for receiver in state.receivers.values():
         name = receiver.receiver_id
         if is_reserved(name) or not receiver.instance_id:
             continue
         news = tracker.receiver_news.get(name)
-        if now - (news.at if news is not None else since) > receiver_timeout:
-            continue
-        if name in owners or (news is not None and tracker.is_to_drain(name)):
+        is_lost = now - (news.at if news is not None else since) > receiver_timeout
+        has_not_obeyed = tracker.is_to_drain(name)
+        if not is_lost and (name in owners or (news is not None and has_not_obeyed)):
             at_work.append(name)
-    return Remaining(tuple(sorted(at_work)), len(state.waiting), len(state.unfinished()) + len(state.replaying))
+        elif has_not_obeyed:
+            silent.append(name)
+    batches = len(state.unfinished()) + len(state.replaying)
+    return Remaining(tuple(sorted(at_work)), len(state.waiting), batches, tuple(sorted(silent)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,9 @@ class Summary:
 
     def __str__(self) -> str:
         drained = f"; receivers drained: {', '.join(self.drained)}" if self.drained else ""
-        return f"{self.batches} batches with {self.records} records completed{drained}; what waits still: {self.left.words}"
+        silent = f"; receivers that did not answer: {', '.join(self.left.silent)}" if self.left.silent else ""
+        done = f"{self.batches} batches with {self.records} records completed"
+        return f"{done}{drained}{silent}; what waits still: {self.left.words}"
 
 
 class Drain:
@@ -102,7 +113,7 @@ class Drain:
 
     @property
     def drained(self) -> tuple[str, ...]:
-        return tuple(name for name in self.receivers if name not in self.left.receivers)
+        return tuple(name for name in self.receivers if name not in self.left.receivers + self.left.silent)
 
     def run(self) -> bool:
         """Whether all that was taken in is completed."""
@@ -117,7 +128,7 @@ class Drain:
                     break
         except UnreachableError:
             log.debug("the drain ends with the deciding thread")
-        return self.left == Remaining()
+        return self.left.is_nothing
 
     def _order(self) -> None:
         told = self._ask(BeginDrain())

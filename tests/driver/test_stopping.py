@@ -17,7 +17,7 @@ from driver.requests import BeginDrain
 from driver.service import Driver
 from driver.state import Batch as JournalledBatch
 from driver.state import State
-from driver.stopping import Remaining, Summary, remaining
+from driver.stopping import Drain, Remaining, Summary, remaining
 from driver.transitions import apply
 from forebay import messages as m
 from forebay.client import Client
@@ -66,6 +66,20 @@ def test_a_drain_does_not_wait_for_a_receiver_that_is_lost() -> None:
     assert remaining(t.tracker, now + 31, now, 30.0).receivers == ()
 
 
+def test_a_receiver_that_holds_nothing_and_has_not_answered_this_driver_is_not_waited_for_nor_called_drained() -> None:
+    """It drained under the driver before, and waits out its delay: its order is heard by nobody."""
+    t = Tracked(partitions=1)
+    t.register()
+    assert t.say(BeginDrain()) == ("r1",)
+    now = t.now_ms / 1000
+    left = remaining(t.tracker, now, now, 30.0)
+    assert left == Remaining(silent=("r1",))
+    assert left.is_nothing
+    drain = Drain(lambda _: left, lambda _: left, lambda: None, threading.Event(), SystemClock(), 30.0)
+    drain.receivers, drain.left = ("r1", "r2"), left
+    assert drain.drained == ("r2",)
+
+
 def test_caught_up_is_what_kafka_held_at_the_start_whatever_came_since() -> None:
     t = Tracked(partitions=2)
     epoch = t.register()
@@ -88,6 +102,10 @@ def test_what_a_summary_says() -> None:
     assert str(Summary(2, 30, ("r1",), left)) == (
         "2 batches with 30 records completed; receivers drained: r1; what waits still: receivers r2, 3 blocks without a "
         "batch, 1 batches"
+    )
+    assert str(Summary(2, 30, ("r1",), Remaining(silent=("r2",)))) == (
+        "2 batches with 30 records completed; receivers drained: r1; receivers that did not answer: r2; what waits still: "
+        "nothing"
     )
     assert str(Summary(0, 0)) == "0 batches with 0 records completed; what waits still: nothing"
 

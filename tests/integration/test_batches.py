@@ -72,6 +72,17 @@ def test_killed_around_outputs_and_windows_each_batch_has_both_outputs_and_the_s
     assert sum(runs.values()) == len(runs) + 1, "made again only where it was not durably done"
 
 
+def heard(cluster: Cluster, *names: str) -> None:
+    """Until the driver that runs has heard these receivers, which may be waiting out a delay: it could not tell them to
+    drain, and as they hold nothing, it would not wait for them."""
+
+    def done() -> bool:
+        status = cluster.status()
+        return status is not None and set(names) <= {r.receiver_id for r in status.receivers if r.silent_seconds >= 0}
+
+    cluster.wait(done, f"the driver to hear {', '.join(names)}")
+
+
 def stopped(cluster: Cluster, *names: str) -> dict[str, int]:
     return {name: cluster.await_end(name, may_end=names) for name in names}
 
@@ -87,6 +98,7 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver={"stop": "drain"}) as cluster,
     ):
         cluster.await_records(100)
+        heard(cluster, "r1", "r2")
         done = cluster.command("stop", "--drain", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["stopped"] is True
@@ -98,6 +110,7 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
             cluster.restart(name)
         before = state.records_completed
         cluster.wait(lambda: (cluster.status() or state).records_completed > before + 100, "records after the stop")
+        heard(cluster, "r1", "r2")
         cluster.process("driver").send_signal(signal.SIGTERM)
         assert stopped(cluster, "driver", "r1", "r2") == {"driver": 0, "r1": 0, "r2": 0}
         state = cluster.state()
