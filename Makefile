@@ -8,7 +8,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-long sim check bench clean lock
+.PHONY: help setup kafka services demo test test-long sim check bench clean lock \
+	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -19,27 +20,29 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.jars
 
-services: kafka  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
-	@$(PYTHON_IN) -m tests.support.hdfs
-	@$(PYTHON_IN) -m tests.support.versitygw
-	@$(PYTHON_IN) -m tests.support.jvm_spark
-	@$(PYTHON_IN) -m tests.support.apicurio
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
+	@$(FETCH)
+
+# side by side, as they wait for others' servers; one goes on where another fails
+FETCH := $(MAKE) --no-print-directory -k -j6 fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
+
+fetch-jars:
+	@$(PYTHON_IN) -m forebay.kafka.jars
+
+fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio: fetch-%:
+	@$(PYTHON_IN) -m tests.support.$*
+
+# one after another: apt-get has one lock
+fetch-packages:
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
-	@$(PYTHON_IN) -m tests.support.nginx >/dev/null
+	@$(PYTHON_IN) -m tests.support.nginx
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
 
 test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS= for pytest)
-	@$(PYTHON_IN) -m forebay.kafka.jars >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.hdfs >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.versitygw >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.jvm_spark >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.apicurio >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.namespaces >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.booted >/dev/null || [ -z "$$CI" ]
-	@$(PYTHON_IN) -m tests.support.nginx >/dev/null || [ -z "$$CI" ]
+	@$(FETCH) >/dev/null || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
