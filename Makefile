@@ -57,8 +57,9 @@ check: setup  ## format, lint, types, direction of imports, links and commands i
 bench: kafka  ## the benchmarks (ARGS= for their options)
 	@$(PYTHON_IN) -m benchmarks $(ARGS)
 
-lock: setup  ## write requirements.lock again, with the newest versions that fit
+lock: setup  ## write requirements.lock again, with the newest versions that fit, and the lists of jars
 	@sh scripts/lock.sh
+	@$(PYTHON_IN) scripts/lock_jars.py
 
 clean:  ## remove what was made, but for .venv and fetched jars
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist run

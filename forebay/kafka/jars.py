@@ -1,5 +1,5 @@
-"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once by the Ivy that comes with pyspark; other
-servers of the tests are fetched the same way."""
+"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once as they are listed; other servers of the tests
+are fetched the same way."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import os
 import re
 import shutil
 import ssl
-import struct
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+
+import urllib3
 
 from forebay.errors import UsageError
 
 KAFKA_VERSION = "4.1.0"
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 
 _JAVA_RELEASES = (17, 21)
-_FETCH_SECONDS = 600.0
-#: who sets one of these wants it trusted in place of the system's certificates; Java knows none of them
+_AT_ONCE = 8
+#: before the second try of a jar; twice as long before each one after
+BACKOFF_SECONDS = 0.5
+#: who sets one of these wants it trusted in place of the system's certificates
 _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
-_STORE_PASSWORD = "changeit"  # guards nothing: the store holds public certificates
 
 
 def find_java() -> str:
@@ -61,17 +62,13 @@ def cache_directory(cache: str | Path | None = None) -> Path:
 class Libraries:
     """Java libraries with all that they depend on. ``name``: their folder in the cache, with the version.
 
-    ``dependencies``: organisation, module and version of each, as Maven Central names them. ``needed``: patterns of the
-    jars without which a fetch has failed. ``alone``: nothing that they depend on is fetched. ``checksums``: jar → SHA-256 that
-    it must have.
+    ``lock``: a file that ``scripts/lock_jars.py`` writes, a line for each jar: its SHA-256, two spaces, its path in a Maven
+    repository (what ``sha256sum --check`` reads).
     """
 
     name: str
     title: str
-    dependencies: tuple[tuple[str, str, str], ...]
-    needed: tuple[str, ...]
-    alone: bool = False
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    lock: Path
 
     def folder(self, cache: str | Path | None = None) -> Path:
         return cache_directory(cache) / self.name / "libs"
@@ -80,42 +77,30 @@ class Libraries:
         return (cache_directory(cache) / self.name / "complete").exists()
 
     def fetch(self, cache: str | Path | None = None) -> Path:
-        """The directory of the jars, fetched once by the Ivy that comes with pyspark.
+        """The directory of the jars, fetched once, from Maven Central or the repository that FOREBAY_MAVEN names.
 
-        Raises UsageError that says what to run if that fails. Two processes may fetch at once: the first to finish counts.
+        Raises UsageError that says what to do if that fails, or if a jar is another than the one that is listed. Two
+        processes may fetch at once: the first to finish counts.
         """
         libraries = self.folder(cache)
         target = libraries.parent
         if self.present(cache):
             return libraries
-        spark = find_spec("pyspark")  # where it lies; importing it would take a second
-        roots = (spark.submodule_search_locations or []) if spark is not None else []
-        ivy = sorted(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
-        if not ivy:
-            raise UsageError("pyspark's jars hold no Ivy: reinstall with `make setup`")
         work = target.with_name(f"{target.name}.{os.getpid()}")
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        module = work / "ivy.xml"
-        module.write_text(self._module())
-        command = [
-            find_java(), *_trust(work), "-jar", str(ivy[-1]), "-cache", str(work / "ivy"), "-confs", "default", "-warn",
-            "-ivy", str(module), "-retrieve", str(work / "libs" / "[artifact]-[revision](-[classifier]).[ext]"),
-        ]  # fmt: skip
+        (work / "libs").mkdir(parents=True)
         try:
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
-                words = done.stdout + done.stderr
-            except subprocess.TimeoutExpired:
-                words = f"no end within {_FETCH_SECONDS:g} s"
-            if not all(list(work.glob(f"libs/{pattern}")) for pattern in self.needed):
-                raise UsageError(
-                    f"the jars of {self.title} could not be fetched: {words.strip()[-1500:]}\n"
-                    f"try again with a way out to Maven Central, or put the jars into {libraries} and create "
-                    f"{target / 'complete'}; what was run: {' '.join(command)}"
-                )
-            self._check(work / "libs")
-            shutil.rmtree(work / "ivy")
+            with _pool() as pool, ThreadPoolExecutor(_AT_ONCE) as threads:
+                fetches = [
+                    threads.submit(self._fetch, pool, line, work / "libs")
+                    for line in self.lock.read_text().splitlines()
+                ]
+                try:
+                    for fetched in as_completed(fetches):
+                        fetched.result()
+                except UsageError:
+                    threads.shutdown(cancel_futures=True)
+                    raise
             (work / "complete").touch()
             try:
                 work.rename(target)
@@ -127,40 +112,31 @@ class Libraries:
             shutil.rmtree(work, ignore_errors=True)
         return libraries
 
-    def _check(self, libraries: Path) -> None:
-        for name, wanted in self.checksums.items():
-            found = hashlib.sha256((libraries / name).read_bytes()).hexdigest()
-            if found != wanted:
-                raise UsageError(f"{self.title}: {name} as fetched has the SHA-256 {found}, and must have {wanted}")
-
-    def _module(self) -> str:
-        more = ' transitive="false"' if self.alone else ""
-        lines = [
-            f'    <dependency org="{organisation}" name="{module}" rev="{version}" conf="default"{more}/>'
-            for organisation, module, version in self.dependencies
-        ]
-        return "\n".join(
-            (
-                '<ivy-module version="2.0">',
-                f'  <info organisation="forebay" module="{self.name}"/>',
-                "  <dependencies>",
-                *lines,
-                "  </dependencies>",
-                "</ivy-module>",
-                "",
+    def _fetch(self, pool: urllib3.PoolManager, line: str, folder: Path) -> None:
+        wanted, _, path = line.partition("  ")
+        url = f"{os.environ.get('FOREBAY_MAVEN', MAVEN_CENTRAL).rstrip('/')}/{path}"
+        try:
+            answer = pool.request("GET", url)
+        except urllib3.exceptions.HTTPError as error:
+            raise UsageError(self._failed(url, str(error))) from None
+        if answer.status != 200:
+            raise UsageError(self._failed(url, f"it answered {answer.status} {answer.reason}"))
+        found = hashlib.sha256(answer.data).hexdigest()
+        if found != wanted:
+            raise UsageError(
+                f"{self.title}: {url} has the SHA-256 {found}, and must have {wanted}: nothing of it is kept"
             )
+        (folder / path.rpartition("/")[2]).write_bytes(answer.data)
+
+    def _failed(self, url: str, why: str) -> str:
+        return (
+            f"the jars of {self.title} could not be fetched: {url}: {why}\n"
+            "try again with a way out to Maven Central, or name a repository that has what it has: FOREBAY_MAVEN=URL"
         )
 
 
-#: Kafka, and the binding that lets what it logs through SLF4J reach its own log
 KAFKA = Libraries(
-    f"kafka-{KAFKA_VERSION}",
-    f"Apache Kafka {KAFKA_VERSION}",
-    (
-        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
-    ),
-    needed=("kafka-server-[0-9]*.jar", "kafka_2.13-*.jar"),
+    f"kafka-{KAFKA_VERSION}", f"Apache Kafka {KAFKA_VERSION}", Path(__file__).with_name("kafka.jars.lock")
 )
 
 
@@ -173,29 +149,16 @@ def fetch_jars(cache: str | Path | None = None) -> Path:
     return KAFKA.fetch(cache)
 
 
-def _trust(directory: Path) -> list[str]:
-    """Java's options to trust the certificates that the environment names, if it names any."""
+def _pool() -> urllib3.PoolManager:
+    """Trusts the certificates that the environment names, else the system's."""
     bundle = next((os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)), None)
-    if bundle is None or not Path(bundle).is_file():
-        return []
-    store = directory / "trusted.jks"
-    store.write_bytes(key_store(ssl.create_default_context(cafile=bundle).get_ca_certs(binary_form=True)))
-    return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={_STORE_PASSWORD}"]
-
-
-def key_store(certificates: Sequence[bytes]) -> bytes:
-    """A Java key store (format JKS, version 2) of trusted certificates in DER."""
-
-    def text(words: str) -> bytes:
-        return struct.pack(">H", len(words)) + words.encode()
-
-    made_ms = time.time_ns() // 1_000_000
-    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
-    for number, certificate in enumerate(certificates):
-        body += struct.pack(">I", 2) + text(f"certificate-{number}") + struct.pack(">Q", made_ms)
-        body += text("X.509") + struct.pack(">I", len(certificate)) + certificate
-    salted = _STORE_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body
-    return body + hashlib.sha1(salted, usedforsecurity=False).digest()
+    return urllib3.PoolManager(
+        maxsize=_AT_ONCE,
+        block=True,
+        ssl_context=ssl.create_default_context(cafile=bundle),
+        timeout=urllib3.Timeout(connect=10, read=60),
+        retries=urllib3.Retry(5, backoff_factor=BACKOFF_SECONDS, status_forcelist=(429, 500, 502, 503, 504)),
+    )
 
 
 def main() -> int:

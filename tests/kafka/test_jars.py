@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import ssl
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from forebay.errors import UsageError
-from forebay.kafka.jars import Libraries, fetch_jars, find_java, jars_present, key_store
-from tests.conftest import missing
-
-
-def test_java_reads_the_key_store_that_carries_pythons_certificates(tmp_path: Path) -> None:
-    keytool = shutil.which("keytool")
-    if keytool is None:
-        missing("keytool, which comes with Java")
-    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)[:3]
-    (tmp_path / "store").write_bytes(key_store(certificates))
-    done = subprocess.run(
-        [str(keytool), "-list", "-keystore", str(tmp_path / "store"), "-storepass", "changeit"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("trustedCertEntry") == len(certificates)
+from forebay.kafka.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
+from tests.support.answering import AnsweringHandler, AnsweringServer
+from tests.support.hdfs import HADOOP, HADOOP_VERSION
+from tests.support.jvm_spark import CONNECTOR
+from tests.support.jvm_spark import VERSION as SPARK
+from tests.support.ports import free_port
 
 
 def test_a_missing_java_is_named_with_the_command_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -38,31 +25,94 @@ def test_a_missing_java_is_named_with_the_command_to_run(monkeypatch: pytest.Mon
         find_java()
 
 
-def test_jars_that_cannot_be_fetched_leave_nothing_that_looks_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("forebay.kafka.jars.find_java", lambda: "/bin/false")
-    with pytest.raises(UsageError, match="could not be fetched"):
-        fetch_jars(tmp_path)
-    assert not jars_present(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+class Repository(AnsweringHandler):
+    """``jars``: path → what it has; ``troubled``: how often it answers 503 before."""
+
+    jars: ClassVar[dict[str, bytes]]
+    troubled: ClassVar[int]
+
+    def do_GET(self) -> None:  # noqa: N802
+        kind = type(self)
+        if kind.troubled:
+            kind.troubled -= 1
+            self.answer(503, b"")
+        elif self.path in kind.jars:
+            self.answer(200, kind.jars[self.path])
+        else:
+            self.answer(404, b"")
 
 
-def test_a_jar_with_another_checksum_than_the_one_that_is_known_is_not_kept(
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Repository]]:
+    Repository.jars, Repository.troubled = {}, 0
+    with AnsweringServer(Repository, None) as server:
+        monkeypatch.setenv("FOREBAY_MAVEN", f"{server.url}/maven2/")
+        yield Repository
+
+
+def listed(folder: Path, **jars: bytes) -> Libraries:
+    (folder / "a.jars.lock").write_text(
+        "".join(f"{hashlib.sha256(own).hexdigest()}  org/{name}/1/{name}-1.jar\n" for name, own in jars.items())
+    )
+    return Libraries("a-1", "A", folder / "a.jars.lock")
+
+
+def test_jars_are_fetched_once_through_a_repository_that_is_busy_at_first(
+    repository: type[Repository], tmp_path: Path
+) -> None:
+    libraries, cache = listed(tmp_path, a=b"one", b=b"two"), tmp_path / "cache"
+    repository.jars = {"/maven2/org/a/1/a-1.jar": b"one", "/maven2/org/b/1/b-1.jar": b"two"}
+    repository.troubled = 2
+    folder = libraries.fetch(cache)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {"a-1.jar": b"one", "b-1.jar": b"two"}
+    assert libraries.present(cache)
+    assert [path.name for path in cache.iterdir()] == ["a-1"]
+    repository.jars = {}
+    assert libraries.fetch(cache) == folder
+
+
+@pytest.mark.parametrize(
+    ("has", "words"),
+    [
+        (
+            {"a": b"one"},
+            r"jars of A could not be fetched: http.*/org/b/1/b-1\.jar: it answered 404 .*FOREBAY_MAVEN=URL",
+        ),
+        ({"a": b"one", "b": b"other"}, r"A: http.*/org/b/1/b-1\.jar has the SHA-256 [0-9a-f]{64}, and must have"),
+    ],
+    ids=["missing", "another"],
+)
+def test_jars_that_are_missing_or_others_than_listed_leave_nothing_that_looks_whole(
+    repository: type[Repository], tmp_path: Path, has: dict[str, bytes], words: str
+) -> None:
+    libraries, cache = listed(tmp_path, a=b"one", b=b"two"), tmp_path / "cache"
+    repository.jars = {f"/maven2/org/{name}/1/{name}-1.jar": jar for name, jar in has.items()}
+    with pytest.raises(UsageError, match=f"(?s){words}"):
+        libraries.fetch(cache)
+    assert not libraries.present(cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    java, cache = tmp_path / "java", tmp_path / "cache"
-    # stands for Ivy: puts one jar where it is told to
-    java.write_text(
-        '#!/bin/sh\nfor last; do :; done\nmkdir -p "${last%/*}" "${last%/libs/*}/ivy"\nprintf new > "${last%/*}/a-1.jar"\n'
-    )
-    java.chmod(0o755)
-    monkeypatch.setattr("forebay.kafka.jars.find_java", lambda: str(java))
-    wrong, right = (
-        Libraries("a-1", "A", (("a", "a", "1"),), ("a-*.jar",), checksums={"a-1.jar": hashlib.sha256(own).hexdigest()})
-        for own in (b"old", b"new")
-    )
-    with pytest.raises(UsageError, match=r"a-1\.jar as fetched has the SHA-256"):
-        wrong.fetch(cache)
-    assert not wrong.present(cache)
-    assert (right.fetch(cache) / "a-1.jar").read_bytes() == b"new"
+    monkeypatch.setenv("FOREBAY_MAVEN", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr("forebay.kafka.jars.BACKOFF_SECONDS", 0)
+    with pytest.raises(UsageError, match=r"(?s)could not be fetched: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
+        listed(tmp_path, a=b"one").fetch(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("libraries", "jar"),
+    [
+        (KAFKA, f"org/apache/kafka/kafka_2.13/{KAFKA_VERSION}/kafka_2.13-{KAFKA_VERSION}.jar"),
+        (HADOOP, f"org/apache/hadoop/hadoop-hdfs/{HADOOP_VERSION}/hadoop-hdfs-{HADOOP_VERSION}.jar"),
+        (CONNECTOR, f"org/apache/spark/spark-sql-kafka-0-10_2.13/{SPARK}/spark-sql-kafka-0-10_2.13-{SPARK}.jar"),
+    ],
+    ids=["Kafka", "Hadoop", "Spark's source"],
+)
+def test_each_list_is_of_the_version_that_the_code_names(libraries: Libraries, jar: str) -> None:
+    lines = libraries.lock.read_text().splitlines()
+    assert jar in {path for _, path in (line.split("  ") for line in lines)}, "run `make lock`"
+    names = [line.rpartition("/")[2] for line in lines]
+    assert len(set(names)) == len(names), "two of one name would lie in one place"

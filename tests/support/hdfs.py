@@ -26,15 +26,8 @@ from tests.support.ports import free_port
 
 HADOOP_VERSION = "3.5.0"
 
-#: what NameNode and DataNode need, and no more
 HADOOP = Libraries(
-    f"hadoop-{HADOOP_VERSION}",
-    f"Apache Hadoop {HADOOP_VERSION}",
-    tuple(
-        ("org.apache.hadoop", module, HADOOP_VERSION)
-        for module in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
-    ),
-    needed=("hadoop-hdfs-[0-9]*.jar", "hadoop-hdfs-client-*.jar", "hadoop-common-*.jar"),
+    f"hadoop-{HADOOP_VERSION}", f"Apache Hadoop {HADOOP_VERSION}", Path(__file__).with_name("hadoop.jars.lock")
 )
 
 NAME_NODE, DATA_NODE = "namenode", "datanode"

@@ -24,24 +24,7 @@ from tests.support import debian
 VERSION = "4.0.0"
 
 CONNECTOR = Libraries(
-    f"spark-kafka-{VERSION}",
-    f"Spark's Kafka source {VERSION}",
-    (
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
-        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", VERSION),
-        ("org.apache.kafka", "kafka-clients", "3.9.0"),
-        ("org.apache.commons", "commons-pool2", "2.12.0"),
-    ),
-    needed=("spark-sql-kafka-*.jar", "spark-token-provider-kafka-*.jar", "kafka-clients-*.jar", "commons-pool2-*.jar"),
-    alone=True,  # what else they need is in pyspark
-    checksums={
-        f"spark-sql-kafka-0-10_2.13-{VERSION}.jar": "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
-        f"spark-token-provider-kafka-0-10_2.13-{VERSION}.jar": (
-            "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767"
-        ),
-        "kafka-clients-3.9.0.jar": "15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
-        "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
-    },
+    f"spark-kafka-{VERSION}", f"Spark's Kafka source {VERSION}", Path(__file__).with_name("spark_kafka.jars.lock")
 )
 _REQUIREMENTS = f"""\
 pyspark=={VERSION} --hash=sha256:38db1b4f6095a080d7605e578d775528990e66dc326311d93e94a71cfc24e5a5
