@@ -36,7 +36,7 @@ def test_a_standby_takes_over_from_a_killed_driver_and_the_next_one_from_a_pause
     kafka_broker.create_topic(topic)
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], start=False) as cluster,
+        Cluster(tmp_path, kafka_broker.options, [topic], start=False, driver={"lease_duration": "5s"}) as cluster,
     ):
         first = cluster.driver_url
         urls = [first, cluster.another_url(), cluster.another_url()]
@@ -56,9 +56,7 @@ def test_a_standby_takes_over_from_a_killed_driver_and_the_next_one_from_a_pause
 
         cluster.start_rival("third", "driver", "--standby", url=urls[2])
         cluster.wait(lambda: f"{urls[1]} (host" in health(urls[2]), "the next standby to say who leads")
-        (tmp_path / "hold").touch()
-        begun = set(cluster.seen.glob("*.begun"))
-        cluster.wait(lambda: set(cluster.seen.glob("*.begun")) - begun, "a job held in the middle")
+        cluster.hold_a_job()
         cluster.pause("second")
         cluster.wait(lambda: "leads stream" in cluster.log("third"), "the next standby to take over")
         (tmp_path / "hold").unlink()
