@@ -19,6 +19,8 @@ from tests.support.witness import assert_same_records
 pytestmark = pytest.mark.kafka
 
 STEPS = ("search", "claim", "write", "report", "release")
+#: of a receiver that stops after its first block: all that is produced is in it
+ONE_BLOCK = {"FOREBAY__RECEIVER__BLOCK_INTERVAL": "4s"}
 
 
 def leave_an_orphan(cluster: Cluster, topic: str, broker: KafkaBroker, *, receiver: str = "r1", action: str) -> Truth:
@@ -30,7 +32,7 @@ def leave_an_orphan(cluster: Cluster, topic: str, broker: KafkaBroker, *, receiv
     produce(broker.options, topic, numbered(400), truth)
     cluster.await_completed(truth.ends())
     assert cluster.terminate(receiver) == 0
-    cluster.start(receiver, failpoints=f"receiver.before-report={action}", keep=False)
+    cluster.start(receiver, failpoints=f"receiver.before-report={action}", environment=ONE_BLOCK, keep=False)
     cluster.wait(lambda: len(cluster.owners()) == 4, f"{receiver} to own all")
     produce(broker.options, topic, numbered(400, start=400), truth)
     cluster.await_hit("receiver.before-report")
@@ -62,10 +64,7 @@ def test_a_block_that_was_never_reported_is_adopted_when_kafka_has_dropped_its_r
     topic = topic_name()
     kafka_broker.create_topic(topic)
     kafka = {"on_gap": on_gap}
-    receiver = {"block_interval": "1s"}  # all of it in one block
-    with Cluster(
-        tmp_path, kafka_broker.options, [topic], receivers=1, start=False, kafka=kafka, receiver=receiver
-    ) as cluster:
+    with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, kafka=kafka) as cluster:
         truth = leave_an_orphan(cluster, topic, kafka_broker, action="kill")
         cluster.await_end("r1")
         cluster.kill9("driver")
@@ -93,12 +92,10 @@ def test_a_gap_waits_for_a_receiver_that_sleeps_and_its_block_is_adopted_when_it
     topic = topic_name()
     kafka_broker.create_topic(topic)
     kafka = {"on_gap": "record", "session.timeout.ms": "1500"}
-    with Cluster(
-        tmp_path, kafka_broker.options, [topic], start=False, kafka=kafka, receiver={"block_interval": "1s"}
-    ) as cluster:
+    with Cluster(tmp_path, kafka_broker.options, [topic], start=False, kafka=kafka) as cluster:
         for name in ("driver", "agent"):
             cluster.start(name)
-        cluster.start("r1", failpoints="receiver.after-local-write=stop")
+        cluster.start("r1", failpoints="receiver.after-local-write=stop", environment=ONE_BLOCK)
         cluster.wait(lambda: len(cluster.owners()) == 4, "r1 to own all")
         truth = Truth()
         produce(kafka_broker.options, topic, numbered(400), truth)
@@ -122,12 +119,10 @@ def test_a_receiver_whose_host_is_gone_is_fenced_and_what_it_took_with_it_is_the
     topic = topic_name()
     kafka_broker.create_topic(topic, 1)
     kafka = {"session.timeout.ms": "1500"}
-    with Cluster(
-        tmp_path, kafka_broker.options, [topic], start=False, kafka=kafka, receiver={"block_interval": "1s"}
-    ) as cluster:
+    with Cluster(tmp_path, kafka_broker.options, [topic], start=False, kafka=kafka) as cluster:
         for name in ("driver", "agent"):
             cluster.start(name)
-        cluster.start("r1", failpoints="receiver.after-local-write=stop", keep=False)
+        cluster.start("r1", failpoints="receiver.after-local-write=stop", environment=ONE_BLOCK, keep=False)
         cluster.wait(lambda: len(cluster.owners()) == 1, "r1 to own it")
         lost = Truth()
         produce(kafka_broker.options, topic, numbered(100), lost, partitions=[0])
@@ -160,9 +155,8 @@ def test_a_block_of_the_old_life_is_adopted_before_a_recreated_topic_begins_its_
     topic = topic_name()
     kafka_broker.create_topic(topic)
     with Cluster(
-        tmp_path, kafka_broker.options, [topic], receivers=1, start=False, kafka={"on_gap": "record"},
-        receiver={"block_interval": "1s"},
-    ) as cluster:  # fmt: skip
+        tmp_path, kafka_broker.options, [topic], receivers=1, start=False, kafka={"on_gap": "record"}
+    ) as cluster:
         truth = leave_an_orphan(cluster, topic, kafka_broker, action="kill")
         cluster.await_end("r1")
         with KafkaAdmin(kafka_broker.options) as admin:

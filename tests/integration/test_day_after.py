@@ -25,9 +25,12 @@ def test_a_wal_that_lost_segments_and_bytes_is_whole_again_from_copies_and_kafka
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
     ):
         cluster.await_records(100)
-        state = cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
-        needed = [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
-        assert len(needed) >= 3
+        cluster.allocate_behind_a_held_job()
+        cluster.wait(lambda: len(cluster.needed()) >= 3, "three blocks that batches need")
+        flow.stop()
+        for name in ("driver", "agent", "r1"):
+            cluster.kill9(name)
+        needed = cluster.needed()
         folder = Path(cluster.wal_storage.url.removeprefix("file://"))
         copies = tmp_path / "blocks" / "stream"
         (folder / needed[0].handle.path).unlink()  # its local copy is there

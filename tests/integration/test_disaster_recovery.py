@@ -64,8 +64,8 @@ def test_a_wal_that_lost_a_segment_and_bytes_is_whole_after_these_commands(
 ) -> None:
     """INV-2, INV-3, INV-5."""
     with records_flowing(tmp_path, kafka_broker, topic_name(), wal={"segment_size": "1B"}) as (cluster, flow):
-        state = cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
-        needed = [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
+        cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
+        needed = cluster.needed()
         folder = Path(cluster.wal_storage.url.removeprefix("file://"))
         (folder / needed[0].handle.path).unlink()  # its local copy is there
         cluster.damage(needed[1])

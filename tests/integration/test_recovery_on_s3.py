@@ -11,7 +11,6 @@ import pytest
 
 from driver.state import REPAIR_WRITER
 from forebay.kafka.broker import KafkaBroker
-from forebay.values import Block
 from tests.integration.test_adoption import adopted, drop, leave_an_orphan
 from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster
@@ -45,7 +44,6 @@ def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
         receivers=1,
         start=False,
         kafka={"session.timeout.ms": "1500"},
-        receiver={"block_interval": "1s"},  # what is orphaned is in one block
         wal={"url": f"{store.url}/wal", "segment_size": "1B"},  # an object for each block
         driver={"journal": f"{store.url}/journal"},
         storage=store.options,
@@ -72,7 +70,6 @@ def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) 
     epoch = cluster.state().receivers["r1"].epoch
     marks = ("adoption.before-bar", "journal.before-sync:EpochBarred")
     cluster.restart("driver", failpoints=",".join(f"{mark}=kill" for mark in marks))
-    cluster.write_settings(receiver={"block_interval": "50ms"})
     cluster.start("r1")
     cluster.await_completed(truth.ends())
     for mark in marks:
@@ -89,16 +86,15 @@ def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) 
 def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
     """Of what a stopped stream still needs, one object has a byte turned and one is gone: a local copy and Kafka have them.
     The batches then read what was written anew, since nothing else has it."""
-    before = cluster.status()
-    assert before is not None
+    before = cluster.wait(cluster.status, "status")
     cluster.await_records(before.records_completed + 100)
     cluster.allocate_behind_a_held_job()
-    cluster.wait(lambda: len(needed(cluster)) >= 2, "two blocks that batches need")
+    cluster.wait(lambda: len(cluster.needed()) >= 2, "two blocks that batches need")
     flow.stop()
     for name in ("driver", "agent", "r1"):
         cluster.kill9(name)
     wal = cluster.wal_storage
-    damaged, gone = needed(cluster)[:2]
+    damaged, gone = cluster.needed()[:2]
     assert damaged.handle.path != gone.handle.path
     copies = cluster.folder / "blocks" / "stream"
     data = bytearray(wal.read(damaged.handle.path))
@@ -137,16 +133,9 @@ def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
     cluster.check(flow.truth)
 
 
-def needed(cluster: Cluster) -> list[Block]:
-    """The blocks of unfinished batches, in the order in which these run."""
-    state = cluster.state()
-    return [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
-
-
 def rebuild_the_journal(cluster: Cluster, flow: Flow) -> None:
     """Every object below the journal's prefix is deleted under a stream at work, its history too."""
-    done = cluster.status()
-    assert done is not None
+    done = cluster.wait(cluster.status, "status")
     cluster.await_records(done.records_completed + 200)
     for name in ("r1", "driver", "agent"):
         cluster.kill9(name)

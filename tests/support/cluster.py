@@ -55,7 +55,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "wal": {"segment_size": "20KB", "retention": "0s", "reserve": "0B"},
     "receiver": {
         "block_interval": "50ms", "heartbeat_interval": "200ms", "report_timeout": "2s", "reclaim_delay": "100ms",
-        "drain_timeout": "15s", "memory": "32MB", "block_size": "4MB",
+        "drain_timeout": "60s", "memory": "32MB", "block_size": "4MB",
     },
     "driver": {
         "batch_interval": "200ms", "job_retry_delay": "100ms", "lease_duration": "2s", "snapshot_copy_interval": "0s",
@@ -467,6 +467,11 @@ class Cluster:
         state = journal.read_beside_a_writer(self.journal_storage, _STREAM).state
         assert state is not None, "there is no journal"
         return state
+
+    def needed(self) -> list[Block]:
+        """The blocks of unfinished batches, in the order in which these run."""
+        state = self.state()
+        return [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
 
     def audit(self) -> AuditReport:
         return audit(self.journal_storage, _STREAM)
