@@ -38,7 +38,7 @@ from wal.storage import LocalStorage
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 #: how long a partition may be without a leader before a test's questions are given up
-SHORT_SECONDS = 2.0
+SHORT_SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")

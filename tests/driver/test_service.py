@@ -209,7 +209,7 @@ def test_a_batch_that_no_tier_can_read_stops_batches_loudly_until_a_person_accep
 
 
 def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(settings: Configure) -> None:
-    s = settings()
+    s = settings(lease_duration="3s")  # it may be renewed late
     with IngestContext(None, s) as intake:
         intake.foreach_batch(Collecting(1))
         ready(intake, s)
@@ -565,7 +565,7 @@ def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_lat
 
 
 def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: Configure) -> None:
-    s = settings()
+    s = settings(lease_duration="60s")  # it may be renewed late
     with IngestContext(None, s) as intake:
         intake.foreach_batch(Collecting(1))
         ready(intake, s)

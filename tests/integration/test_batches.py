@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.kafka.broker import KafkaBroker
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENCE_SECONDS, Cluster
 from tests.support.flow import Flow, Truth, numbered, produce
 
 pytestmark = pytest.mark.kafka
@@ -154,12 +154,13 @@ def test_until_caught_up_takes_all_up_to_the_last_stable_offset_and_ends(
     kafka_broker.create_topic(topic)
     truth = Truth()
     produce(kafka_broker.options, topic, numbered(400), truth)
-    producer = Producer({**kafka_broker.options, "transactional.id": topic})
-    producer.init_transactions(30)
+    # the broker would end one that is open for a minute
+    producer = Producer({**kafka_broker.options, "transactional.id": topic, "transaction.timeout.ms": 600_000})
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     for number in range(50):
         producer.produce(topic, b"open %d" % number, partition=number % 4)
-    producer.flush(30)
+    assert producer.flush(PATIENCE_SECONDS) == 0
     with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False) as cluster:
         cluster.start("driver", "--until-caught-up")
         cluster.start("agent")
@@ -167,4 +168,4 @@ def test_until_caught_up_takes_all_up_to_the_last_stable_offset_and_ends(
         assert stopped(cluster, "driver", "r1") == {"driver": 0, "r1": 0}
         assert cluster.state().records_completed == 400
         cluster.check(truth)
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_SECONDS)

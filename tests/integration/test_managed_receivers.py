@@ -48,7 +48,7 @@ def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
         Cluster(
             tmp_path, kafka_broker.options, [topic], start=False, receivers=0,
             receiver={"mode": "managed", "count": 2},
-            driver={"receiver_timeout": "2s", "placing_interval": "200ms"},
+            driver={"receiver_timeout": "6s", "placing_interval": "200ms"},
         ) as cluster,
     ):  # fmt: skip
         cluster.start("driver")

@@ -107,9 +107,10 @@ def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(
 ) -> None:
     topic = topic_name()
     kafka_broker.create_topic(topic)
+    driver = {"lease_duration": "6s"}  # it may be renewed late
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1) as cluster,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver) as cluster,
     ):
         cluster.await_records(100)
         refused = cluster.command("driver")

@@ -46,6 +46,10 @@ class Told:
     def empty(self) -> bool:
         return self._inputs.empty()
 
+    def waiting(self) -> int:
+        """How many were told and not looked at."""
+        return self._inputs.qsize()
+
 
 @contextmanager
 def open_store(

@@ -155,10 +155,11 @@ def test_room_that_others_made_is_found_by_the_next_attempt(tmp_path: Path, monk
         store.put(draft(1))
         assert isinstance(told.next(), inp.OutOfSpace)
         other.unlink()
+        before = told.waiting()
         events = [told.next()]
         while not isinstance(events[-1], inp.BlockStored):
             events.append(told.next())
-    assert len(events) <= 2, "an attempt may have been under way when it was freed"
+    assert len(events) <= before + 2, "an attempt may have been under way when it was freed"
 
 
 def test_a_disk_that_fails_is_tried_again_and_ends_the_receiver_when_it_goes_on_failing(

@@ -65,21 +65,21 @@ def test_a_rebalance_while_records_flow_loses_and_repeats_nothing(
             running.append(receiver(settings, tmp_path, "r-1"))
             tracker.wait_for(lambda: len(tracker.positions) == PARTITIONS)
             running.append(receiver(settings, tmp_path, "r-2"))
-            tracker.wait_for(lambda: sum(b.meta.receiver_id == "r-2" for b in tracker.blocks) > 3, 40)
+            tracker.wait_for(lambda: sum(b.meta.receiver_id == "r-2" for b in tracker.blocks) > 3)
             running[0].service.drain()
-            assert running[0].ended(30) == 0
+            assert running[0].ended() == 0
             seen = len(tracker.blocks)
             tracker.wait_for(
-                lambda: len({r.partition for b in tracker.blocks[seen:] for r in b.meta.ranges}) == PARTITIONS, 40
+                lambda: len({r.partition for b in tracker.blocks[seen:] for r in b.meta.ranges}) == PARTITIONS
             )
             stop.set()
-            flowing.join(30)
-            tracker.wait_for(lambda: sum(tracker.positions.values()) >= loaded, 40)
+            flowing.join()
+            tracker.wait_for(lambda: sum(tracker.positions.values()) >= loaded)
             running[1].service.drain()
-            assert running[1].ended(30) == 0
+            assert running[1].ended() == 0
         finally:
             stop.set()
-            flowing.join(30)
+            flowing.join()
             for one in running:
                 one.service.drain()
     records = taken_in(tmp_path, tracker)

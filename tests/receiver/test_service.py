@@ -53,7 +53,7 @@ class Running:
     def _run(self) -> None:
         self.code = self.service.run()
 
-    def ended(self, seconds: float = 20.0) -> int | None:
+    def ended(self, seconds: float = 90.0) -> int | None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "it did not end"
         return self.code
@@ -62,7 +62,7 @@ class Running:
 def settings_of(tmp_path: Path, url: str, **receiver: object) -> Settings:
     own = {
         "block_interval": "50ms", "heartbeat_interval": "100ms", "reclaim_delay": "50ms", "report_timeout": "5s",
-        "drain_timeout": "10s", **receiver,
+        "drain_timeout": "60s", **receiver,
     }  # fmt: skip
     return from_values(
         {
@@ -424,4 +424,4 @@ def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path
     assert within == [0]
     assert len(set(rounds)) == 1
     standing = service.standing()
-    assert standing.words.startswith("draining") and standing.stop_seconds == 10.0 + CLOSE_SECONDS
+    assert standing.words.startswith("draining") and standing.stop_seconds == 60.0 + CLOSE_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from forebay.errors import UnreachableError, UsageError
 from forebay.tether import tethered
+from tests.support.ports import free_port
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -66,9 +66,7 @@ class PostgresServer:
         binaries = self._binaries()
         data = self.directory / "data"
         self._run(binaries / "initdb", "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         command = [
             str(binaries / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(self._port), "-k", str(self.directory),
             "-c", "shared_buffers=16MB", "-c", "max_connections=20",

@@ -34,7 +34,7 @@ _DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=6"
 #: a lost host is noticed within seconds; the names are those of deploy/examples/spark-standalone.toml
 _SPARK: dict[str, str] = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.locality.wait": "5s",
-    "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "6s", "spark.network.timeoutInterval": "1s",
+    "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }  # fmt: skip
@@ -81,7 +81,7 @@ class SparkHosts(Cluster):
         own: dict[str, dict[str, Any]] = {
             "wal": {"segment_size": "200KB"},
             "driver": {
-                "url": f"http://{driver}:{_DRIVER_PORT}", "receiver_timeout": "4s", "placing_interval": "200ms",
+                "url": f"http://{driver}:{_DRIVER_PORT}", "receiver_timeout": "8s", "placing_interval": "200ms",
                 "batch_interval": "500ms", "tasks_per_batch": len(workers),
             },
             "receiver": {"mode": "managed", "count": len(workers), "block_interval": "100ms"},
