@@ -136,9 +136,12 @@ def test_a_receiver_whose_polling_hangs_is_ended_by_the_watchdog_and_started_aga
     machine.run("systemctl", "restart", RECEIVER)
     add_lines(machine, "after the watchdog")
     machine.wait(lambda: machine.property(RECEIVER, "NRestarts") != "0", "systemd to end it and start it again")
-    words = machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
-    assert "Watchdog timeout" in words
-    assert "in _step" in words, "where its polling thread was"
+
+    def said(words: str) -> bool:
+        return words in machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
+
+    machine.wait(lambda: said("Watchdog timeout"), "the reason in the journal")
+    machine.wait(lambda: said("in _step"), "where its polling thread was")
     machine.run("touch", f"{DATA}/receiver.after-poll.release")
     machine.wait(lambda: "after the watchdog" in lines(machine), "the line")
     override(machine, RECEIVER)
@@ -182,8 +185,12 @@ def test_wrong_use_stays_down_with_one_sentence(machine: Booted) -> None:
     assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
     assert machine.property(AGENT, "ExecMainStatus") == "2"
     assert machine.property(AGENT, "NRestarts") == "0"
-    words = machine.run("journalctl", "--unit", AGENT, "--no-pager", "--lines=20").stdout
-    assert "FOREBAY__AGENT__QUOTA" in words and "Traceback" not in words
+
+    def words() -> str:
+        return machine.run("journalctl", "--unit", AGENT, "--no-pager", "--lines=20").stdout
+
+    machine.wait(lambda: "FOREBAY__AGENT__QUOTA" in words(), "the sentence in the journal")
+    assert "Traceback" not in words()
     override(machine, AGENT)
     machine.run("systemctl", "reset-failed", AGENT)
     machine.run("systemctl", "start", AGENT)
@@ -198,8 +205,12 @@ def test_a_unit_that_fails_again_and_again_ends_failed_and_says_why(machine: Boo
     )
     machine.run("systemctl", "start", AGENT, check=False)
     machine.wait(lambda: machine.property(AGENT, "ActiveState") == "failed", "the last end")
-    shown = machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
-    assert "the disk is gone" in shown and "Start request repeated too quickly" in shown
+
+    def shown(words: str) -> bool:
+        return words in machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
+
+    for words in ("the disk is gone", "Start request repeated too quickly"):
+        machine.wait(lambda words=words: shown(words), words)  # type: ignore[misc]
     assert int(machine.property(AGENT, "NRestarts")) == int(limit)
     assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
     override(machine, AGENT)

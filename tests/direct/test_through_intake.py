@@ -194,8 +194,7 @@ def drop(broker: KafkaBroker, before: dict[TopicPartition, int]) -> None:
 
 
 def cursors(cluster: Cluster) -> list[TrackedCursor]:
-    status = cluster.status()
-    return list(status.cursors) if status else []
+    return list(cluster.wait(cluster.status, "status").cursors)
 
 
 def first_held(cluster: Cluster, tp: TopicPartition) -> int:

@@ -85,7 +85,7 @@ def test_receivers_wait_for_space_in_the_wal_and_say_so(
         stuck = cluster.wait(cluster.status, "status")
         target = flow.records + 1500
         cluster.wait(lambda: flow.records >= target, "records while the disk is full")
-        assert cluster.wait(lambda: cluster.receiver("r1"), "r1").state == "waiting"
+        cluster.wait(lambda: (r := cluster.receiver("r1")) and r.state == "waiting", "the receiver to wait still")
         assert cluster.wait(cluster.status, "status").batches_completed >= stuck.batches_completed
         filler.unlink()
         finish(cluster, flow)

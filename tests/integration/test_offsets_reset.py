@@ -42,8 +42,7 @@ def test_a_topic_is_read_again_from_its_beginning_while_records_come_in(
             assert first.end is not None and first.end > 0
             assert (second.start, partition.position) == (0, flow.truth.ends()[partition.topic, partition.partition])
             assert "reset to earliest" in second.cause and "again" in second.cause
-        status = cluster.status()
-        assert status is not None
+        status = cluster.wait(cluster.status, "status")
         assert status.records_completed == len(flow.truth) + sum(
             p.lives[0].end or 0 for p in cluster.state().partitions.values()
         )

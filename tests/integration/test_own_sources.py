@@ -133,8 +133,10 @@ def test_agents_run_receivers_of_an_own_source_where_the_driver_places_them_and_
         first = cluster.wait(owned, "a file for each receiver")
         cluster.wait(lambda: (status := cluster.status()) and status.records_completed > 0, "a batch")
         os.kill(first["stream-r1"], signal.SIGKILL)
-        cluster.wait(lambda: (found := owned()) and found["stream-r1"] != first["stream-r1"], "the killed one anew")
-        assert owned()["stream-r0"] == first["stream-r0"]
+        again = cluster.wait(
+            lambda: (found := owned()) and found["stream-r1"] != first["stream-r1"] and found, "the killed one anew"
+        )
+        assert again["stream-r0"] == first["stream-r0"]
         growing.stop()
         cluster.await_completed(growing.truth.ends())
         cluster.drain()
@@ -210,8 +212,7 @@ def completed(cluster: Cluster) -> tuple[int, int]:
 
 
 def accepted(cluster: Cluster) -> int:
-    found = cluster.partition("lines", 0)
-    return found.position if found is not None else -1
+    return cluster.wait(lambda: cluster.partition("lines", 0), "the partition in status").position
 
 
 def connected(cluster: Cluster, port: int) -> socket.socket:

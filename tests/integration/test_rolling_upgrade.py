@@ -42,7 +42,7 @@ def test_receivers_agent_and_driver_are_upgraded_one_after_another_and_nothing_i
         Cluster(tmp_path / "stream", kafka_broker.options, [topic], start=False) as cluster,
     ):
         urls = [cluster.driver_url, cluster.another_url()]
-        cluster.write_settings(driver={"urls": urls})
+        cluster.write_settings(driver={"urls": urls, "lease_duration": "20s"})  # it may be renewed late
         for name in cluster.names:
             cluster.install(name, commands[OLD])
         cluster.start_all()
@@ -55,7 +55,7 @@ def test_receivers_agent_and_driver_are_upgraded_one_after_another_and_nothing_i
         cluster.wait(lambda: "(host" in cluster.health(), "the new driver to stand by")
         assert cluster.terminate("driver") == 0
         cluster.wait(lambda: releases(cluster).get("driver") == NEW, "the new driver to lead")
-        completed = cluster.status().records_completed  # type: ignore[union-attr]
+        completed = cluster.wait(cluster.status, "status").records_completed
         cluster.await_records(completed + 200)  # of the old receivers
 
         for name in ("agent", "r1", "r2"):
@@ -64,7 +64,7 @@ def test_receivers_agent_and_driver_are_upgraded_one_after_another_and_nothing_i
             cluster.restart(name)
             cluster.wait(lambda name=name: releases(cluster).get(name) == NEW, f"{name} at the new release")
             cluster.await_records(flow.records)
-        assert releases(cluster) == dict.fromkeys(everybody, NEW)
+        cluster.wait(lambda: releases(cluster) == dict.fromkeys(everybody, NEW), "all at the new release")
         assert NEW in cluster.command("status").stdout and OLD not in cluster.command("status").stdout
         flow.stop()
         cluster.await_completed(flow.truth.ends())

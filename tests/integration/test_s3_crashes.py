@@ -115,8 +115,7 @@ def test_a_bad_network_between_processes_and_store_loses_and_repeats_nothing(
         proxy.calm()
         flow.stop()
         cluster.await_completed(flow.truth.ends())
-        status = cluster.status()
-        assert status is not None
+        status = cluster.wait(cluster.status, "status")
         assert all(receiver.counters["wal_put"] > 0 for receiver in status.receivers)
         assert "requests/min" in cluster.command("status").stdout
         cluster.check(flow.truth)

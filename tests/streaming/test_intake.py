@@ -49,7 +49,7 @@ def _forget() -> Iterator[None]:
 @pytest.fixture
 def cluster(tmp_path: Path, kafka_broker: KafkaBroker, topic: str) -> Iterator[Cluster]:
     """An intake of the topic, which deletes what nothing needs within a second or two."""
-    driver = {"cursor_lease": "2s"}
+    driver = {"cursor_lease": "4s"}
     wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
     with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver, wal=wal) as cluster:
         cluster.await_completed({(topic, 0): 10, (topic, 1): 5})
@@ -98,8 +98,7 @@ def offsets(reader: Reader, *between: dict[str, Any]) -> dict[int, list[int]]:
 
 
 def cursors(cluster: Cluster) -> dict[str, TrackedCursor]:
-    status = cluster.status()
-    return {cursor.cursor: cursor for cursor in status.cursors} if status else {}
+    return {cursor.cursor: cursor for cursor in cluster.wait(cluster.status, "status").cursors}
 
 
 def segments(cluster: Cluster) -> int:
@@ -277,7 +276,8 @@ def test_a_query_that_slept_while_another_took_its_cursor_over_changes_nothing_a
                 call()
         sleeper.stop()  # ends nobody's cursor
         assert cluster.state().cursors == before
-        assert cursors(cluster)["query-id1"].state == "at work" and cursors(cluster)["query-id1"].behind == 2
+        cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "the taker to be heard")
+        assert cursors(cluster)["query-id1"].behind == 2
         assert [row["offset"] for row in rows(taker, end, after)] == [13, 14]
         taker.commit(after)
         assert cursors(cluster)["query-id1"].behind == 0
@@ -288,7 +288,7 @@ def test_a_query_that_slept_until_its_cursor_was_forgotten_goes_on_from_its_chec
 ) -> None:
     """INV-3, INV-4, INV-5: a pause longer than ``driver.cursor_timeout``; the WAL has let go meanwhile."""
     slept = Slept(monkeypatch)
-    driver = {"cursor_lease": "1s", "cursor_timeout": "3s", "placing_interval": "200ms"}
+    driver = {"cursor_lease": "1s", "cursor_timeout": "5s", "placing_interval": "200ms"}
     wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
     with Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver, wal=wal) as cluster:
         cluster.await_completed({(topic, 0): 10, (topic, 1): 5})
@@ -307,7 +307,7 @@ def test_a_query_that_slept_until_its_cursor_was_forgotten_goes_on_from_its_chec
                 sleeper.commit(end)
         with query(cluster, "again") as back:  # its checkpoint may have the batch, or only its beginning
             assert sorted(map(str, rows(back, begun, end))) == sorted(map(str, given_out))  # of Kafka, by now
-            assert cursors(cluster)["query-id1"].state == "at work"
+            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "the query to be heard")
             with KafkaAdmin(kafka_broker.options) as admin:
                 admin.delete_records({TopicPartition(topic, 0): 12})
             with pytest.raises(RangeNotHeldError, match=r"/0\[10, 50\).*holds offsets 12 to 50"):
