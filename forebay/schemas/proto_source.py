@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
+from typing import BinaryIO, cast
 
 from forebay.errors import UnreachableError, UsageError
 from forebay.kafka.registry import missing_extra
@@ -19,7 +20,7 @@ from forebay.kafka.registry import missing_extra
 #: of one schema with all that it refers to
 _COMPILE_SECONDS = 60.0
 _WORDS_LENGTH_MAX = 1_000
-#: steps that begin with a letter or digit: no name leads out of the folder, nor is it taken for an option of protoc
+#: steps that begin with a letter or digit: no name is taken for an option of protoc, nor for a file of this machine
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.proto")
 #: what protoc's libraries log, on the way
 _LOGGED = re.compile(r"WARNING: All log messages|[IWE]\d{4} ")
@@ -47,31 +48,45 @@ def compiled(texts: tuple[tuple[str, str], ...], known: tuple[bytes, ...]) -> tu
             raise UsageError(f"{name!r} is no name of a Protobuf file: allowed are those like shop/orders.proto")
     given = descriptor_pb2.FileDescriptorSet(file=map(descriptor_pb2.FileDescriptorProto.FromString, known))
     try:
-        with TemporaryDirectory(prefix="forebay-proto-") as folder:
-            made = _by_protoc(Path(folder), texts, given.SerializeToString())
+        made = _by_protoc(texts, given.SerializeToString())
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnreachableError(f"protoc could not run: {type(error).__name__}: {error}") from None
     found = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(made).file}
     return tuple(found[name].SerializeToString() for name, _ in texts)
 
 
-def _by_protoc(folder: Path, texts: Sequence[tuple[str, str]], known: bytes) -> bytes:
-    # nothing of a text's name lies where Python would look for modules
-    source, given, made = folder / "source", folder / "known", folder / "made"
-    for name, text in texts:
-        path = source / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    given.write_bytes(known)
-    command = [
-        sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={source}", f"--descriptor_set_in={given}",
-        f"--descriptor_set_out={made}", *(name for name, _ in texts),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_COMPILE_SECONDS
-    )
-    if done.returncode:
-        said = [line for line in done.stderr.replace(f"{source}/", "").split("\n") if line and not _LOGGED.match(line)]
-        words = "; ".join(said)
-        raise UsageError(f"protoc does not take it: {words[:_WORDS_LENGTH_MAX] or f'it ended with {done.returncode}'}")
-    return made.read_bytes()
+def _by_protoc(texts: Sequence[tuple[str, str]], known: bytes) -> bytes:
+    with ExitStack() as opened:
+
+        def nameless(content: bytes = b"") -> BinaryIO:
+            """Gone with the last process that holds it, however that one ends."""
+            file = opened.enter_context(TemporaryFile())
+            file.write(content)
+            file.seek(0)
+            return cast(BinaryIO, file)
+
+        sources = {name: nameless(text.encode()) for name, text in texts}
+        given, made = nameless(known), nameless()
+        command = [
+            sys.executable, "-m", "grpc_tools.protoc", *(f"--proto_path={name}={_path(file)}" for name, file in sources.items()),
+            f"--descriptor_set_in={_path(given)}", f"--descriptor_set_out={_path(made)}", *sources,
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_COMPILE_SECONDS,
+            pass_fds=[file.fileno() for file in (*sources.values(), given, made)],
+        )  # fmt: skip
+        if done.returncode:
+            said = done.stderr
+            for name, file in sources.items():
+                said = said.replace(f"{_path(file)}:", f"{name}:")
+            words = "; ".join(line for line in said.split("\n") if line and not _LOGGED.match(line))
+            raise UsageError(
+                f"protoc does not take it: {words[:_WORDS_LENGTH_MAX] or f'it ended with {done.returncode}'}"
+            )
+        made.seek(0)
+        return made.read()
+
+
+def _path(file: BinaryIO) -> str:
+    """As a process that was given it names it."""
+    return f"/dev/fd/{file.fileno()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import subprocess
 import sys
 import tempfile
 from decimal import Decimal
@@ -223,13 +224,27 @@ def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(l
     ],
 )  # fmt: skip
 def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, references: Any, why: str) -> None:
-    """Nothing is written outside of a folder of its own, and no name is taken for an option."""
+    """Files are told by the schema's own names, of which none is taken for an option, or a file of this machine."""
     schema = RegisteredSchema(7, PROTOBUF, text, references)
     with pytest.raises(UsageError, match=why) as refused:
         ProtobufFormat(schema)
-    assert "\n" not in str(refused.value) and "forebay-proto-" not in str(refused.value)
+    assert "\n" not in str(refused.value) and "/dev/fd" not in str(refused.value)
     with pytest.raises(ValueError, match=why):
         ProtobufFormat(registered(small_file(x=STRING))).writer(schema)
+
+
+def test_what_protoc_reads_and_writes_has_no_name_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So that who is killed meanwhile leaves nothing behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run, seen = subprocess.run, []
+
+    def looking(*command: Any, **more: Any) -> Any:
+        seen.append(list(tmp_path.iterdir()))
+        return run(*command, **more)
+
+    monkeypatch.setattr(subprocess, "run", looking)
+    ProtobufFormat(RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message WithoutAName { string a = 1; }'))
+    assert seen == [[]]
 
 
 def test_no_schema_is_to_blame_where_this_machine_cant_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
