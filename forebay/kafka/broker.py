@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from forebay.errors import ForebayError, UnreachableError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.jars import fetch_jars, find_java
+from forebay.tether import tethered
 
 #: the mock cluster makes every topic on first use, with this many partitions; it can't be told otherwise
 MOCK_PARTITIONS = 4
@@ -77,7 +78,8 @@ class MockBroker:
 class KafkaBroker:
     """Apache Kafka as one KRaft node on loopback, in a process of its own; its data stays in ``directory``.
 
-    ``start`` waits until it answers. Stopped or killed, it starts again on the same ports with the same data.
+    ``start`` waits until it answers. Stopped or killed, it starts again on the same ports with the same data. It is killed when
+    the thread that launched it ends, as when its process was killed.
     """
 
     def __init__(
@@ -124,6 +126,12 @@ class KafkaBroker:
 
     def start(self) -> KafkaBroker:
         """Raises UsageError if Java or the jars are missing (says what to run), UnreachableError if it does not come up."""
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """:meth:`start` without :meth:`await_ready`, which may be another thread's. Raises UsageError."""
         if self._process is not None:
             raise ForebayError("the broker runs already")
         java = find_java()
@@ -140,11 +148,9 @@ class KafkaBroker:
             )
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._java(java, classpath), "kafka.Kafka", str(properties)],
+                tethered([*self._java(java, classpath), "kafka.Kafka", str(properties)]),
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
-        self._await_ready()
-        return self
 
     def _java(self, java: str, classpath: str) -> list[str]:
         heap = f"-Xmx{self._heap_mib}m"
@@ -204,7 +210,8 @@ class KafkaBroker:
         if done.returncode != 0:
             raise ForebayError(f"{arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Raises UnreachableError."""
         assert self._process is not None
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:

@@ -29,6 +29,8 @@ class ThreeBrokers:
             "broker.session.timeout.ms": str(_SESSION_MS),
             "offsets.topic.replication.factor": "3",
             "offsets.topic.num.partitions": "2",
+            "transaction.state.log.replication.factor": "3",
+            "transaction.state.log.num.partitions": "2",
             "controlled.shutdown.enable": "true",
             "auto.leader.rebalance.enable": "false",
         }
@@ -61,8 +63,20 @@ class ThreeBrokers:
     def start(self, number: int) -> None:
         """Returns when the others know of it. No error if it runs."""
         if self._brokers[number].pid is None:
-            self._brokers[number].start()
-            self._await(lambda metadata: number in metadata.brokers)
+            self._brokers[number].launch()
+            self._await_ready(number)
+
+    def start_all(self) -> None:
+        """The first time: the second and the third at once."""
+        self.start(1)
+        for number in (2, 3):
+            self._brokers[number].launch()
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(self._await_ready, (2, 3)))
+
+    def _await_ready(self, number: int) -> None:
+        self._brokers[number].await_ready()
+        self._await(lambda metadata: number in metadata.brokers)
 
     def leader(self, tp: TopicPartition) -> int:
         """-1: nobody."""
@@ -99,9 +113,7 @@ class ThreeBrokers:
 def three_brokers(directory: Path) -> Iterator[ThreeBrokers]:
     cluster = ThreeBrokers(directory)
     try:
-        cluster.start(1)
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(cluster.start, (2, 3)))
+        cluster.start_all()
         yield cluster
     finally:
         for number in (3, 2, 1):
