@@ -263,9 +263,10 @@ class Scheduler:
                 final = attempts >= self._max_failures and not lost
                 self._told([_failed(run_of, self._clock.wall_ms(), words, final)])
                 if final:
+                    again = "driver" if self._allocation is None else "stream, with the same checkpoint,"
                     raise JobError(
                         f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
-                        f"intact and runs again when the driver is started again. Last error: {words}"
+                        f"intact and runs again when the {again} is started again. Last error: {words}"
                     ) from error
                 log.error("attempt %d of batch %d failed, trying again: %s", attempts, work.batch_id, words)
                 self._reruns.add(run)

@@ -47,6 +47,12 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from",
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
 
+    def __repr__(self) -> str:
+        """By the name that users make it by, ``direct.OffsetRange``; what is not asked or known is left out."""
+        more = f", topic_id={self.topic_id!r}" if self.topic_id else ""
+        more += f", records={self.records}" if self.records is not None else ""
+        return f"OffsetRange({self.topic!r}, {self.partition}, {self.from_offset}, {self.until_offset}{more})"
+
 
 _WRITTEN = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>[0-9]{1,9})\[\s*(?P<begin>[0-9]{1,18})\s*,\s*(?P<end>[0-9]{1,18})\s*\)"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from direct import OffsetRange
 from forebay.errors import UsageError
 from forebay.kafka.planning import (
     PartitionRates,
@@ -24,6 +25,11 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 
 def sizes(ranges: list[Span]) -> list[tuple[int, int]]:
     return [(range_.partition, range_.size) for range_ in ranges]
+
+
+def test_a_range_shows_itself_by_the_name_that_users_make_it_by() -> None:
+    assert repr(OffsetRange("t", 0, 5, 9)) == "OffsetRange('t', 0, 5, 9)"
+    assert repr(Span("t", 0, 5, 9, "x", 2)) == "OffsetRange('t', 0, 5, 9, topic_id='x', records=2)"
 
 
 def test_empty_ranges_are_skipped_and_the_rest_is_left_alone_where_nothing_is_asked() -> None:
