@@ -14,6 +14,8 @@ from pyspark.errors import StreamingQueryException
 from forebay.kafka.broker import KafkaBroker
 from tests.streaming.test_with_spark import run, source
 from tests.support.registered import Writers, message_class, orders_file, send
+from tests.support.registry_front import RegistryFront
+from tests.support.token_endpoint import TokenEndpoint
 
 pytestmark = [
     pytest.mark.kafka,
@@ -149,3 +151,31 @@ def test_what_no_column_can_hold_is_refused_by_name_when_the_query_is_made(
         source(spark.read, kafka_broker, topic, **more).load()
     with pytest.raises(Exception, match=f"has no subject '{topic}-key'"):
         source(spark.read, kafka_broker, topic, **more, keyFormat="avro").load()
+
+
+def test_a_registry_that_wants_tokens_is_asked_with_those_of_an_endpoint_and_no_error_or_plan_shows_the_secret(
+    spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers
+) -> None:
+    """By the planner and by the tasks; the endpoint refuses who has another secret, and says so in Spark's own error."""
+    send(kafka_broker.options, topic, writers.avro(f"{topic}-value", ORDER, [order(1), order(2)]))
+    with (
+        TokenEndpoint("reader", SECRET, "schemas") as endpoint,
+        RegistryFront(writers.url, endpoint.holds) as front,
+    ):
+        own = {
+            "bearer.auth.client.id": "reader", "bearer.auth.client.secret": SECRET, "bearer.auth.scope": "schemas",
+            "bearer.auth.issuer.endpoint.url": endpoint.url,
+        }  # fmt: skip
+        more = {"schema.registry.url": front.url, "valueFormat": "avro"}
+        more |= {f"schema.registry.{name}": value for name, value in own.items()}
+        frame = source(spark.read, kafka_broker, topic, **more).load()
+        assert [row.id for row in frame.selectExpr("value.id").orderBy("id").collect()] == [1, 2]
+        assert SECRET not in frame._jdf.queryExecution().toString()
+        given, asked = len(endpoint.given), len(front.asked)
+        wrong = {**more, "schema.registry.bearer.auth.client.secret": f"not-{SECRET}"}
+        with pytest.raises(
+            Exception, match=r"the token endpoint http://\S+/token of the .* refuses us: invalid_client"
+        ) as no:
+            source(spark.read, kafka_broker, topic, **wrong).load().collect()
+        assert SECRET not in str(no.value)
+        assert (len(endpoint.given), len(front.asked)) == (given, asked), "nobody asked the registry without a token"
