@@ -99,6 +99,8 @@ class Decoder(NamedTuple):
         for index, row in zip(places, rows, strict=True):
             try:
                 self._made([row])
+            except MemoryError:  # Arrow's is an ArrowException too, and no record is to blame
+                raise
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 causes[index] = cause_of(error)
             else:

@@ -67,6 +67,8 @@ def built(
     """``make`` of ``rows``; where it raises, halves are tried, down to the row that is to blame. Adds to ``causes``."""
     try:
         return Decoded(make(rows), causes)
+    except MemoryError:  # Arrow's is an ArrowException too, and no row is to blame
+        raise
     except _UNFIT as error:
         if len(rows) == 1:
             causes[0] = cause_of(error)

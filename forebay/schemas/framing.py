@@ -45,8 +45,6 @@ def framed(batch: pa.RecordBatch, name: str) -> Framed:
     """The bodies of the column ``name`` (key or value), by schema."""
     column: Any = batch.column(name)
     lengths = value_lengths(column)
-    if not (lengths >= 0).any():
-        return Framed(memoryview(b""), [], {})
     _, offsets, buffer = column.buffers()
     starts = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column)].astype(np.int64)
     data = memoryview(buffer if buffer is not None else b"").cast("B")

@@ -13,10 +13,12 @@ import pytest
 
 from driver.batch import Batch, BatchWork
 from driver.dead_letters import settle
-from driver.decoding import Decoder, as_records, of_records
+from driver.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.local_engine import LocalEngine
 from driver.spark_tasks import KafkaRecord
 from forebay.errors import JobError, OutOfSpaceError, UsageError
+from forebay.kafka import sender
+from forebay.records import DATAFRAME_SCHEMA
 from forebay.settings import from_values
 from forebay.values import numbered
 from tests.support.rows import ODD_ROWS, Row, block
@@ -145,6 +147,29 @@ def test_a_function_that_gives_no_rows_at_all_is_to_blame_and_no_record(tmp_path
     assert decoding.storage.list("") == []
 
 
+@pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
+def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: neither in the job's function, nor where its rows become columns."""
+
+    made = Decoder._made
+    errors: list[Exception] = []
+
+    def short(*given: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return made(*given)
+
+    batch = pa.RecordBatch.from_pylist([{"value": b"1", "offset": 0}], schema=DATAFRAME_SCHEMA(False))
+    for arrow in (False, True):
+        errors[:] = [kind("no memory")] * 2
+        with pytest.raises(MemoryError):
+            Decoder(short, NUMBERS, arrow).decode(batch)
+    monkeypatch.setattr(Decoder, "_made", short)
+    errors[:] = [ValueError("some row does not fit: which?"), kind("no memory")]
+    with pytest.raises(MemoryError):
+        Decoder(number, NUMBERS).decode(batch)
+
+
 # ---- whole record batches --------------------------------------------------------------------------------------------
 
 
@@ -220,6 +245,21 @@ def test_the_example_s_function_takes_flights_and_leaves_the_rest_to_the_dead_le
     assert [field.strip().split()[0] for field in jobs.SCHEMA.split(",")] == schema.names
 
 
+@pytest.mark.parametrize("arrow", [False, True])
+def test_why_a_record_can_not_be_decoded_is_told_in_bounded_words(arrow: bool) -> None:
+    """INV-6: it may hold what the record does."""
+    batch = pa.RecordBatch.from_pylist([{"value": b"x" * 5_000, "offset": 0}], schema=DATAFRAME_SCHEMA(False))
+
+    def raising(given: Any) -> Any:
+        raise ValueError(given.value if not arrow else given.column("value")[0].as_py())
+
+    def telling(given: pa.RecordBatch) -> Any:
+        return arrow_numbers(given.slice(1)), ["x" * 5_000]
+
+    for function in (raising, telling)[: 1 + arrow]:
+        assert len(Decoder(function, NUMBERS, arrow).decode(batch).causes[0]) == 1_000
+
+
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +294,28 @@ def test_without_a_place_for_dead_letters_the_first_one_fails_the_batch(tmp_path
     decoding = Decoding(tmp_path, off=True)
     with pytest.raises(JobError, match=r"record a/0@2 can't be decoded: ValueError.*set dead_letters.url"):
         decoding.run(decoding.work({("a", 0): numbers(3, bad=(2,))}), decode([]))
+
+
+def test_a_task_has_its_own_share_of_what_may_fail_where_nobody_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a topic: half of its four records, not the nine that the batch may have."""
+    sent: list[int] = []
+    monkeypatch.setattr(sender, "send", lambda *given, **_: sent.append(sum(batch.num_rows for batch in given[2])))
+    own = {"run": Run("s", KEY, "o", 1, 1), "time_ms": 0, "output": "o", "call": 1, "limit": 9, "topic": "letters"}
+
+    def decoded(place: DeadLetterPlan, *values: bytes) -> list[pa.RecordBatch]:
+        rows = [
+            {"value": value, "topic": "a", "partition": 0, "offset": offset, "timestamp": 0, "timestampType": 0}
+            for offset, value in enumerate(values)
+        ]
+        batch = pa.RecordBatch.from_pylist(rows, schema=DATAFRAME_SCHEMA(False))
+        return list(decode_parts([Part([batch], {("a", 0): 1})], 0, 4, Decoder(number, NUMBERS), place))
+
+    for allowed, fraction in ((1, 0.5), (2, 0.0)):
+        place = DeadLetterPlan(**own, allowed=allowed, fraction=fraction)
+        assert [part.num_rows for part in decoded(place, b"bad", b"1", b"bad", b"2")] == [2] and sent.pop() == 2
+        with pytest.raises(JobError, match="3 records of batch"):
+            decoded(place, b"bad", b"1", b"bad", b"bad")
+        assert sent == []
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -343,6 +405,11 @@ def test_every_odd_record_comes_back_as_it_was_from_a_file_and_from_a_topic(tmp_
     ((_, table),) = dead_letters.tables(decoding.storage, found)
     assert of_records(as_records(table)).drop_columns(["headers"]).equals(table.drop_columns(["headers"]))
     back = of_records(as_records(table)).column("headers").to_pylist()
+    strange = [{"key": f"forebay.{name}", "value": None if name == "cause" else b"1"} for name in ("topic", "cause")]
+    others = pa.Table.from_pylist(
+        [{"timestamp": 0}, {"timestamp": 0, "headers": strange}], schema=DATAFRAME_SCHEMA(True)
+    )
+    assert of_records(others).num_rows == 0  # somebody else's, in the same topic
     assert [headers or None for headers in back] == [row["headers"] or None for row in kept]
 
 
@@ -356,8 +423,6 @@ def test_an_output_s_name_is_a_safe_part_of_a_path(name: str) -> None:
 
 
 def test_plans_show_no_password(tmp_path: Path) -> None:
-    from driver.decoding import DeadLetterPlan
-
     plan = DeadLetterPlan(
         run=Run("s", KEY, "o", 1, 1), time_ms=0, output="o", call=1, limit=1, allowed=1, fraction=0.5, topic="t",
         options={"sasl.password": "secret"},

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import RegisteredSchema as KnownSchema
+from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaReference
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from forebay.errors import UnreachableError, UsageError
+from forebay.kafka import registry
 from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, Registry, RegistryAccess, check_readable
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
@@ -39,8 +43,6 @@ def number(writers: Writers) -> int:
 
 def test_a_schema_is_had_by_its_number_and_by_its_subjects_versions(writers: Writers, number: int) -> None:
     """With what it refers to, and what that refers to, each before who refers to it."""
-    from confluent_kafka.schema_registry import Schema, SchemaReference
-
     client = writers.client
     middle = '{"type": "record", "name": "Middle", "fields": [{"name": "i", "type": "Inner"}]}'
     client.register_schema("middle-value", Schema(middle, "AVRO", [SchemaReference("Inner", "inner-value", 1)]))
@@ -141,6 +143,88 @@ def test_without_the_extras_libraries_it_says_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageError, match=r"libraries that are not here \(httpx2\): pip install 'forebay\[registry\]'"):
         ask(access("http://registry"), 1)
+
+
+class Answering:
+    """As the library's client. ``answers``: by subject what it has, or raises."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[str | None] = []
+
+    def get_version(self, subject: str, version: Any, deleted: bool = False, fmt: str | None = None) -> Any:
+        self.asked.append(fmt)
+        found = self.answers[subject]
+        found = found.pop(0) if isinstance(found, list) else found
+        if isinstance(found, Exception):
+            raise found
+        return KnownSchema(subject, 1, 7, None, found)
+
+    def close(self) -> None:
+        pass
+
+    def newest(self, subject: str, monkeypatch: pytest.MonkeyPatch, format_: str = AVRO) -> RegisteredSchema:
+        monkeypatch.setattr(registry, "_client", lambda *_: self)
+        with Registry(access("http://none")) as asked:
+            return asked.version(subject, None, format_)
+
+
+def referring(name: str, *others: str) -> Schema:
+    return Schema(name, "AVRO", [SchemaReference(other, other, 1) for other in others])
+
+
+def test_schemas_may_refer_to_each_other_and_to_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    client = Answering(a=referring("A", "b", "c"), b=referring("B", "c"), c=referring("C", "b"))
+    assert client.newest("a", monkeypatch).references == (("c", "C"), ("b", "B"))
+    monkeypatch.setattr(registry, "_REFERENCES_MAX", 1)
+    with pytest.raises(UsageError, match="a schema refers to more than 1 others"):
+        client.newest("a", monkeypatch)
+
+
+def test_a_registry_that_can_make_no_descriptor_is_asked_for_one_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: each attempt takes as long as one may."""
+    client = Answering(a=[SchemaRegistryError(500, 50001, "can't"), Schema("syntax", "PROTOBUF")])
+    assert client.newest("a", monkeypatch, PROTOBUF).text == "syntax"
+    assert client.asked == ["serialized", None]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "why"),
+    [
+        (SchemaRegistryError(422, 42201, "what?"), UsageError, "refuses what it is asked: .*what"),
+        (TypeError("a fault of ours"), TypeError, "a fault of ours"),
+    ],
+)
+def test_what_another_attempt_would_not_mend_is_told_at_once(
+    error: Exception, kind: type[Exception], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Answering(a=error)
+    with pytest.raises(kind, match=why):
+        client.newest("a", monkeypatch)
+    assert len(client.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "disabled", "counts"),
+    [
+        ("TRANSFORM", "READ", False, True),
+        ("TRANSFORM", "WRITEREAD", None, True),
+        ("TRANSFORM", "WRITE", False, False),
+        ("TRANSFORM", "READ", True, False),
+        ("CONDITION", "READ", False, False),
+    ],
+)
+def test_only_rules_that_change_what_is_read_count(
+    kind: str, mode: str, disabled: bool | None, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Rule("r", None, RuleKind(kind), RuleMode(mode), "T", None, None, None, None, None, disabled)
+    client = Answering(a=Schema('"int"', "AVRO", [], None, RuleSet(None, [rule])))
+    if counts:
+        with pytest.raises(UsageError, match=r"has rules for its readers \(r\)"):
+            client.newest("a", monkeypatch)
+    else:
+        assert client.newest("a", monkeypatch).rules == ()
 
 
 def test_a_schema_whose_readers_must_run_rules_is_refused() -> None:

@@ -125,6 +125,12 @@ def test_named_types_are_known_again_in_other_places_and_in_other_schemas() -> N
         "namespace": "n",
         "fields": [{"name": "a", "type": "I"}, {"name": "b", "type": "n.I"}],
     }
+    holder = {**outer, "name": "H", "fields": [{"name": "i", "type": inner}]}
+    twice = {**outer, "fields": [{"name": "a", "type": "H"}, {"name": "b", "type": "I"}]}
+    for fields in (twice["fields"], twice["fields"][::-1]):  # what defines it inside is named before it, or behind
+        schema = registered({**twice, "fields": fields}, holder)
+        (row,) = AvroFormat(schema).writer(schema)(Bodies(memoryview(b"\2\2"), [0], [2])).array.to_pylist()
+        assert row == {"a": {"i": {"y": 1}}, "b": {"y": 1}}
     found = AvroFormat(registered(outer, inner))
     assert found.type == pa.struct([(name, pa.struct([("y", pa.int32())])) for name in "ab"])
     decoded = found.writer(registered(outer, inner))(Bodies(memoryview(b"\2\4"), [0], [2]))
@@ -142,6 +148,8 @@ def test_a_writers_record_is_resolved_by_avros_rules() -> None:
     ]
     found = read(reader, writer, {"gone": "g", "x": 5, "old": "o"})
     assert found.array.to_pylist() == [{"x": 5.0, "new": "o", "y": 3}] and found.causes == {}
+    itself = record(("x", "int"), ("next", ["null", "R"]))
+    assert values(read(record(("x", "int")), itself, {"x": 5, "next": {"x": 6, "next": None}})) == [5]
     # no default, another name, another type: none of its records can be read
     assert "No default value" in read(record(("z", "int")), writer, {"gone": "g", "x": 5, "old": "o"}).causes[0]
     assert read({**record(("x", "int")), "name": "Other"}, writer, {"gone": "g", "x": 5, "old": "o"}).causes
@@ -190,6 +198,7 @@ def test_bytes_that_are_no_such_record_are_told_one_by_one() -> None:
         (record(("x", ["null", "R"])), "x can't be a column: R holds itself"),
         (record(("x", {"type": "array", "items": record()})), r"x\[\] can't be a column: the record R has no fields"),
         (record(("x", ["int", "long", "string"])), "x can't be a column: a union in which int and long can't be told apart"),
+        (record(("x", [logical("int", "date"), "long"])), "x can't be a column: a union in which int and long can't"),
         (record(("x", logical("bytes", "decimal", precision=39))), "a decimal of 39 digits, and 38 are allowed"),
         ({"type": "record", "fields": []}, "schema 7 can't be read"),
         ("nonsense", "schema 7 can't be read"),

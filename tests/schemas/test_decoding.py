@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gc
 import pickle
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
@@ -12,10 +15,13 @@ from confluent_kafka.schema_registry import Schema, SchemaReference
 from driver.decoding import Decoder
 from forebay.clock import ManualClock
 from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegistryAccess
+from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
 from forebay.records import DATAFRAME_SCHEMA
+from forebay.schemas import columns
+from forebay.schemas import decoder as decoder_module
+from forebay.schemas.bodies import Bodies, built, cause_of
 from forebay.schemas.columns import ColumnDecoding, _Column, decode_column
-from forebay.schemas.decoder import ReaderSchema, RegistryDecoder
+from forebay.schemas.decoder import ReaderSchema, RegistryDecoder, find_columns
 from tests.support.ports import free_port
 from tests.support.registered import Writers, message_class, orders_file
 from tests.support.registry_front import RegistryFront
@@ -117,6 +123,82 @@ def test_a_process_asks_once_for_a_schema_and_again_after_a_while_for_one_that_i
         assert len(front.asked) == 3
 
 
+class Known:
+    """As ``Registry``, of these schemas by their numbers. ``asked``: which, and whether patiently."""
+
+    def __init__(self, *schemas: RegisteredSchema) -> None:
+        self._schemas = {schema.key: schema for schema in schemas}
+        self.asked: list[tuple[int | str, bool]] = []
+
+    def __call__(self, access: RegistryAccess) -> Known:
+        return self
+
+    def __enter__(self) -> Known:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def schema(self, key: int | str, format_: str, *, patient: bool = True) -> RegisteredSchema | None:
+        self.asked.append((key, patient))
+        return self._schemas.get(key)
+
+
+def long_of(number: int) -> RegisteredSchema:
+    return RegisteredSchema(number, AVRO, '"long"')
+
+
+def longs(*numbers: int) -> pa.RecordBatch:
+    return batch([b"\0" + number.to_bytes(4, "big") + b"\2" for number in numbers])
+
+
+def test_a_process_keeps_what_it_knows_of_so_many_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6. Of several that the registry does not know only the first is waited for: they are junk, or come together."""
+    known = Known(*map(long_of, range(2, 8)))
+    monkeypatch.setattr(columns, "Registry", known)
+    decoding = ColumnDecoding("value", long_of(1), RegistryAccess("http://kept"))
+    for _ in range(2):
+        assert decode_column(decoding, longs(2, 3)).array.to_pylist() == [1, 1]
+    assert known.asked == [(2, True), (3, True)]
+    monkeypatch.setattr(columns, "_WRITERS_MAX", 2)
+    column = _Column(decoding, ManualClock())
+    assert column.decode(longs(2, 3, 4, 5, 6)).array.to_pylist() == [1] * 5
+    assert len(column._writers) <= 2
+    known.asked.clear()
+    assert sorted(column.decode(longs(8, 9)).causes) == [0, 1]
+    assert known.asked == [(8, True), (9, False)]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_collector_is_afterwards_as_it_was(collecting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "Registry", Known())
+    column = _Column(ColumnDecoding("value", long_of(1), RegistryAccess("http://none")))
+    try:
+        if not collecting:
+            gc.disable()
+        column.decode(longs(1))
+        with pytest.raises(KeyError):
+            column.decode(longs(1).select(["topic"]))
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
+
+
+def test_a_readers_schema_that_can_not_be_is_refused_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by each task."""
+    itself = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}'
+    known = Known(RegisteredSchema(1, JSON, "{}"), RegisteredSchema(2, AVRO, itself))
+    monkeypatch.setattr(decoder_module, "Registry", known)
+    for column, number, why in (
+        ("topic", 1, "topic as avro: allowed are key and value"),
+        ("value", 9, "the schema registry has no schema 9"),
+        ("value", 1, "schema 1 is of format json, not avro"),
+        ("value", 2, "schema 2: x can't be a column: R holds itself"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            find_columns(RegistryAccess("http://none"), {column: ReaderSchema(AVRO, number=number)})
+
+
 def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> None:
     """Neither here, nor where a job's own records that can't be decoded become dead letters."""
     (value,) = writers.avro("away-value", record("a"), [{"a": 1}])
@@ -131,6 +213,36 @@ def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> No
         Decoder(decoder, decoder.schema, arrow=True).decode(strange)
     with pytest.raises(UnreachableError, match="does not answer"):
         Decoder(lambda record: {"value": decoder.value(record.value)}, decoder.schema).decode(strange)
+
+
+@pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
+def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: a query that takes records that can't be decoded for null would lose good ones."""
+
+    def short(*_: Any, **__: Any) -> Any:
+        raise kind("no memory")
+
+    monkeypatch.setattr(fastavro, "schemaless_reader", short)
+    schemas = {
+        AVRO: '"long"',
+        JSON: '{"type": "string"}',
+        PROTOBUF: base64.b64encode(orders_file().SerializeToString()).decode(),
+    }
+    for name, text in schemas.items():
+        schema = RegisteredSchema(1, name, text)
+        found: Any = ColumnDecoding("value", schema, RegistryAccess("http://none")).format()
+        if name != AVRO:
+            monkeypatch.setattr(found, "_decode" if name == JSON else "_parse", short)
+        with pytest.raises(MemoryError):
+            found.writer(schema)(Bodies(memoryview(b"\0"), [0], [1]))
+    answers = [short, pa.array]  # there is enough again for what a record that is to blame becomes
+    with pytest.raises(MemoryError):
+        built([1], {}, lambda rows: answers.pop(0)(rows))
+
+
+def test_why_a_record_cant_be_decoded_is_told_in_bounded_words() -> None:
+    """INV-6: it may hold what the record does."""
+    assert len(cause_of(ValueError("x" * 5_000))) == 1_000
 
 
 def test_a_jobs_decoder_gives_rows_and_causes_and_values_one_by_one(writers: Writers) -> None:

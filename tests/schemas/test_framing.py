@@ -54,24 +54,35 @@ def test_a_header_counts_for_more_and_leaves_the_body_whole() -> None:
     guid = b"\1" + bytes.fromhex(GUID.replace("-", ""))
     name = "__value_schema_id"
     found = batch(
-        [b"body", b"\0\0\0\0\7x", b"m", b"bad", None],
+        [b"body", b"\0\0\0\0\7x", b"m", b"bad", None, b"n", b"\0\0\0\0\7", b"y", b"z"],
         [
             [("a", None), (name, guid)],
             [("__key_schema_id", guid)],
             [(name, guid + b"\4\2\0")],
             [(name, b"\2")],
             [(name, guid)],
+            [(name, b"\0\0\0\1\0")],
+            [(name, None)],
+            [(name, b"\0\0\0")],
+            [(name, guid[:-1])],
         ],
     )
-    assert bodies(found) == {0: (GUID, b"body"), 1: (7, b"x"), 2: (GUID, b"m")}
+    assert bodies(found) == {0: (GUID, b"body"), 1: (7, b"x"), 2: (GUID, b"m"), 5: (256, b"n")}
     made = framed(found, "value")
-    assert {group.rows[0]: group.message for group in made.groups} == {0: None, 1: None, 2: (1, 0)}
-    assert made.causes == {3: "its header __value_schema_id names no schema: 02 is neither a number nor a GUID"}
+    assert {group.rows[0]: group.message for group in made.groups} == {0: None, 1: None, 2: (1, 0), 5: None}
+    assert made.causes == {
+        row: f"its header __value_schema_id names no schema: {header} is neither a number nor a GUID"
+        for row, header in ((3, "02"), (6, ""), (7, "000000"), (8, guid[:-1].hex()))
+    }
 
 
 def test_the_way_to_a_protobuf_message_stands_before_it() -> None:
     assert message_indexes(memoryview(b"..\0body"), 2) == ((0,), 3)
     assert message_indexes(memoryview(b"\4\2\x80\1body"), 0) == ((1, 64), 4)
-    for bad in (b"", b"\4\2", b"\1", b"\x82\2", b"\x80\x80\x80\x80\x80\x80"):
-        with pytest.raises(ValueError, match="message indexes"):
+    assert message_indexes(memoryview(b"\x80\1" + b"\2" * 64), 0) == ((1,) * 64, 66)
+    for bad in (b"", b"\4\2", b"\x80\x80\x80\x80\x80\1", b"\2\x80\x80\x80\x80\x80\0"):
+        with pytest.raises(ValueError, match="its message indexes are cut off"):
+            message_indexes(memoryview(bad), 0)
+    for bad, count in ((b"\1", -1), (b"\x82\1" + b"\2" * 65, 65)):
+        with pytest.raises(ValueError, match=f"a list of {count} message indexes"):
             message_indexes(memoryview(bad), 0)

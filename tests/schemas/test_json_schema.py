@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies
@@ -101,6 +102,11 @@ def test_documents_that_do_not_fit_are_told_one_by_one_and_nothing_is_bent_to_fi
         ({"type": "null"}, "only null"),
         ({"$ref": "#"}, "# holds itself"),
         ({"$ref": "#/nowhere"}, "#/nowhere leads nowhere"),
+        ({"$ref": "#/properties/x/l/1", "l": [{}]}, "#/properties/x/l/1 leads nowhere"),
+        (
+            {"$ref": "#/properties/x/l/0", "l": [{"$ref": f"#/properties/x/l/{next_}"} for next_ in range(1, 200)]},
+            "it refers to others without end",
+        ),
         ({"$ref": "other.json"}, "other.json is among none of the schema's references"),
         ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x holds itself"),
     ],
@@ -176,6 +182,15 @@ def test_a_document_that_is_none_is_never_read_together_with_others(broken: byte
     assert TOGETHER._together is not None
     for rows in ([broken], [broken, WHOLE[0]], [WHOLE[0], broken], [broken, b"", WHOLE[0]], [broken, b'"}', broken]):
         assert TOGETHER._together.read(bodies(rows, b"\0\0\0\0\1")) is None or broken == b'{"a":1,"a":2}'
+
+
+def test_much_that_lies_between_documents_is_not_copied_with_them() -> None:
+    """INV-6: the values of a batch may be of many writers."""
+    for gap, copied in ((b"x" * 16, 31), (b"x" * 17, 16)):
+        given = bodies([b'{"a":1}'] * 2, gap)
+        octets = np.frombuffer(given.data, np.uint8)
+        joined = json_schema._joined(octets, np.array(given.starts), np.array(given.ends))
+        assert joined.split() == [b'{"a":1}'] * 2 and len(joined) <= copied
 
 
 def test_many_documents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

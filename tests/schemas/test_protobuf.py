@@ -92,14 +92,15 @@ def test_fields_are_known_by_their_numbers() -> None:
 def test_another_message_of_the_file_is_no_record_of_this_one() -> None:
     file = orders_file()
     other = message_class(file, "shop.Other")(text="t").SerializeToString()
-    found = read(
-        ProtobufFormat(registered(file)), registered(file), b"\2\2" + other, b"\4\0\0", b"\2\6", b"\0\xff", b""
-    )
-    assert found.array.null_count == 5
+    rows = (b"\2\2" + other, b"\4\0\0", b"\2\6", b"\0\xff", b"", b"\2\1" + other, b"\4\0", b"\0")
+    found = read(ProtobufFormat(registered(file)), registered(file), *rows)
+    assert [row is None for row in found.array.to_pylist()] == [True] * 7 + [False]
     assert found.causes[0] == "ValueError: it is a shop.Other, not a shop.Order"
     assert found.causes[1] == "ValueError: it is a shop.Order.Line, not a shop.Order"
     assert found.causes[2] == "ValueError: its schema has no message at [3]"
     assert "DecodeError" in found.causes[3] and "cut off" in found.causes[4]
+    assert found.causes[5] == "ValueError: its schema has no message at [-1]"
+    assert found.causes[6] == "ValueError: its message indexes are cut off"  # and don't go on in the next body
     for name in ("shop.Other", "Other"):
         named = ProtobufFormat(registered(file), name)
         assert read(named, registered(file), b"\2\2" + other).array.to_pylist() == [{"text": "t"}]
@@ -126,6 +127,19 @@ def test_files_that_are_imported_come_from_the_schemas_references() -> None:
     assert found.type == pa.struct([("x", pa.string()), ("y", pa.struct([("z", pa.string())]))])
     with pytest.raises(UsageError, match="schema 7 can't be read"):
         ProtobufFormat(registered(file))
+
+
+def test_what_a_schema_imports_names_no_module_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever may register a schema could have any module run that lies where Python looks for them."""
+    (tmp_path / "anything_pb2.py").write_text("DESCRIPTOR = None")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = small_file(x=STRING)
+    file.dependency.append("anything.proto")
+    text = 'syntax = "proto3"; import "anything.proto"; message M { string a = 1; }'
+    for schema in (registered(file), RegisteredSchema(7, PROTOBUF, text)):
+        with pytest.raises(UsageError, match="schema 7 can't be read"):
+            ProtobufFormat(schema)
+    assert "anything_pb2" not in sys.modules
 
 
 def _struct(file: Any) -> None:
@@ -261,3 +275,5 @@ def test_no_schema_is_to_blame_where_this_machine_cant_compile(monkeypatch: pyte
         ProtobufFormat(schema)
     monkeypatch.undo()
     assert ProtobufFormat(schema).type == pa.struct([("a", pa.string())])
+    monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
+    assert ProtobufFormat(schema).type == pa.struct([("a", pa.string())])  # a process compiles it once

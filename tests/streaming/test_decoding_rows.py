@@ -88,7 +88,7 @@ def test_a_record_that_cant_be_decoded_is_named_or_null_with_what_is_wrong_with_
     with pytest.raises(
         RecordError, match=r"t/3 offset 8: the record can't be decoded: key: schema 1: .*; value: its 4 bytes"
     ):
-        list(decoding().decoded(iter([given])))
+        list(decoding().decoded(iter([rows((None, GOOD), (BAD, b"junk"), (GOOD, None), (BAD, None))])))
     (made,) = decoding(permissive=True, headers=True).decoded(iter([given]))
     assert made.schema.names == spark_schema(True, decoding(permissive=True)).names
     found = made.to_pylist()
