@@ -116,7 +116,7 @@ class Intake:
         gaps: dict[RecordedGap, None] = {}
         copies: dict[str, tuple[str, ...]] = {}
         lost: dict[str, str] = {}
-        left = tuple(span for span in spans if span.from_offset < span.until_offset)
+        left = tuple(spans)
         while left:
             answer = first or self._post("blocks", BlocksRequest(spans=left), BlocksAnswer)
             first = None

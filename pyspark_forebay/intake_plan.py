@@ -105,7 +105,7 @@ def spans_between(begin: Places, end: Places, partitions: Partitions) -> list[Li
         while life < end_life:
             until = known[life].end
             assert until is not None  # it has ended, since another one follows
-            found.append(_span(tp, life, offset, max(offset, until)))
+            found.append(_span(tp, life, offset, until))
             life += 1
             offset = known[life].start
         if end_offset < offset:
@@ -175,7 +175,6 @@ def reading(spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partition
     gaps = [
         f"{gap.topic}/{gap.partition}[{gap.from_offset}, {gap.until_offset}) was lost in Kafka: {gap.cause}"
         for gap in found.gaps
-        if (gap.topic, gap.partition, gap.life) in wanted
     ]
     lost = [r for block in found.blocks for r in block.meta.ranges if r.label in found.lost]
     passed: dict[tuple[str, int, int], list[tuple[int, int]]] = {}

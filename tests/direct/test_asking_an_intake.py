@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pytest
 import driver.intake
 from direct import hold, intake
 from direct.hold import Hold, wanted
-from direct.intake import COMMITTED, KeptByIntake, Through, find, in_order, lost_in_kafka, read_through
+from direct.intake import COMMITTED, KeptByIntake, Through, find, lost_in_kafka, read_through
 from direct.losses import OFFSET_MAX
 from driver.events import ReplayedBatch, SpansBegun
 from driver.state import State
@@ -24,6 +25,7 @@ from forebay.errors import (
     HoleError,
     LostBlockError,
     OutOfRangeError,
+    RangeNotHeldError,
     RefusedError,
     UnknownTopicError,
     UnreachableError,
@@ -84,13 +86,46 @@ def test_a_gap_that_the_intake_went_on_behind_is_lost_to_a_direct_reader_too(tak
     assert list(map(str, find(THROUGH.intake(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
 
 
-def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken) -> None:
+def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adoption may seal one later that lies before others."""
     for _ in range(3):
         taken.take()
     span = Span(TOPIC, 0, 5, 30)
-    parts = list(find(THROUGH.intake(), span, COMMITTED).parts)
-    assert in_order(parts[::-1], span) == parts
+    parts = find(THROUGH.intake(), span, COMMITTED).parts
+    assert [part.reference.ranges[0].from_offset for part in parts] == [0, 10, 20]
+    blocks = asked_intake.Intake._blocks
+
+    def newest_first(*given: Any) -> asked_intake.FoundBlocks:
+        found = blocks(*given)
+        return dataclasses.replace(found, blocks=found.blocks[::-1])
+
+    monkeypatch.setattr(asked_intake.Intake, "_blocks", newest_first)
+    assert find(THROUGH.intake(), span, COMMITTED).parts == parts
+
+
+def test_what_is_taken_in_by_another_isolation_is_not_taken_for_what_kafka_has_lost(taken: Taken) -> None:
+    taken.take()
+    with pytest.raises(
+        UsageError, match=r"takes in records by isolation\.level = read_committed, and here it is read_un"
+    ):
+        find(THROUGH.intake(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
+
+
+def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: a stream that looks at what is lost has other things to do."""
+    asked: list[str] = []
+
+    def away(path: str, *_: Any) -> Any:
+        asked.append(path)
+        raise UnreachableError("away")
+
+    monkeypatch.setattr(taken.driver, "post", away)
+    kept = KeptByIntake(Through(THROUGH.urls, Access(), 600.0), COMMITTED, 0.0)
+    with pytest.raises(UnreachableError, match="away"):
+        kept.kept(Span(TOPIC, 0, 0, 10))
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -176,7 +211,11 @@ def batch_of(*offsets: int) -> pa.RecordBatch:
 
 
 def read(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch, batches: list[pa.RecordBatch] | Exception, reading: Reading
+    taken: Taken,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[pa.RecordBatch] | Exception,
+    reading: Reading,
+    records: int | None = None,
 ) -> list[int]:
     """Offsets of ``t/0[0, 20)``, which Kafka has lost, with the intake's first block as ``batches``, and the second one whole."""
 
@@ -195,7 +234,7 @@ def read(
     monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
     for _ in range(2):
         taken.take()
-    rows = read_through(THROUGH, ACCESS, Span(TOPIC, 0, 0, 20), reading)
+    rows = read_through(THROUGH, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
     return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
 
 
@@ -219,6 +258,15 @@ def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
             read(taken, monkeypatch, first, Reading())
     else:
         assert read(taken, monkeypatch, first, Reading()) == list(range(20))
+
+
+def test_what_is_read_has_as_many_records_as_were_counted(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-3: where holes are allowed, only that tells what is missing."""
+    nine = [batch_of(*range(1, 10))]
+    assert len(read(taken, monkeypatch, nine, Reading(allow_holes=True), records=19)) == 19
+    assert taken.driver.closed == 1  # a task asks, and leaves no connection open
+    with pytest.raises(RangeNotHeldError, match="Kafka and the intake hold 19 records of 20"):
+        read(taken, monkeypatch, nine, Reading(allow_holes=True), records=20)
 
 
 def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ from deploy.main import main
 from direct.batch import DirectRows
 from direct.checkpoint import Checkpoint, leading
 from direct.locations import PreferConsistent
-from direct.losses import Held, Loss, accept, lost_of, of_batch, of_positions
+from direct.losses import Held, Loss, accept, error_of, look, lost_of, of_batch, of_positions, of_state
 from direct.strategies import Assign, Subscribe
 from direct.tasks import TaskReading
 from driver import audit, history
@@ -29,16 +31,24 @@ from driver.events import SpansAllocated, SpansBegun, SpansSkipped
 from driver.lease import LeaseHeld
 from driver.local_engine import letters_of
 from driver.replay import RewindTo, plan
-from driver.requests import AllocateSpans, BeginSpans
+from driver.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
 from driver.state import BrokenInvariant, State
 from driver.transitions import apply
 from forebay.clock import SystemClock
-from forebay.errors import OutOfRangeError, RangeNotHeldError, RefusedError, UsageError
+from forebay.errors import (
+    OutOfRangeError,
+    RangeNotHeldError,
+    RefusedError,
+    UnknownTopicError,
+    UnreachableError,
+    UsageError,
+)
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span, is_inside, parse_span, without
+from forebay.messages import AcceptLossRequest
 from forebay.settings import DeadLetterSettings
 from forebay.values import TopicPartition, numbered
 from tests.support.again import produce
@@ -79,6 +89,7 @@ blocks = "{folder}/blocks"
         (Held("id", 12, 15), [(10, 12), (15, 20)]),
         (Held("id", 50, 100), [(10, 20)]),
         (Held("other", 0, 100), [(10, 20)]),
+        (Held("id", 15, 12), [(10, 15), (15, 20)]),  # cut back between the two questions
         (Held("", 0, 100), []),  # a broker that can't tell
         (None, [(10, 20)]),
     ],
@@ -108,6 +119,94 @@ def test_what_a_position_can_no_longer_read_is_told_apart(
 ) -> None:
     found = of_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
     assert [(loss.kind, loss.label, loss.goes_on_at) for loss in found] == ([(kind, label, goes_on_at)] if kind else [])
+
+
+def test_a_topic_whose_id_was_not_known_is_taken_for_what_it_was() -> None:
+    assert of_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
+    assert lost_of(Span("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(Span("t", 0, 10, 10), {}) == []
+
+
+class Brokers:
+    """As ``KafkaAdmin``, of brokers that tell these ids, and hold offsets 3 to 9 of every partition but those ``gone``."""
+
+    def __init__(self, topic_id: str, gone: bool = False) -> None:
+        self._id = topic_id
+        self._gone = gone
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, self._id)
+
+    def places(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+        if self._gone:
+            raise UnknownTopicError("partition t/0 is gone")
+        return {tp: 3 if place == "earliest" else 9 for tp, place in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "there", "held"),
+    [
+        ("id", "id", True, "id"),
+        ("other", "id", True, "other"),
+        ("id", "id", False, "id"),  # nobody leads it at the moment
+        ("id", "", False, "id"),
+        ("other", "id", False, None),  # another topic, which has no such partition
+        ("", "id", False, None),
+        ("", "", False, None),
+        ("", "", True, ""),  # a broker that can't tell
+    ],
+)
+def test_a_partition_is_gone_only_if_brokers_do_not_know_it_any_more(
+    now: str, before: str, there: bool, held: str | None
+) -> None:
+    """INV-5: metadata leave out what is merely without a leader."""
+    found: Any = look(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
+    assert found == ({} if held is None else {TP: Held(held, 3, 9)})
+
+
+def test_what_brokers_can_not_tell_now_is_asked_for_again() -> None:
+    """INV-5: the topic may be another one of that name, or be about to go."""
+    with pytest.raises(UnreachableError, match="no broker tells the id of topic t now, which had one"):
+        look(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
+    with pytest.raises(UnreachableError, match="t/0 is gone"):
+        look(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
+
+
+def test_a_loss_that_was_accepted_of_a_batch_is_none_any_more() -> None:
+    state = begun()
+    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20, "id"),)))
+    assert [loss.label for loss in of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
+    state.batches[BATCH].lost = ("t/0[10, 15)",)
+    assert of_state(state, {TP: Held("id", 15, 40)}) == []
+    assert [loss.label for loss in of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
+
+
+def test_accepted_losses_are_journalled_each_in_its_way() -> None:
+    asked: list[Any] = []
+    whole, gap = (
+        of_positions({TP: 10}, {TP: "id"}, held)[0] for held in ({TP: Held("new", 3, 9)}, {TP: Held("id", 15, 40)})
+    )
+    accept(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
+    assert asked == [
+        AcceptLossRequest(batch_id=7, ranges=("t/0[5, 8)",), cause="ann"),
+        SkipSpans((Span("t", 0, 10, 15),), 99, "out-of-range, ann"),
+        EndSpans(("t/0",), 99, "created-again, ann", {"t/0": 3}, {"t": "new"}),
+        EndSpans(("u/1",), 99, "gone, ann", {}, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error"),
+    [
+        (("gone", "gone"), UnknownTopicError),
+        (("gap",), OutOfRangeError),
+        (("gap", "gone"), RangeNotHeldError),
+        (("batch",), RangeNotHeldError),
+    ],
+)
+def test_what_ends_a_stream_is_named_by_all_that_is_lost(kinds: tuple[Any, ...], error: type[Exception]) -> None:
+    found = error_of([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
+    assert type(found) is error
+    assert str(found) == f"{'; '.join(f'words of {kind}' for kind in kinds)}; do this"
 
 
 def test_a_range_that_a_person_names_is_read_as_it_is_shown_and_nothing_else_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -116,6 +117,12 @@ def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_
     assert ends_through({TP: 10}, lacks, through) == ({} if end is None else {TP: end})
 
 
+def test_a_stream_does_not_end_of_one_partition_while_there_is_more_to_read_of_another() -> None:
+    other, ids = TopicPartition("t", 1), {TP: "a", TopicPartition("t", 1): "a"}
+    assert of_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
+    assert [loss.label for loss in of_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == ["t/0", "t/1"]
+
+
 def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
     span = Span("t", 0, 10, 40, "a")
     found = of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
@@ -168,6 +175,19 @@ def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
         Through.of(IntakeAccess("http://user:secret-word@d:1"))
     assert "secret-word" not in str(refused.value)
     assert Through.of("") is None
+
+
+def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None:
+    """Their hosts may have no such file."""
+    file = tmp_path / "tokens"
+    file.write_text("reader secret-word-of-nobody\n")
+    file.chmod(0o600)
+    through = Through.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
+    assert through is not None and through.patience_seconds == 7.0
+    file.unlink()
+    carried = pickle.loads(pickle.dumps(through))
+    assert "secret-word" in carried.access.headers()["authorization"]
+    assert "secret-word" not in repr(carried) + str(carried)
 
 
 # ---- with an intake --------------------------------------------------------------------------------------------------

@@ -251,7 +251,43 @@ def test_a_user_that_ended_in_order_is_not_waited_for() -> None:
     t, _, _ = worked()
     first = open_(t, place(0))
     t.say(m.CloseCursorRequest(cursor="q", epoch=first.epoch))
+    open_(t, place(0))  # it is back
+    with pytest.raises(RefusedError, match="in use by u1"):
+        open_(t, place(0), user="u2")
+    t.say(m.CloseCursorRequest(cursor="q", epoch=first.epoch))
     assert open_(t, place(0), user="u2").epoch > first.epoch
+
+
+def test_without_a_wal_nothing_is_held_for_anybody() -> None:
+    t, _, _ = worked(1)
+    t.tracker.cursors._has_wal = False
+    with pytest.raises(RefusedError, match="this stream has none"):
+        open_(t, place(0))
+
+
+def test_a_partition_that_was_left_is_held_again_from_where_the_query_says() -> None:
+    """INV-8. And what it never had can't be left: nothing is journalled for that."""
+    t, _, _ = worked(1, partitions=2)
+    epoch = open_(t, place(0)).epoch
+    move(t, epoch, left=(tp(1),))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 0)}
+    events = len(t.events)
+    move(t, epoch, left=(tp(1),))
+    assert len(t.events) == events
+    move(t, epoch, place(0, partition=1))
+    assert t.state.cursors["q"].vector == {"t/0": (1, 0), "t/1": (1, 0)}
+    check_index(t)
+
+
+def test_how_far_a_cursor_is_behind_counts_in_the_newest_life() -> None:
+    t, epoch, _ = worked(1)
+    open_(t, place(8))
+    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    token = t.claim(epoch).view.token
+    (result,) = t.report(epoch, t.block(epoch, [offsets(0, 10, token, life=2)], path=path(epoch, 2)))
+    assert result.accepted
+    (shown,) = cursors.tracked(t.state, t.tracker.cursors, 0.0, t.now_ms)
+    assert shown.behind == 10
 
 
 def test_a_driver_that_has_just_begun_takes_it_that_every_user_is_at_work() -> None:
@@ -303,7 +339,10 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
         (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': allowed are"),
         (m.OpenCursorRequest(cursor="q", user="", places=()), "a cursor's user is named"),
         (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "a cursor's user is named"),
+        (m.OpenCursorRequest(cursor="q", user="u" * 201, places=()), "in 1 to 200 printable characters"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, partition=9),)), "no partition t/9"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, life=0),)), "no offset 0 in life 0"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(1 << 63),)), f"no offset {1 << 63} in life 1"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, life=2),)), "no offset 0 in life 2"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(-1),)), "no offset -1"),
         (m.EarliestRequest(partitions=(tp(9),)), "no partition t/9"),
@@ -322,7 +361,10 @@ def test_what_can_not_be_is_refused_in_a_sentence(request_: Any, words: str) -> 
 def test_there_is_a_limit_to_the_cursors_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     monkeypatch.setattr(cursors, "CURSORS_MAX", 2)
-    t, _, _ = worked(1)
+    monkeypatch.setattr(cursors, "PLACES_MAX", 1)
+    t, _, _ = worked(1, partitions=2)
+    with pytest.raises(UsageError, match="a cursor has 1 partitions at most"):
+        open_(t, place(0), place(0, partition=1))
     open_(t, cursor="a")
     open_(t, cursor="b")
     with pytest.raises(RefusedError, match="forebay cursors drop"):
@@ -380,6 +422,7 @@ def test_a_person_drops_a_cursor_by_name() -> None:
     assert [one.state for one in shown_cursors(t)] == ["dropped"]
     with pytest.raises(RefusedError, match="gone: dropped by ann"):
         move(t, answer.epoch, place(10))
+    assert not t.tracker.cursors.news.heard  # INV-6: names come and go
     with pytest.raises(RefusedError, match="there is no cursor q"):
         t.say(m.DropCursorRequest(cursor="q"))
 
@@ -481,6 +524,8 @@ def test_gaps_come_with_the_blocks() -> None:
     assert held(answer) == [(0, 10), (25, 30)]
     assert told(t, span(25, 30)).gaps == ()
     assert earliest(t) == (1, 0)
+    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    assert told(t, span(0, 30, life=2)).gaps == ()
 
 
 def earliest(t: Tracked) -> tuple[int, int]:
@@ -567,6 +612,10 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
     assert first(60, begin=30) == (made[4].id, 40)
     assert first(91) == first(80, begin=30) == (made[5].id, 50)
     assert first(91, until=50) == (None, 50)
+    t.state.lost["t/0[0, 10)"] = "ann: disk gone"
+    assert first(0) == (made[1].id, 10)
+    t.state.cleaning_segments[path(epoch, 1)] = True
+    assert first(0) == (made[2].id, 20)
     monkeypatch.setattr(intake, "RANGES_AT_ONCE", 2)
     assert first(90) == (made[2].id, 20)
     assert first(91) == (None, 20)
@@ -576,9 +625,14 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
         t.say(m.TimesRequest(wanted=(m.TimedSpan(span=elsewhere, time_ms=0),)))
 
 
-def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-6. Blocks of two partitions, with one of them further back."""
-    monkeypatch.setattr(intake, "BLOCKS_AT_ONCE", 3)
+@pytest.mark.parametrize(
+    ("bound", "most", "blocks"), [("BLOCKS_AT_ONCE", 3, 3), ("RANGES_AT_ONCE", 4, 3), ("RANGES_AT_ONCE", 1, 1)]
+)
+def test_an_answer_takes_so_much_and_asked_on_from_there_all_is_told(
+    bound: str, most: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6. Blocks of two partitions, with one of them further back; one block is always told."""
+    monkeypatch.setattr(intake, bound, most)
     t = Tracked(partitions=2)
     epoch = t.register()
     tokens = [t.claim(epoch, number).view.token for number in range(2)]
@@ -597,11 +651,13 @@ def test_an_answer_takes_so_many_blocks_and_asked_on_from_there_all_are_told(mon
     seen: list[str] = []
     while any(s.from_offset < s.until_offset for s in spans):
         answer = told(t, *spans)
-        assert 1 <= len(answer.blocks) <= 3
+        assert 1 <= len(answer.blocks) <= blocks
         seen += [block.id for block in answer.blocks]
         spans = [span(at, s.until_offset, partition=s.partition) for s, at in zip(spans, answer.reached, strict=True)]
     assert list(dict.fromkeys(seen)) == made
-    assert len(seen) <= len(made) + 2  # a block of both partitions comes once, or twice at the edge of an answer
+    assert len(seen) <= len(made) + (
+        2 if blocks > 1 else 4
+    )  # a block of both partitions comes once, or twice at the edge of an answer
 
 
 def test_the_intake_shows_each_partitions_lives_and_position() -> None:

@@ -156,6 +156,13 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
     assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
 
 
+def test_what_lies_in_a_range_that_is_held_twice_is_no_hole() -> None:
+    """Whatever tells of it last, the further end counts."""
+    gap = RecordedGap(topic="t", partition=0, life=1, from_offset=0, until_offset=30, cause="aged out")
+    got = reading([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
+    assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
+
+
 def parts(count: int, length: int) -> list[object]:
     blocks = [block(n + 1, (A, n * 10, n * 10 + 10), length=length) for n in range(count)]
     return list(reading([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from driver.events import LifeBegun, LifeStart
+from driver.requests import FoundPartitions
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.access import Access
-from forebay.errors import AccessError, LostBlockError, RangeNotHeldError, UnreachableError, UsageError
-from pyspark_forebay import intake
+from forebay.errors import (
+    AccessError,
+    LostBlockError,
+    RangeNotHeldError,
+    RefusedError,
+    UnknownTopicError,
+    UnreachableError,
+    UsageError,
+)
+from forebay.values import Block, TopicPartition
+from pyspark_forebay import intake, intake_source
 from pyspark_forebay.intake_batch import IntakeBatchReader
+from pyspark_forebay.intake_source import IntakeSource
 from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.options import read_options
 from tests.support.asked_intake import Taken, asked_in_process
+from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import TOPIC
 
 ALL = ReadAllAvailable()
@@ -86,6 +107,7 @@ def test_a_query_whose_beginning_is_refused_holds_nothing(taken: Taken) -> None:
             reader.latestOffset(reader.initialOffset(), ALL)
         assert not taken.tracked.state.cursors
         assert not taken.held(0)
+    assert "/v1/cursors/earliest" not in taken.driver.asked  # nobody wants to know
 
 
 def test_of_a_partition_that_was_not_held_what_is_gone_of_it_is_told(taken: Taken) -> None:
@@ -170,7 +192,7 @@ def test_a_driver_whose_answers_do_not_go_on_is_not_asked_for_ever(
 def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-6: either would wait for minutes."""
+    """INV-6: either would wait for minutes. Nor is there a second question once the time for it has passed."""
     asked: list[str] = []
     outcome: list[Exception] = [AccessError("a reader's token is needed")]
 
@@ -184,15 +206,260 @@ def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
         waiting.look()
     assert len(asked) == 1
     outcome[0] = UnreachableError("away")
+    with pytest.raises(UnreachableError, match="away"):
+        intake.Intake(("http://127.0.0.1:1",), Access(), 0.0).look()
+    assert len(asked) == 2
     waiting.close()
     with pytest.raises(UnreachableError, match="the query is stopping"):
         waiting.look()
-    assert len(asked) == 2
+    assert len(asked) == 3
 
 
-def test_progress_of_a_query_over_what_is_not_kafkas_is_refused() -> None:
-    with pytest.raises(UsageError, match="the stream is not of Kafka, which keeps groups"):
-        intake.Progress("g", {}, ())
+@pytest.mark.parametrize(
+    ("group", "kafka", "words"),
+    [
+        ("g", {}, "the stream is not of Kafka, which keeps groups"),
+        ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a group of the stream's own"),
+    ],
+)
+def test_progress_that_can_not_be_shown_is_refused(group: str, kafka: dict[str, str], words: str) -> None:
+    """In the stream's own group it would be taken for what the stream has committed."""
+    with pytest.raises(UsageError, match=words):
+        intake.Progress(group, kafka, ("forebay.flights", "forebay.flights.completed"))
+
+
+def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4: also while the driver is away."""
+    monkeypatch.setattr(intake, "KEEP_SECONDS", 0.01)
+    taken.take()
+    reader = begun()
+    at = reader.latestOffset(reader.initialOffset(), ALL)
+    taken.driver.post("/v1/cursors/drop", m.DropCursorRequest(cursor="query-q"), m.OperatorAnswer)
+    assert reader._planner is not None and reader._planner._cursor is not None
+    reader._planner._cursor._thread.join(PATIENCE_SECONDS)  # it has heard of it
+    asked = len(taken.driver.asked)
+    for call in (lambda: reader.latestOffset(at, ALL), lambda: reader.partitions(at, at), lambda: reader.commit(at)):
+        with pytest.raises(RefusedError, match="cursor query-q is gone: dropped by"):
+            call()
+    reader.stop()
+    assert len(taken.driver.asked) == asked
+    assert taken.driver.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({}, ["a/0", "a/1", "ab/0"]),
+        ({"subscribe": "a"}, ["a/0", "a/1"]),
+        ({"subscribePattern": "b$"}, ["ab/0"]),
+        ({"assign": '{"a": [1]}'}, ["a/1"]),
+    ],
+)
+def test_a_query_reads_what_it_names_or_all(given: dict[str, str], read: list[str]) -> None:
+    options = read_options({"tracker": "http://127.0.0.1:1", **given}, streaming=False)
+    source = IntakeSource(options, intake.Intake.of(options))
+    known = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("ab", 0)]
+    assert [str(tp) for tp in known if source.reads(tp)] == read
+
+
+def test_a_batch_query_of_nothing_has_a_task_as_spark_wants_it_and_leaves_no_connection(taken: Taken) -> None:
+    (nothing,) = batch_of().partitions()
+    assert nothing.value is None and list(batch_of().read(nothing)) == []
+    assert taken.driver.closed == 1
+    taken.take()
+    offsets = {name: f'{{"{TOPIC}": {{"0": {at}}}}}' for name, at in (("startingOffsets", 8), ("endingOffsets", 3))}
+    with pytest.raises(UsageError, match="starting offset 8 of t/0 lies beyond its ending offset 3"):
+        batch_of(**offsets).partitions()
+    assert taken.driver.closed == 2
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_every_partition_that_is_read_has_a_place_to_begin_at(option: str, taken: Taken) -> None:
+    taken.take()
+    with pytest.raises(UsageError, match=rf"option {option} must name every .* missing: t/0; not read by .*: t/7"):
+        batch_of(**{option: f'{{"{TOPIC}": {{"7": 5}}}}'}).partitions()
+
+
+class Brokers:
+    """As ``KafkaAdmin``: topics have the id ``id-1``, and every place that is asked for is at ``at``."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def __call__(self, *_: Any, **__: Any) -> Brokers:
+        return self
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, "id-1")
+
+    def places(self, asked: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(asked, self._at)
+
+
+@pytest.mark.parametrize(
+    ("lives", "held", "at", "found"),
+    [
+        ([(1, 0, "id-1")], (1, 5), 2, (1, 2)),
+        ([(1, 0, "id-1")], (1, 5), -1, None),  # no record is as young
+        ([(1, 0, "id-0")], (1, 5), 2, None),  # another topic's offsets
+        ([(1, 0, "id-0"), (2, 20, "id-1")], (1, 5), 2, None),  # the WAL has all of the newest life
+        ([(1, 0, "id-0"), (2, 20, "id-1")], (2, 25), 22, (2, 22)),
+        ([(1, 0, "id-0"), (2, 20, "id-1")], (2, 25), 3, (2, 20)),  # below its start lies what the older life had
+    ],
+)
+def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
+    lives: list[tuple[int, int, str]],
+    held: tuple[int, int],
+    at: int,
+    found: tuple[int, int] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-5: another topic's records would pass for ours."""
+    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(at))
+    options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
+    views = tuple(m.LifeView(life=life, start=start, topic_id=topic_id) for life, start, topic_id in lives)
+    tp = TopicPartition(TOPIC, 0)
+    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=99, lives=views)}
+    answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
+    source = IntakeSource(options, intake.Intake.of(options))
+    assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
+
+
+def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-2: times need not rise, and Kafka may have dropped what the WAL still has."""
+    taken.tracked.say(FoundPartitions((LifeStart(TOPIC, 1, 7, "id-1"),), taken.tracked.now_ms, "found"))
+    for _ in range(2):
+        taken.take(1)
+    looked: list[int] = []
+
+    def times_in(own: IntakeSource, answer: Any, partitions: Any, block: Block, wanted: Any) -> Any:
+        (r,) = block.meta.ranges
+        looked.append(r.from_offset)
+        offsets = np.arange(r.from_offset, r.until_offset)
+        return {r.tp: (offsets, offsets)}
+
+    monkeypatch.setattr(IntakeSource, "_times_in", times_in)
+    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(25))
+    options = {"assign": f'{{"{TOPIC}": [1]}}', "kafka.bootstrap.servers": "b:1"}
+
+    def begins(time: int, **more: str) -> int:
+        (task,) = batch_of(**options, startingTimestamp=str(time), **more).partitions()
+        parts = task.value.parts if task.value is not None else ()
+        return sum(part.records for part in parts)
+
+    assert begins(9) == 18 and looked == [7]
+    looked.clear()
+    assert begins(21) == 6 and looked == [7, 17]
+    with pytest.raises(UsageError, match="t/1 has no record at or after 99 ms"):
+        begins(99)
+    assert begins(99, startingOffsetsByTimestampStrategy="latest") == 0
+    assert begins(9, endingTimestamp="99") == 18
+
+
+def test_tasks_get_the_token_and_the_topics_ids_and_show_no_secret(taken: Taken, tmp_path: Path) -> None:
+    """INV-5: by the ids Kafka's records are known for those of the life."""
+    file = tmp_path / "tokens"
+    file.write_text("reader secret-word-of-nobody\n")
+    file.chmod(0o600)
+    taken.take()
+    options = {"kafka.bootstrap.servers": "b:1", "kafka.sasl.password": "secret-of-kafkas"}
+    (task,) = batch_of(tokenFile=str(file), startingOffsets=f'{{"{TOPIC}": {{"0": 0}}}}', **options).partitions()
+    file.unlink()
+    plan = pickle.loads(pickle.dumps(task)).value.plan
+    assert "secret-word" in plan.access.headers()["authorization"]
+    assert plan.kafka.options["bootstrap.servers"] == "b:1"
+    assert plan.topic_ids == {"t/0/1": "id-1"}
+    of_kafka = msgspec.structs.replace(task.value, kafka=options)
+    assert "secret" not in repr(task.value) + str(of_kafka)
+
+
+def letters() -> str:
+    return "q"
+
+
+def test_tasks_get_nothing_of_what_the_planner_keeps(taken: Taken) -> None:
+    """INV-4: a task that ends must not end the cursor."""
+    taken.take()
+    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, letters)
+    reader.latestOffset(reader.initialOffset(), ALL)
+    asked = len(taken.driver.asked)
+    pickle.loads(pickle.dumps(reader)).stop()
+    assert len(taken.driver.asked) == asked
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"subscribe": "t,nobody"}, "no nobody"), ({"assign": '{"t": [0, 7]}'}, "no t/7")]
+)
+def test_what_is_named_and_not_taken_in_is_refused(given: dict[str, str], words: str, taken: Taken) -> None:
+    taken.take()
+    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, letters)
+    for call in (lambda: reader.latestOffset(reader.initialOffset(), ALL), batch_of(**given).partitions):
+        with pytest.raises(UnknownTopicError, match=f"the stream takes in {words}$"):
+            call()
+    assert not taken.tracked.state.cursors
+
+
+def test_each_user_of_a_cursor_has_a_key_of_its_own(taken: Taken) -> None:
+    """INV-4: an epoch can be guessed."""
+    count = map(str, itertools.count())
+    at: dict[str, Any] = {}
+    digests = set()
+    for _ in range(2):
+        reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, lambda: next(count))
+        at = reader.latestOffset(at, ALL)
+        digests |= {cursor.key_digest for cursor in taken.tracked.state.cursors.values()}
+        reader.stop()
+    assert len(digests) == 2 and "" not in digests
+
+
+def test_a_cursor_in_use_is_waited_for_and_one_that_is_refused_is_not(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: its user may have been killed a moment ago; nothing else changes by waiting."""
+    monkeypatch.setattr(intake, "PAUSE_SECONDS", 0.0)
+    taken.take()
+    answers = [RefusedError("there are too many", "conflict"), *[RefusedError("somebody reads by it", "in-use")] * 2]
+
+    def refuse(path: str) -> None:
+        if path == "/v1/cursors/open" and answers:
+            raise answers.pop(0)
+
+    taken.driver.before = refuse
+    reader = begun()
+    with pytest.raises(RefusedError, match="there are too many"):
+        reader.latestOffset(reader.initialOffset(), ALL)
+    assert len(answers) == 2
+    reader.latestOffset(reader.initialOffset(), ALL)
+    assert not answers
+    reader.stop()
+
+
+def test_a_block_that_comes_in_two_answers_is_read_once(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: an answer takes so many blocks, and one of several partitions may be at the end of it and in the next one."""
+    taken.take()
+    post = taken.driver.post
+    reached = [5]
+
+    def posted(path: str, body: Any, kind: Any) -> Any:
+        found = post(path, body, kind)
+        return (
+            msgspec.structs.replace(found, reached=(reached.pop(),)) if path.endswith("/blocks") and reached else found
+        )
+
+    monkeypatch.setattr(taken.driver, "post", posted)
+    (task,) = batch_of().partitions()
+    assert [part.records for part in task.value.parts] == [10] and not reached
 
 
 def test_a_checkpoint_whose_last_batch_another_source_planned_is_left_to_that(taken: Taken) -> None:
@@ -216,25 +483,69 @@ def test_what_a_query_does_not_read_is_not_held_for_it_also_if_it_came_later(tak
     reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, lambda: "q")
     at = reader.latestOffset(reader.initialOffset(), ALL)
     assert not taken.held(1)
+    assert not taken.held(0)  # it begins behind what was there
     taken.add(2)
     taken.take(2)
     assert taken.held(2)
     taken.take(0)
-    reader.latestOffset(at, ALL)
-    assert not taken.held(2)
+    for _ in range(2):
+        reader.latestOffset(at, ALL)
+        assert not taken.held(2)
+    assert taken.driver.asked.count("/v1/cursors/move") == 2  # where it begins, and of the partition, once
+    end = reader.latestOffset(at, ALL)
     reader.stop()
+    taken.tracked.say(m.DropCursorRequest(cursor="query-q"))
+    again = IntakeStreamReader({"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, lambda: "again")
+    again.partitions(at, end)
+    assert not taken.held(2)
+    again.stop()
 
 
 def test_all_is_held_before_it_is_asked_where_a_query_begins(taken: Taken) -> None:
     """INV-8: it could be gone by then."""
     taken.take()
     held: list[bool] = []
-    taken.driver.before = lambda path: held.append(taken.held(0)) if path == "/v1/cursors/earliest" else None
+
+    def asked(path: str) -> None:
+        if path == "/v1/cursors/open":
+            taken.take()  # since it looked
+        if path == "/v1/cursors/earliest":
+            held.append(taken.held(0))
+
+    taken.driver.before = asked
     options = {"tracker": "http://127.0.0.1:1", "startingOffsets": "earliest"}
     reader = IntakeStreamReader(options, lambda: "q")
     reader.latestOffset(reader.initialOffset(), ALL)
     assert held == [True]
     reader.stop()
+    reader = begun()
+    assert reader.latestOffset(reader.initialOffset(), ALL)["#start"] == {TOPIC: {"0": 30}}
+    reader.stop()
+
+
+def test_a_trigger_waits_for_enough_but_not_for_what_will_not_come(taken: Taken) -> None:
+    """With Trigger.AvailableNow, which reads up to where the intake was when it began; and at the end of a life."""
+    some = {"tracker": "http://127.0.0.1:1", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "6"}
+    some["maxTriggerDelay"] = "1h"
+    start: dict[str, Any] = {TOPIC: {"0": 0}, "#cursor": "query-q"}
+    taken.take()
+    now, always = (IntakeStreamReader(some, lambda name=name: name) for name in ("now", "always"))
+    now.prepareForTriggerAvailableNow()
+    taken.take()
+
+    def triggers(reader: IntakeStreamReader, at: dict[str, Any], count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            at = reader.latestOffset(at, reader.getDefaultReadLimit())
+            found.append(at[TOPIC]["0"])
+        return found
+
+    assert triggers(now, start, 3) == [6, 10, 10]
+    now.stop()
+    assert triggers(always, start, 5) == [6, 12, 18, 18, 18]
+    apply(taken.tracked.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), taken.tracked.now_ms, "recreated"))
+    assert triggers(always, {TOPIC: {"0": 18}, "#cursor": "query-q"}, 1) == [0]  # where the next life begins
+    always.stop()
 
 
 def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it_does_not_name(taken: Taken) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.errors import LostBlockError, UnreadableBlockError
 from pyspark_forebay.intake_plan import BlockPart, IntakeTask
-from pyspark_forebay.intake_reading import read_task
+from pyspark_forebay.intake_reading import kafka_options, read_part, read_task
 from pyspark_forebay.options import read_options
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
@@ -17,6 +17,27 @@ from tests.support.stored import Stored
 def rows(task: IntakeTask, **options: str) -> int:
     read = read_options({"tracker": "http://127.0.0.1:1", **options}, streaming=False)
     return sum(batch.num_rows for batch in read_task(read, task))
+
+
+def test_of_a_block_the_rows_that_are_wanted_are_read_and_no_others(tmp_path: Path) -> None:
+    """INV-2."""
+    stored = Stored(tmp_path)
+    ranges = {("a", 0): filler(20), ("a", 1): filler(5), ("b", 0): filler(5)}
+    part = BlockPart(stored.add(*block(ranges, headers=False)), {"a/0": (3, 6)}, frozenset({"b/0[0, 5)"}), 8)
+    found: dict[str, list[int]] = {}
+    for batch in read_part(part, stored.plan(), headers=False):
+        name = f"{batch.column('topic')[0]}/{batch.column('partition')[0]}"
+        found.setdefault(name, []).extend(batch.column("offset").to_pylist())
+    assert found == {"a/0": [3, 4, 5], "a/1": [0, 1, 2, 3, 4]}
+
+
+def test_kafka_is_where_the_query_says_and_else_where_the_driver_does() -> None:
+    told = {"bootstrap.servers": "driver-s:1", "client.id": "x"}
+    read = read_options({"tracker": "http://127.0.0.1:1", "kafka.bootstrap.servers": "own:1"}, streaming=False)
+    assert kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
+    read = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
+    assert kafka_options(read, told) == told
+    assert kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
 
 
 def test_without_fail_on_data_loss_a_block_is_left_out_that_is_gone_and_none_that_is_out_of_reach(
