@@ -122,7 +122,7 @@ def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
         raise UnreachableError("away")
 
     monkeypatch.setattr(taken.driver, "post", away)
-    kept = KeptByIntake(Through(THROUGH.urls, Access(), 600.0), COMMITTED, 0.0)
+    kept = KeptByIntake(Through(THROUGH.urls, Access(), 2.0), COMMITTED, 0.0)
     with pytest.raises(UnreachableError, match="away"):
         kept.kept(Span(TOPIC, 0, 0, 10))
     assert len(asked) == 1

@@ -36,7 +36,8 @@ from pyspark_forebay.intake_stream import IntakeStreamReader
 from pyspark_forebay.options import read_options
 from tests.support.asked_intake import Taken, asked_in_process
 from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.tracked import TOPIC
+from tests.support.tracked import TOPIC, Tracked, offsets
+from wal.reading import ReadPlan
 
 ALL = ReadAllAvailable()
 
@@ -364,6 +365,27 @@ def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
         begins(99)
     assert begins(99, startingOffsetsByTimestampStrategy="latest") == 0
     assert begins(9, endingTimestamp="99") == 18
+
+
+def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: the planner looks into one of each partition, and they may be those of many."""
+    t = Tracked(partitions=2)
+    epoch = t.register()
+    tokens = [t.claim(epoch, number).view.token for number in range(2)]
+    block = t.block(epoch, [offsets(0, 10, token, partition=number) for number, token in enumerate(tokens)])
+    passed_over: list[Any] = []
+
+    def read_block(_: Any, plan: ReadPlan) -> Any:
+        passed_over.append(plan.lost)
+        raise LostBlockError("gone")
+
+    monkeypatch.setattr(intake_source, "read_block", read_block)
+    options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
+    source = IntakeSource(options, intake.Intake.of(options))
+    answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="")
+    wanted = m.LifeSpan(topic=TOPIC, partition=1, life=1, from_offset=0, until_offset=10)
+    assert source._times_in(answer, {}, block, {wanted.tp: [wanted]}) == {}
+    assert passed_over == [{"t/0[0, 10)"}]
 
 
 def test_tasks_get_the_token_and_the_topics_ids_and_show_no_secret(taken: Taken, tmp_path: Path) -> None:
