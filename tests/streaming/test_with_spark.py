@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.values import TopicPartition
 from pyspark_forebay.progress import offsets_behind_latest
+from tests.support import planners
 from tests.support.again import produce
 
 pytestmark = [
@@ -23,7 +23,6 @@ pytestmark = [
 ]
 
 SECRET = "s3cret-of-nobody"
-STARTS_MAX = 5
 
 
 def source(reader: Any, broker: KafkaBroker, topic: str, **more: str) -> Any:
@@ -40,18 +39,14 @@ def offsets(frame: Any) -> dict[int, list[int]]:
 
 
 def to_its_end(writer: Any, *path: str) -> Any:
-    """The query, ended: all that is there is read. Spark gives the planner's process ten seconds to start, which a machine that
-    is busy with other tests may not: then nothing has happened yet, and it is started again."""
-    for left in reversed(range(STARTS_MAX)):
+    """The query, ended: all that is there is read."""
+
+    def run_once() -> Any:
         query = writer.trigger(availableNow=True).start(*path)
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            if not left or "failed to connect back" not in str(error):
-                raise
-        else:
-            break
-    return query
+        query.awaitTermination()
+        return query
+
+    return planners.started(run_once)
 
 
 def run(frame: Any, folder: Path) -> Any:

@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from tests.support import planners
+
 
 def main(tracker: str, folder: Path, end: str = "") -> None:
     from pyspark.sql import SparkSession
@@ -26,8 +28,9 @@ def main(tracker: str, folder: Path, end: str = "") -> None:
         .option("maxOffsetsPerTrigger", "5000" if end else "300").load()
     )  # fmt: skip
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    query = (writer.trigger(availableNow=True) if end else writer).start(str(folder / "out"))
-    query.awaitTermination()
+    planners.started(
+        lambda: (writer.trigger(availableNow=True) if end else writer).start(str(folder / "out")).awaitTermination()
+    )
     found: dict[str, list[int]] = {}
     for row in spark.read.parquet(str(folder / "out")).select("topic", "partition", "offset").collect():
         found.setdefault(f"{row.topic}/{row.partition}", []).append(row.offset)

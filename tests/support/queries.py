@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import planners
+
 #: how a row is given, so that JSON can hold it
 _COLUMNS = (
     "hex(key) key", "hex(value) value", "topic", "partition", "offset", "unix_micros(timestamp) timestamp", "timestampType",
@@ -67,7 +69,7 @@ def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, A
     try:
         frame = spark.readStream.format(source).options(**question["options"]).load()
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-        _run(writer, question["trigger"])
+        planners.started(lambda: _run(writer, question["trigger"]))
     except Exception as error:
         found["refused"] = f"{type(error).__name__}: {error}"
     found["offsets"] = {

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import planners
+
 
 def session() -> Any:
     from pyspark.sql import SparkSession
@@ -42,8 +44,7 @@ def main(servers: str, topic: str, folder: Path, into: str | None, end: bool, op
         writer = rows.writeStream.format("forebay").option("kafka.bootstrap.servers", servers).option("topic", into)
         writer = writer.option("transactional", "true").option("groupIdPrefix", into)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    query = (writer.trigger(availableNow=True) if end else writer).start()
-    query.awaitTermination()
+    planners.started(lambda: (writer.trigger(availableNow=True) if end else writer).start().awaitTermination())
     if into is None:
         found: dict[int, list[int]] = {}
         for row in spark.read.parquet(str(folder / "out")).select("partition", "offset").collect():
