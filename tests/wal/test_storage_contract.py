@@ -403,7 +403,7 @@ def test_a_store_that_asks_to_come_again_is_asked_again(proxied: Store, status: 
 def test_a_large_object_whose_last_answer_is_lost_is_found_to_be_there(proxied: Store) -> None:
     assert proxied.proxy is not None
     whole = Random(2).randbytes(11 << 20)
-    storage = proxied.open(request_timeout="500ms", part_size="5MiB")
+    storage = proxied.open(request_timeout="2s", part_size="5MiB")
     storage.put_new("s/first", whole)
     for kind in ("silence-after", "reset-after", "half-answer"):
         fault = proxied.proxy.arm(kind, "POST", skip=1, times=1)  # the second POST ends the upload
