@@ -26,7 +26,7 @@ MOCK_PARTITIONS = 4
 #: what the mock keeps of a partition, in stored (compressed) bytes; older batches are dropped
 MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _tried = itertools.count(os.getpid() * 7919)
 

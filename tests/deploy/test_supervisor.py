@@ -16,7 +16,7 @@ from deploy.supervisor import ChildSpec, LogLines, Supervisor
 from forebay.restarts import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 90.0
 
 
 class Told:

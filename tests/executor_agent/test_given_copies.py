@@ -301,7 +301,7 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
         ready = next(line for line in process.stderr if line.startswith("forebay agent: serves"))
         with pytest.raises(UnreachableError):
             give_copy(pool, ready.partition(" at ")[2].split()[0], meta, payload, timeout_seconds=10)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(90) == -signal.SIGKILL
     (temporary,) = left(stored)
     assert temporary.startswith(f".{meta.id}.copy.") and temporary.endswith(".tmp")
     os.utime(stored.blocks_directory / "s" / temporary, (0, 0))

@@ -50,7 +50,7 @@ def recover(folder: Path, failpoints: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "deploy.main", "recover", "--apply", "--no-kafka"],
         env={**os.environ, "FOREBAY_FAILPOINTS": failpoints, "FOREBAY_FAILPOINT_DIR": str(folder / "failpoints"),
              "FOREBAY_CONFIG": str(folder / "forebay.toml"), "PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}"},
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ _CLASSES = {
     NAME_NODE: "org.apache.hadoop.hdfs.server.namenode.NameNode",
     DATA_NODE: "org.apache.hadoop.hdfs.server.datanode.DataNode",
 }
-_READY_SECONDS = 90.0
+_READY_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _TICK_SECONDS = 0.1
 

@@ -20,7 +20,7 @@ from tests.support.ports import free_port
 
 _PACKAGE = "nginx"
 _FETCH_SECONDS = 300.0
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 
 _CONFIGURATION = """
 daemon off;

@@ -151,7 +151,7 @@ class OutputProcess:
     ) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(90)
         self._process.stdout.close()
 
 

@@ -17,7 +17,7 @@ from forebay.errors import UnreachableError, UsageError
 from forebay.tether import tethered
 from tests.support.ports import free_port
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _TICK_SECONDS = 0.05
 #: PostgreSQL refuses to run as root, and the other user may not start this Python, which could lie in root's home

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
 BUCKET = "forebay"
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 
 
 class S3Server:
@@ -78,7 +78,7 @@ class S3Server:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(30)
+            process.wait(90)
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2.0)

@@ -144,7 +144,7 @@ hdfs.HdfsStorage(url).put_new("s/name", b"half" * 1000)
 def test_a_killed_writer_leaves_no_half_object_and_nobody_waits_for_its_lease(
     url: str, storage: HdfsStorage, step: str
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED_WRITER, step, url], cwd=_ROOT, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _KILLED_WRITER, step, url], cwd=_ROOT, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     assert storage.list("") == []
     assert not storage.exists("s/name")

@@ -54,7 +54,7 @@ def test_a_forked_process_opens_connections_of_its_own(s3: Store) -> None:
     s3.begin()
     options = {"s3": {**s3.options["s3"], "request_timeout": "60s"}}  # each request is to be counted once
     command = [sys.executable, "-W", "ignore", "-c", _FORKING_CLIENT, s3.url, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
