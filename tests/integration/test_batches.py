@@ -93,9 +93,10 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
     """By the command, and by SIGTERM where the configuration says so."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
+    driver = {"stop": "drain", "stop_timeout": "180s"}
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver={"stop": "drain"}) as cluster,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver=driver) as cluster,
     ):
         cluster.await_records(100)
         heard(cluster, "r1", "r2")
