@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from forebay import failpoints
-from forebay.errors import UsageError
+from forebay.errors import UnreachableError, UsageError
 from forebay.kafka.java_options import translate
 from forebay.kafka.rows import check_topics, records_of
 from forebay.kafka.sender import send_rows
@@ -170,21 +170,30 @@ class TransactionalWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             if marker is not None and marker.number >= number:
                 _log.warning("batch %d was committed before it was run again: nothing is written", number)
                 return
-            sender.begin()
             try:
-                failpoints.hit("sink.before-rows")
-                for rows in full:
-                    for batch in _unpacked(rows):
-                        sender.put(records_of(batch, options.topic))
-                    failpoints.hit("sink.mid-rows")
-                failpoints.hit("sink.before-commit")
-                sender.commit(f"batch {number}", number)
-                failpoints.hit("sink.after-commit")
-            except BaseException:
-                sender.abort()
-                raise
+                self._send(sender, full, number)
+            except UnreachableError as error:
+                # brokers may have other leaders by now. The same sender: a new one would take the id from a newer query (INV-4)
+                if not sender.abort():
+                    raise
+                _log.warning("batch %d is sent once more: %s", number, error)
+                self._send(sender, full, number)
+        except BaseException:
+            sender.abort()
+            raise
         finally:
             sender.close()
+
+    def _send(self, sender: TransactionalSender, full: Sequence[bytes], number: int) -> None:
+        sender.begin()
+        failpoints.hit("sink.before-rows")
+        for rows in full:
+            for batch in _unpacked(rows):
+                sender.put(records_of(batch, self._options.topic))
+            failpoints.hit("sink.mid-rows")
+        failpoints.hit("sink.before-commit")
+        sender.commit(f"batch {number}", number)
+        failpoints.hit("sink.after-commit")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         pass  # nothing was sent, or :meth:`commit` has given it up

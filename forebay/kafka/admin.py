@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError, SettingsError, UnknownTopicError, UnreachableError, UsageError
 from forebay.kafka.group_offsets import GroupOffsets
+from forebay.kafka.leaders import WHY_SECONDS, led_by_nobody, shown_partitions
 from forebay.kafka.options import client_options
 from forebay.kafka.positions import Point
 from forebay.values import TopicPartition
@@ -64,8 +65,6 @@ _SETTLE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 1.0
 #: so long the first try of a question may take, and each later one twice as long: a client may wait for a broker that is gone
 _TRY_SECONDS = 2.0
-#: kept of a question's time-out for finding out which partition it failed for
-_WHY_SECONDS = 0.5
 #: one wait for the first records of partitions
 _LOOK_SECONDS = 0.1
 _UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -401,20 +400,8 @@ class KafkaAdmin:
 
     def leaderless(self, partitions: Iterable[TopicPartition]) -> str:
         """Which of ``partitions`` nobody leads now, and who could, as words for an error; "" for none, or if no broker tells."""
-        words = []
-        for tp, shown in sorted((self._shown(partitions) or {}).items()):
-            if shown is not None and shown.leader < 0:
-                able = " or ".join(str(number) for number in shown.isrs or shown.replicas)
-                words.append(f"nobody leads {tp} until broker {able} is back")
-        return "; ".join(words)
-
-    def _shown(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any] | None:
-        """What brokers show of each, None of one that they do not know; None for all if no broker tells."""
-        try:
-            topics = self._admin.list_topics(timeout=_WHY_SECONDS).topics
-        except KafkaException:
-            return None
-        return {tp: topics[tp.topic].partitions.get(tp.partition) if tp.topic in topics else None for tp in partitions}
+        shown = shown_partitions(self._admin, partitions) or {}
+        return "; ".join(filter(None, (led_by_nobody(tp, one) for tp, one in sorted(shown.items()))))
 
     def _new_client(self) -> AdminClient:
         return AdminClient({**self._options}, logger=_log)
@@ -449,7 +436,7 @@ class KafkaAdmin:
         answer may be another one in a moment, and by a new client: one that knows a leader or controller of before may ask that
         one on and on."""
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
-        ends = self._clock.monotonic() + timeout - (min(_WHY_SECONDS, timeout / 2) if partitions else 0)
+        ends = self._clock.monotonic() + timeout - (min(WHY_SECONDS, timeout / 2) if partitions else 0)
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: self._may_change(error, partitions)),
             wait=tenacity.wait_exponential(multiplier=_SETTLE_SECONDS, max=_PAUSE_SECONDS_MAX),
@@ -494,7 +481,7 @@ class KafkaAdmin:
         """A client says the same of a partition that nobody leads, and of one that is not there."""
         if error.code() != KafkaError._NOENT:
             return False
-        shown = self._shown(partitions)
+        shown = shown_partitions(self._admin, partitions)
         return shown is not None and None in shown.values()
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:

@@ -10,8 +10,10 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.errors import ForebayError, SettingsError, UnreachableError
+from forebay.kafka.leaders import hindrance
 from forebay.kafka.options import client_options
 from forebay.kafka.rows import records_of
+from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
 
@@ -77,7 +79,7 @@ class _Producing:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
         self._address = given.get("bootstrap.servers", "")
-        self._failure: tuple[KafkaError, str] | None = None
+        self._failure: tuple[KafkaError, TopicPartition] | None = None
         self.sent = 0
 
     def _produce(self, topic: str, record: dict[str, Any]) -> None:
@@ -86,31 +88,48 @@ class _Producing:
                 self._producer.produce(topic, on_delivery=self._delivered, **record)
                 return
             except BufferError:  # full: until the brokers have taken some, each within its time-out
-                self._producer.poll(0.1)
-                self._check()
+                self._hear(0.1)
             except KafkaException as error:
                 raise ForebayError(f"topic {topic}: a record was refused: {error.args[0].str()}") from None
 
     def flush(self) -> None:
         """Each record is acknowledged or given up within its delivery time-out."""
-        left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
+        try:
+            left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
+        except KafkaException as error:
+            raise self._ended(error) from None
         self._check()
         if left:
             raise UnreachableError(f"Kafka at {self._address}: {left} records were not acknowledged")
+
+    def _hear(self, seconds: float) -> None:
+        """Of acknowledgements, for so long at most. Raises what the brokers refused."""
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as error:
+            raise self._ended(error) from None
+        self._check()
+
+    def _ended(self, error: KafkaException) -> ForebayError:
+        """The client gives itself up where it can't tell any more what the brokers have taken."""
+        return ForebayError(f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.sent += 1
         elif self._failure is None:
-            self._failure = error, message.topic() or ""
+            partition = message.partition()
+            self._failure = error, TopicPartition(message.topic() or "", -1 if partition is None else partition)
 
     def _check(self) -> None:
         if self._failure is None:
             return
-        error, topic = self._failure
-        words = f"topic {topic}: after {self.sent} records one was not taken: {error.str()}"
+        error, tp = self._failure
+        one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker told the topic's partitions
+        words = f"topic {tp.topic}: after {self.sent} records {one} was not taken: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
-            raise UnreachableError(f"Kafka at {self._address}: {words}")
+            why = hindrance(self._producer, tp) or f"no broker took it within {self._delivery_seconds:g} s"
+            raise UnreachableError(f"Kafka at {self._address}: {words}: {why}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"
         raise ForebayError(words)
@@ -146,8 +165,7 @@ class _Sender(_Producing):
             if own:
                 record["headers"] = [(header["key"], header["value"]) for header in own]
             self._produce(self._topic, record)
-        self._producer.poll(0)
-        self._check()
+        self._hear(0)
 
 
 class _RowSender(_Producing):
@@ -168,5 +186,4 @@ class _RowSender(_Producing):
             if headers:
                 record["headers"] = headers
             self._produce(topic, record)
-        self._producer.poll(0)
-        self._check()
+        self._hear(0)

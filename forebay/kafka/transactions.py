@@ -5,17 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.errors import ForebayError, SettingsError, StoreError, UnreachableError, UsageError
+from forebay.kafka.leaders import hindrance
 from forebay.kafka.options import client_options
 from forebay.kafka.rows import Record
+from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
 _ROWS_PER_POLL = 1_000
+#: a record has so much less time than its transaction: a client waits all of it for a broker whose host fell silent, though
+#: another one leads by then, and a new transaction would find that one
+_TRIES = 2
+#: a coordinator that falls silent is given up, and the next one asked, while the transaction can still be aborted
+_REQUESTS, _REQUEST_MS_MIN = 6, 1_000
+#: beyond the time-out, for the client to say which records it has given up
+_REPORTS_SECONDS = 5.0
 #: what the producer may hold that the brokers have not taken yet
 _QUEUE_KIB = 65_536
 _COMMITS_MAX = 5
@@ -44,9 +54,10 @@ class TransactionalSender:
     ``topic``: the one that all records go to; it must be there. None: each record names its own, the marker lies at the first of
     those that a transaction wrote to, and is looked for at every topic that the broker shows.
 
-    One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, and raises UnreachableError if none
-    answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because another sender has
-    taken the id over, say. After an error: :meth:`close`, :meth:`open` anew, and the marker tells what was committed.
+    One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, half of them for one record, and raises
+    UnreachableError if none answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because
+    another sender has taken the id over, say. After an error: :meth:`close`, :meth:`open` anew, and the marker tells what was
+    committed; or :meth:`abort`, and if that goes well :meth:`begin` again.
     """
 
     def __init__(
@@ -66,17 +77,21 @@ class TransactionalSender:
         self._timeout = timeout_seconds
         self._producer: Producer | None = None
         self._reader: Consumer | None = None
-        self._failure: KafkaError | None = None
+        self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
 
     def open(self) -> Marker | None:
         """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
         marker of the last transaction, None if there is none."""
-        milliseconds = str(round(self._timeout * 1000))
+        milliseconds = round(self._timeout * 1000)
         own = {
-            "transactional.id": self._id, "transaction.timeout.ms": milliseconds, "message.timeout.ms": milliseconds,
+            "transactional.id": self._id, "transaction.timeout.ms": str(milliseconds),
+            "message.timeout.ms": str(max(1, milliseconds // _TRIES)),
             "queue.buffering.max.kbytes": str(_QUEUE_KIB), "queue.buffering.max.messages": "1000000",
         }  # fmt: skip
-        made = {"linger.ms": "20", "compression.type": "zstd", "partitioner": "murmur2_random"}
+        request = str(min(milliseconds, max(_REQUEST_MS_MIN, milliseconds // _REQUESTS)))
+        made = {
+            "linger.ms": "20", "compression.type": "zstd", "partitioner": "murmur2_random", "socket.timeout.ms": request
+        }  # fmt: skip
         made.update(client_options(self._options, "forebay-output"))
         try:
             self._producer = Producer({**made, **own}, logger=_log)
@@ -114,7 +129,7 @@ class TransactionalSender:
         return [self._topic]
 
     def begin(self) -> None:
-        self._failure = None
+        self._failures = []
         self._written.clear()
         try:
             self._opened.begin_transaction()
@@ -124,9 +139,11 @@ class TransactionalSender:
     def put(self, records: Iterable[Record]) -> None:
         """Queues records; waits while the queue is full."""
         producer = self._opened
+        # what is told of an aborted transaction's records may come amid the next one
+        delivered = partial(_delivered, self._failures)
         for number, (topic, key, value, partition, headers) in enumerate(records):
             self._written.add(topic)
-            record: dict[str, Any] = {"key": key, "value": value, "on_delivery": self._delivered}
+            record: dict[str, Any] = {"key": key, "value": value, "on_delivery": delivered}
             if partition is not None:
                 record["partition"] = partition
             if headers:
@@ -136,15 +153,12 @@ class TransactionalSender:
                     producer.produce(topic, **record)
                     break
                 except BufferError:  # until the brokers have taken some, each within its time-out
-                    producer.poll(0.1)
-                    self._check()
+                    self._hear(0.1)
                 except KafkaException as error:
                     raise self._explained(error, "a record was refused") from None
             if number % _ROWS_PER_POLL == 0:
-                producer.poll(0)
-                self._check()
-        producer.poll(0)
-        self._check()
+                self._hear(0)
+        self._hear(0)
 
     def commit(self, marker: str, number: int) -> None:
         """All that was put since :meth:`begin`, and the marker of it, or nothing. ``number`` is what lag tools show of the group.
@@ -152,8 +166,12 @@ class TransactionalSender:
         assert self._reader is not None
         producer = self._opened
         try:
-            producer.flush(self._timeout)
+            left = producer.flush(self._timeout + _REPORTS_SECONDS)
             self._check()
+            if left:
+                raise UnreachableError(
+                    f"Kafka at {self._options.get('bootstrap.servers', '')}: {self._where}: {left} records were not taken"
+                )
             topic = self._topic or min(self._written, default=None)
             if topic is not None:
                 marked = WirePartition(topic, 0, number, metadata=marker)
@@ -168,20 +186,24 @@ class TransactionalSender:
         except KafkaException as error:
             raise self._explained(error, "the transaction was not committed") from None
 
-    def abort(self) -> None:
-        """Gives up what was put since :meth:`begin`, so that readers need not wait for its time-out. Never raises."""
+    def abort(self) -> bool:
+        """Gives up what was put since :meth:`begin`, so that readers need not wait for its time-out. Whether that is certain, and
+        the id still this sender's: then another transaction may begin. Never raises."""
         if self._producer is not None:
             with suppress(KafkaException):
                 self._producer.purge()
                 self._producer.abort_transaction(self._timeout)
+                return True
+        return False
 
     def close(self) -> None:
         """An open transaction ends by its time-out, or when the id is taken over."""
         producer, self._producer = self._producer, None
         reader, self._reader = self._reader, None
         if producer is not None:
-            producer.purge()
-            producer.poll(0)
+            with suppress(KafkaException):  # one that has given itself up says so at every call
+                producer.purge()
+                producer.poll(0)
         if reader is not None:
             reader.close()
 
@@ -191,13 +213,22 @@ class TransactionalSender:
             raise StoreError(f"{self._where}: the sender is not open")
         return self._producer
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error
+    def _hear(self, seconds: float) -> None:
+        """Of acknowledgements, for so long at most. Raises what the brokers refused."""
+        try:
+            self._opened.poll(seconds)
+        except KafkaException as error:
+            raise self._explained(error, "the transaction can't go on") from None
+        self._check()
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._explained(KafkaException(self._failure), "a record was not taken")
+        if not self._failures:
+            return
+        error, tp = self._failures[0]
+        what = "a record was not taken" if tp.partition < 0 else f"a record of {tp} was not taken"
+        if error.code() == KafkaError._MSG_TIMED_OUT and (why := hindrance(self._opened, tp)):
+            what += f": {why}"
+        raise self._explained(KafkaException(error), what)
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause = error.args[0]
@@ -214,3 +245,9 @@ class TransactionalSender:
 def transactional_group(transactional_id: str) -> str:
     """The group whose offset carries the marker."""
     return f"{transactional_id}/marker"
+
+
+def _delivered(failures: list[tuple[KafkaError, TopicPartition]], error: KafkaError | None, message: Message) -> None:
+    if error is not None and not failures:
+        partition = message.partition()
+        failures.append((error, TopicPartition(message.topic() or "", -1 if partition is None else partition)))

@@ -1,4 +1,4 @@
-"""Leaders that move beneath direct streams, ranges and receivers: three real brokers, of which two end and come back."""
+"""Leaders that move beneath direct streams, ranges, receivers and sinks: three real brokers, of which two end and come back."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from forebay.kafka.consumer import KafkaSource
 from forebay.kafka.range_reader import Reading, read_range
 from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
+from pyspark_forebay import writer
 from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
 from tests.support.committing_process import GROUPS
 from tests.support.direct_runs import RowsRead, Runs
-from tests.support.flow import Flow, Truth, numbered, produce
+from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS, partitions_of
+from tests.support.sinks import ROWS, Sink, sink_of, write
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 from tests.support.wheel import ROOT
 from wal.storage import LocalStorage
@@ -114,24 +116,31 @@ def test_nothing_is_lost_or_read_twice_while_leaders_move(
     ends: Sequence[str], brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str]
 ) -> None:
     """INV-1, INV-2: whoever leads ends and comes back, beneath a direct stream that commits, a range that is read over and over,
-    a receiver, and a process that sets groups' offsets."""
+    a receiver, a process that sets groups' offsets, and sinks, of which one writes in transactions."""
     zero, one = partitions_of(topic_name(), 2)
+    sink_topics = [topic_name() for _ in range(2)]
     group = topic_name()
     for number in (2, 3):
         brokers.start(number)
-    brokers.create_topic(zero.topic, [[2, 3, 1], [3, 2, 1]])
+    for name in (zero.topic, *sink_topics):
+        brokers.create_topic(name, [[2, 3, 1], [3, 2, 1]])
     runs = Runs(brokers.options, tmp_path / "checkpoint")
     job = RowsRead(runs, Reading())
+    plain, whole = (
+        Sink(brokers.options, name, transactional=number > 0) for number, name in enumerate(sink_topics)
+    )  # fmt: skip
 
     def read_and_commit(work: Batch) -> None:
         job(work)
         runs.commits.add(work.spans)  # type: ignore[attr-defined]
 
     def goes_on(flow: Flow, tracker: FakeTracker) -> None:
-        """Until both have what was written after this."""
+        """Until all have done what began after this."""
         wanted = flow.records + 100
         runs.await_records(wanted)
         tracker.wait_for(lambda: sum(tracker.positions.values()) >= wanted, PATIENCE_SECONDS)
+        for sink in (plain, whole):
+            sink.await_more()
 
     with (
         FakeTracker() as tracker,
@@ -143,6 +152,8 @@ def test_nothing_is_lost_or_read_twice_while_leaders_move(
         with (
             reading_again(job.access, Span(zero.topic, 0, 0, 50)) as again,
             committing(brokers, zero.topic, f"{group}-outside"),
+            plain,
+            whole,
         ):
             for end in ends:
                 for number in (2, 3):
@@ -165,17 +176,60 @@ def test_nothing_is_lost_or_read_twice_while_leaders_move(
         assert [offset for offset, _ in taken_in(tmp_path, tracker)[tp]] == list(range(ends_at[tp]))
     with KafkaAdmin(brokers.options) as admin:
         assert {tp: at.offset for tp, at in admin.committed(group, ends_at).items()} == ends_at
+    expected, found = plain.rows()
+    assert found >= expected and found.keys() == expected.keys(), "at least once"
+    expected, found = whole.rows()
+    assert found == expected, "once"
     assert len(again) > 3
     assert all(offsets == list(range(50)) for offsets in again)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["sink.before-rows", "sink.mid-rows", "sink.before-commit"])
+@pytest.mark.parametrize("coordinates", [True, False], ids=["coordinator", "leader-alone"])
+def test_a_batch_is_written_in_transactions_though_a_brokers_host_falls_silent(
+    point: str, coordinates: bool, brokers: ThreeBrokers, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that leads what is written, and maybe coordinates transactions; no connection to it ends."""
+    zero, one = partitions_of(topic_name(), 2)
+    coordinator = TopicPartition("__transaction_state", 0)
+    for number in (2, 3):
+        brokers.start(number)
+        brokers.await_in_sync(coordinator, number)
+    number = brokers.leader(coordinator) if coordinates else 5 - brokers.leader(coordinator)
+    brokers.create_topic(zero.topic, [[number, 5 - number, 1]] * 2)
+    for tp in (zero, one):
+        brokers.await_in_sync(tp, 5 - number)
+    sink = sink_of(brokers.options, zero.topic, transactional="true", **{"kafka.transaction.timeout.ms": "30000"})
+    write(sink, zero.topic, 0)
+    silenced: list[int] = []
+
+    def hit(name: str) -> None:
+        if name == point and not silenced:
+            brokers.silence(number)
+            silenced.append(number)
+
+    monkeypatch.setattr(writer.failpoints, "hit", hit)
+    try:
+        for batch in (1, 2):
+            write(sink, zero.topic, batch)
+    finally:
+        brokers.wake(number)
+    assert silenced == [number]
+    read = read_topic(brokers.options, {(zero.topic, number): 1 for number in range(2)})
+    values = sorted(value.decode() for value in read.table().column("value").to_pylist())
+    assert values == sorted(f"{batch} {place}" for batch in range(3) for place in range(ROWS))
 
 
 def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_the_stream_goes_on_when_it_is_back(
     brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """INV-5, INV-6: every question and every range is given up within its time-out, and says what to do."""
-    tp = TopicPartition(topic_name(), 0)
+    """INV-5, INV-6: every question, range and row is given up within its time-out, and says what to do."""
+    # own: of sinks, whose aborted transactions leave holes
+    tp, own = (TopicPartition(topic_name(), 0) for _ in range(2))
     brokers.start(2)
-    brokers.create_topic(tp.topic, [[2]])
+    for name in (tp.topic, own.topic):
+        brokers.create_topic(name, [[2]])
     produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
     runs = Runs(brokers.options, tmp_path / "checkpoint")
     job = RowsRead(runs, Reading(), SHORT_SECONDS)
@@ -218,6 +272,14 @@ def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_t
         list(read_range(job.access, Span(tp.topic, 0, 0, 50), Reading(keep=False)))
     with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
         stream_amid.await_termination(PATIENCE_SECONDS)
+    for more in (
+        {"kafka.delivery.timeout.ms": "1000"},
+        {"transactional": "true", "kafka.transaction.timeout.ms": "2000"},
+    ):
+        with pytest.raises(
+            UnreachableError, match=f"of {own} was not taken: .*nobody leads {own} until broker 2 is back"
+        ):
+            write(sink_of(brokers.options, own.topic, **more), own.topic, 0)
     brokers.start(2)
     produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
     stream_amid = amid.start(Assign([tp]), job_amid)

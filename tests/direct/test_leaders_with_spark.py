@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from direct import OffsetRange, create_rdd
 from forebay.kafka.range_reader import forget_consumers
 from forebay.values import TopicPartition
 from tests.conftest import require_kafka
-from tests.support.flow import Flow, Truth, numbered, produce
+from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS, partitions_of
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 
@@ -88,6 +89,60 @@ def test_a_query_and_an_rdd_read_each_record_once_while_leaders_move(
         query.stop()
     ends_at = {number: end for (_, number), end in flow.truth.ends().items()}
     assert written(spark, tmp_path) == {number: list(range(end)) for number, end in ends_at.items()}
+
+
+def await_batches(query: Any, more: int = 2) -> None:
+    """Until the query has completed so many more batches with rows in them."""
+
+    def last() -> int:
+        return max((progress.batchId for progress in query.recentProgress if progress.numInputRows), default=-1)
+
+    wanted = last() + more
+    waited = 0
+    while last() < wanted:
+        assert not query.awaitTermination(1), query.exception()
+        waited += 1
+        assert waited < PATIENCE_SECONDS, query.lastProgress
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "in-transactions"])
+def test_a_query_that_writes_into_a_topic_loses_no_row_while_leaders_move_and_in_transactions_writes_each_once(
+    spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path, transactional: bool
+) -> None:
+    """And no batch of the query fails. Whoever leads ends, with what it reads, what it writes, and its transactions."""
+    topic, into = topic_name(), topic_name()
+    for number in (2, 3):
+        brokers.start(number)
+    for name in (topic, into):
+        brokers.create_topic(name, [[2, 3, 1], [3, 2, 1]])
+    places = [*partitions_of(topic, 2), *partitions_of(into, 2), TopicPartition("__transaction_state", 0)]
+    servers = brokers.options["bootstrap.servers"]
+    with Flow(brokers.options, topic, partitions=[0, 1], rate=200) as flow:
+        frame = (
+            spark.readStream.format("forebay").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+            .option("startingOffsets", "earliest").load().selectExpr("concat(partition, ' ', offset) as value")
+        )  # fmt: skip
+        writer = frame.writeStream.format("forebay").option("kafka.bootstrap.servers", servers).option("topic", into)
+        writer = writer.option("transactional", str(transactional).lower()).option("groupIdPrefix", into)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        await_batches(query)
+        for end in ENDS * 2:
+            for number in (2, 3):
+                brokers.start(number)
+                for tp in places:
+                    brokers.await_in_sync(tp, number)
+            number = brokers.leader(places[-1])
+            getattr(brokers, end)(number)
+            for tp in places:
+                brokers.await_leader(tp, other_than=number)
+            await_batches(query)
+        flow.stop()
+        query.processAllAvailable()
+        query.stop()
+    expected = Counter(f"{number} {offset}" for (_, number), end in flow.truth.ends().items() for offset in range(end))
+    read = read_topic(brokers.options, {(into, number): 1 for number in range(2)})
+    found = Counter(value.decode() for value in read.table().column("value").to_pylist())
+    assert found == expected if transactional else found >= expected and found.keys() == expected.keys()
 
 
 def test_a_partition_that_nobody_leads_is_named_by_an_rdd_a_batch_and_a_query_which_goes_on_from_its_checkpoint(

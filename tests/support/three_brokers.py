@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +32,7 @@ class ThreeBrokers:
             "offsets.topic.replication.factor": "3",
             "offsets.topic.num.partitions": "2",
             "transaction.state.log.replication.factor": "3",
-            "transaction.state.log.num.partitions": "2",
+            "transaction.state.log.num.partitions": "1",
             "controlled.shutdown.enable": "true",
             "auto.leader.rebalance.enable": "false",
         }
@@ -45,9 +47,9 @@ class ThreeBrokers:
     def options(self) -> dict[str, str]:
         return {"bootstrap.servers": ",".join(broker.address for broker in self._brokers.values())}
 
-    def create_topic(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+    def create_topic(self, topic: str, replicas: Sequence[Sequence[int]], **config: str) -> None:
         """``replicas``: the brokers of each partition; the first one leads."""
-        new = NewTopic(topic, len(replicas), replica_assignment=[list(own) for own in replicas])
+        new = NewTopic(topic, len(replicas), replica_assignment=[list(own) for own in replicas], config=config)
         client = AdminClient({**self.options})
         client.create_topics([new])[topic].result(PATIENCE_SECONDS)
         for number, own in enumerate(replicas):
@@ -59,6 +61,18 @@ class ThreeBrokers:
     def stop(self, number: int) -> None:
         """In order: its partitions are led by others before it ends."""
         self._brokers[number].stop()
+
+    def silence(self, number: int) -> None:
+        """Its connections stay, and nothing comes of them, as when a host is lost; until :meth:`wake`, or its end."""
+        self._signal(number, signal.SIGSTOP)
+
+    def wake(self, number: int) -> None:
+        self._signal(number, signal.SIGCONT)
+
+    def _signal(self, number: int, what: signal.Signals) -> None:
+        pid = self._brokers[number].pid
+        assert pid is not None
+        os.kill(pid, what)
 
     def start(self, number: int) -> None:
         """Returns when the others know of it. No error if it runs."""
@@ -73,6 +87,8 @@ class ThreeBrokers:
             self._brokers[number].launch()
         with ThreadPoolExecutor(2) as both:
             list(both.map(self._await_ready, (2, 3)))
+        # so that whoever coordinates transactions is one that ends
+        self.create_topic("__transaction_state", [[3, 2, 1]], **{"cleanup.policy": "compact"})
 
     def _await_ready(self, number: int) -> None:
         self._brokers[number].await_ready()
