@@ -184,6 +184,22 @@ def test_a_document_that_is_none_is_never_read_together_with_others(broken: byte
         assert TOGETHER._together.read(bodies(rows, b"\0\0\0\0\1")) is None or broken == b'{"a":1,"a":2}'
 
 
+@pytest.mark.parametrize("gap", [b"", b"\0\0\0\0\1"])
+@pytest.mark.parametrize(
+    "halves",
+    [
+        (b'{"o":{"x":1}', b',"a":1}'),  # no brace begins the second one
+        (b'{"o":', b'{"x":1}}'),  # none ends the first one
+        (b'{"s":"}', b'{"}'),  # of a text, which no line's end can be in
+    ],
+)
+def test_one_document_in_two_bodies_and_two_in_one_are_not_as_many(halves: tuple[bytes, bytes], gap: bytes) -> None:
+    rows = [*halves, b'{"a":1}{"a":2}']
+    assert TOGETHER._together is not None
+    assert TOGETHER._together.read(bodies(rows, gap)) is None
+    assert sorted(TOGETHER.writer(registered(ALL))(bodies(rows, gap)).causes) == [0, 1, 2]
+
+
 def test_much_that_lies_between_documents_is_not_copied_with_them() -> None:
     """INV-6: the values of a batch may be of many writers."""
     for gap, copied in ((b"x" * 16, 31), (b"x" * 17, 16)):

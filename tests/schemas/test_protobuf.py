@@ -170,6 +170,13 @@ def test_what_no_column_can_hold_is_refused_by_its_path(change: Any, why: str) -
         ProtobufFormat(registered(file))
 
 
+def test_what_is_no_descriptor_is_refused() -> None:
+    text = base64.b64encode(b"\xff" * 9).decode()
+    for schema in (RegisteredSchema(7, PROTOBUF, text), registered(small_file(x=STRING), ("other.proto", text))):
+        with pytest.raises(UsageError, match="schema 7: what the registry has is no descriptor of a Protobuf file"):
+            ProtobufFormat(schema)
+
+
 def test_a_message_without_fields_is_no_column() -> None:
     file = small_file(x=STRING)
     file.message_type.add(name="Empty")
@@ -235,6 +242,8 @@ def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(l
         (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is no name"),
         (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is no name"),
         (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is no name"),
+        (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is no name"),
+        ('syntax = "proto3"; message M {' + "".join(f" Nobody{n} a{n} = {n};" for n in range(1, 99)) + "}", (), "Nobody1"),
     ],
 )  # fmt: skip
 def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, references: Any, why: str) -> None:
@@ -243,6 +252,7 @@ def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, ref
     with pytest.raises(UsageError, match=why) as refused:
         ProtobufFormat(schema)
     assert "\n" not in str(refused.value) and "/dev/fd" not in str(refused.value)
+    assert len(str(refused.value)) < 1_100  # INV-6
     with pytest.raises(ValueError, match=why):
         ProtobufFormat(registered(small_file(x=STRING))).writer(schema)
 
