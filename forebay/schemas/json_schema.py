@@ -112,8 +112,6 @@ class _Together:
         return made[0] if len(made) == 1 else pa.concat_arrays(made)
 
     def _lines(self, text: bytes | bytearray, count: int) -> pa.Array[Any] | None:
-        if b"\0" in text:  # would count as its end
-            return None
         reading = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             source: Any = pa.BufferReader(pa.py_buffer(text))
