@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from forebay.values import TopicPartition
 
 #: kept of a question's time-out for finding out which partition it failed for
-WHY_SECONDS = 0.5
+WHY_SECONDS = 2.0
 
 
 def shown_partitions(

@@ -114,7 +114,7 @@ def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_toget
         asking._client = client
         with pytest.raises(UnreachableError, match=r"offsets of t/0: nobody leads t/0 until broker 2 or 3 is back"):
             asking.ends([TP])
-    assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 5.5]
+    assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 4.0]
 
 
 def test_an_answer_that_stays_is_not_asked_for_again(play: Callable[[Scripted], Scripted]) -> None:
