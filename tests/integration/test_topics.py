@@ -15,6 +15,7 @@ from forebay.messages import TrackedPartition
 from forebay.values import TopicPartition
 from tests.support.cluster import PATIENCE_SECONDS, Cluster
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
+from tests.support.kafka import await_markers, partitions_of
 from tests.support.witness import assert_same_records, lives_seen
 
 pytestmark = pytest.mark.kafka
@@ -120,6 +121,7 @@ def test_aborted_transactions_are_not_taken_in_and_lag_reaches_0(
                 producer.abort_transaction(PATIENCE_SECONDS)
             if number == 5:
                 cluster.await_completed(ends_in_kafka(kafka_broker, topic))
+        await_markers(kafka_broker.options, partitions_of(topic))
         ends = ends_in_kafka(kafka_broker, topic)
         assert all(ends[tp] > end for tp, end in truth.ends().items()), "the log ends with aborted records and markers"
         cluster.await_completed(ends)

@@ -30,7 +30,7 @@ from forebay.kafka.range_reader import PartitionReader, Reading, read_range
 from forebay.kafka.spans import Span
 from forebay.values import TopicPartition
 from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 pytestmark = pytest.mark.kafka
 
@@ -91,6 +91,7 @@ def transaction(options: Mapping[str, str], tp: TopicPartition, count: int, outc
     assert producer.flush(PATIENCE_SECONDS) == 0
     if outcome:
         getattr(producer, f"{outcome}_transaction")(PATIENCE_SECONDS)
+        await_markers(options, [tp])
 
 
 def test_a_range_is_read_with_the_columns_of_sparks_kafka_source(access: KafkaAccess, tp: TopicPartition) -> None:
@@ -354,6 +355,7 @@ def test_a_long_stretch_without_records_is_no_silence(access: KafkaAccess, tp: T
             producer.produce(tp.topic, b"v", partition=0)
         assert producer.flush(PATIENCE_SECONDS) == 0
         end(PATIENCE_SECONDS)
+    await_markers(access.options, [tp])
     small = {"fetch.message.max.bytes": "100", "statistics.interval.ms": "5"}  # a fetch gives one batch
     slow = KafkaAccess({**access.options, **small}, "g", timeout_seconds=20.0)
     clock = ManualClock()

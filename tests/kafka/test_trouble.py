@@ -12,7 +12,7 @@ from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.loader import load
 from forebay.values import TopicPartition
-from tests.support.kafka import PATIENCE_SECONDS, Reader, poll_some, poll_until
+from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 
 pytestmark = pytest.mark.kafka
 
@@ -87,6 +87,7 @@ def test_aborted_transactions_are_not_read_and_the_true_end_is_told(kafka_broker
         else:
             producer.abort_transaction(PATIENCE_SECONDS)
     tp = TopicPartition(topic, 0)
+    await_markers(kafka_broker.options, [tp])
     with Reader(kafka_broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
         end = reader.source.watermarks(tp, 10)[1]

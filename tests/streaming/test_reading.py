@@ -25,7 +25,7 @@ from pyspark_forebay.decoding import Decoding
 from pyspark_forebay.questions import Questions
 from pyspark_forebay.stream import StreamReader
 from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -220,6 +220,7 @@ def test_aborted_records_are_read_only_where_uncommitted_ones_are(
         producer.produce(topic, value, partition=0)
         producer.flush(PATIENCE_SECONDS)
         producer.commit_transaction() if commit else producer.abort_transaction()
+    await_markers(kafka_broker.options, [TopicPartition(topic, 0)])
     read = {
         isolation: [row["value"] for row in rows(BatchReader(options(kafka_broker, topic, **given)))]
         for isolation, given in (("default", {}), ("committed", {"kafka_isolation_level": "read_committed"}))

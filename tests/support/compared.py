@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.values import TopicPartition
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 BEGIN_MS = 1_700_000_000_000
 COMPACTED = {
@@ -68,7 +68,8 @@ class Topics:
             assert client.flush(PATIENCE_SECONDS) == 0
 
     def transact(self, topic: str, ends: Sequence[str]) -> list[Producer]:
-        """A transaction of five records for each of ``ends``: "commit", "abort" or "open"; the producers of open ones."""
+        """A transaction of five records for each of ``ends``: "commit", "abort" or, as the last, "open"; the producers of open
+        ones."""
         opened = []
         for number, end in enumerate(ends):
             name = f"{self.named(topic)}-{number}"
@@ -77,12 +78,14 @@ class Topics:
             producer.begin_transaction()
             self.write(topic, [5], producer)
             assert producer.flush(PATIENCE_SECONDS) == 0
+            if end == "open":
+                opened.append(producer)
+                continue
             if end == "commit":
                 producer.commit_transaction(PATIENCE_SECONDS)
-            elif end == "abort":
-                producer.abort_transaction(PATIENCE_SECONDS)
             else:
-                opened.append(producer)
+                producer.abort_transaction(PATIENCE_SECONDS)
+            await_markers(self.broker.options, [TopicPartition(self.named(topic), 0)])
         return opened
 
     def drop(self, topic: str, before: Sequence[int]) -> None:

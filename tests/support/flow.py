@@ -12,6 +12,9 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.values import TopicPartition
+from tests.support.kafka import await_markers
+
 #: how long a producer may stay without an answer (a broker restarts meanwhile)
 _FLUSH_SECONDS = 90.0
 _READ_SECONDS = 60.0
@@ -168,8 +171,9 @@ class Flow:
 
 
 def read_topic(options: Mapping[str, str], ends: Mapping[tuple[str, int], int], low: int = 0) -> Truth:
-    """What a plain consumer of committed records reads of each partition up to its end: the truth where brokers remove
-    records (compaction, aborted transactions)."""
+    """What a plain consumer of committed records reads of each partition up to its end, when no transaction is open in it: the
+    truth where brokers remove records (compaction, aborted transactions)."""
+    await_markers(options, [TopicPartition(*tp) for tp in ends])
     truth = Truth()
     consumer = Consumer({
         **options, "group.id": "truth", "enable.auto.commit": "false", "enable.partition.eof": "true",

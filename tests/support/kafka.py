@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.consumer import KafkaSource
 from forebay.values import TopicPartition
@@ -106,8 +108,23 @@ def partitions_of(topic: str, count: int = 4) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
 
 
+def await_markers(options: Mapping[str, str], partitions: Iterable[TopicPartition]) -> None:
+    """Until no transaction is open in these partitions: a producer is told of a commit or an abort before its markers are in
+    the log, and till then a reader of committed records ends before them, and what others write may come before them too."""
+    wanted = list(partitions)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with (
+        KafkaAdmin({**options, "isolation.level": "read_committed"}) as committed,
+        KafkaAdmin({**options, "isolation.level": "read_uncommitted"}) as all_,
+    ):
+        while committed.ends(wanted) != all_.ends(wanted):
+            assert time.monotonic() < deadline, f"a transaction stays open in one of {wanted}"
+            threading.Event().wait(0.01)
+
+
 def committed_values(broker: KafkaBroker, topic: str, partitions: int) -> list[bytes]:
-    """The values that a reader of committed records finds in ``topic``, in no order."""
+    """The values that a reader of committed records finds in ``topic``, in no order, when no transaction is open in it."""
+    await_markers(broker.options, partitions_of(topic, partitions))
     options = {
         **broker.options,
         "group.id": "look",
