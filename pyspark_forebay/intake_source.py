@@ -98,6 +98,17 @@ class IntakeSource:
     ) -> dict[TopicPartition, Place]:
         """The first record at or after each time that Kafka or the WAL still has, of those partitions that have one."""
         held = self._intake.earliest(partitions)
+        while True:
+            found = self._at_times_beside(answer, partitions, times, held)
+            still = self._intake.earliest(partitions)
+            if still == held:
+                return found
+            held = still  # what was cleaned up meanwhile was looked for in neither place
+
+    def _at_times_beside(
+        self, answer: IntakeAnswer, partitions: Partitions, times: Mapping[TopicPartition, int], held: Places
+    ) -> dict[TopicPartition, Place]:
+        """Up to ``held`` from Kafka, and from there on from the WAL."""
         older = self._in_kafka(answer, partitions, held, times)
         found = {tp: place for tp, place in older.items() if place < held[tp]}
         latest = self.latest(partitions)

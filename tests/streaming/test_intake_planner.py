@@ -7,7 +7,8 @@ import logging
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -332,6 +333,23 @@ def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
     source = IntakeSource(options, intake.Intake.of(options))
     assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
+
+
+def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: its block was there when Kafka was asked for what is older, and gone when blocks were."""
+    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(2))
+    options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
+    tp = TopicPartition(TOPIC, 0)
+    life = m.LifeView(life=1, start=0, topic_id="id-1")
+    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=5, lives=(life,))}
+    answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
+    held = iter([0, 5, 5])
+    played = SimpleNamespace(
+        earliest=lambda _: {tp: (1, next(held))},
+        times=lambda spans: [SimpleNamespace(block=None, reached=span.span.until_offset) for span in spans],
+    )
+    source = IntakeSource(options, cast(intake.Intake, played))
+    assert source._at_times(answer, known, {tp: 3}) == {tp: (1, 2)}
 
 
 def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
