@@ -42,7 +42,7 @@ demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes,
 	@.venv/bin/forebay demo $(DEMO)
 
 test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS= for pytest)
-	@$(FETCH) >/dev/null || [ -z "$$CI" ]
+	@$(FETCH) >/dev/null || { echo "make test: some services could not be fetched (see above); the end of the run lists the tests that need them" >&2; [ -z "$$CI" ]; }
 	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)

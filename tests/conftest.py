@@ -19,7 +19,7 @@ from forebay.errors import ForebayError, UsageError
 from forebay.kafka import ranges
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
-from tests.support import shares
+from tests.support import not_tested, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -44,6 +44,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> shares.
     return shares.Scheduling(config, log)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    not_tested.write_summary(terminalreporter)
+
+
 def running_in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -52,7 +56,7 @@ def missing(reason: str) -> None:
     """A service that a test needs is not there. Skips on a developer's machine, fails where CI=true."""
     if running_in_ci():
         pytest.fail(f"CI must have it: {reason}", pytrace=False)
-    pytest.skip(f"NOT TESTED: {reason}")
+    pytest.skip(f"{not_tested.MARK}{reason}")
 
 
 @pytest.fixture(scope="session")

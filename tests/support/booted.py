@@ -49,6 +49,8 @@ def require_booting(missing: Callable[[str], None]) -> None:
         missing("units are run by a systemd of the test's own, which needs root")
     if shutil.which("systemd-nspawn") is None or not Path("/lib/systemd/systemd").exists():
         missing("systemd-nspawn is not here: python -m tests.support.booted")
+    if lacks := debian.lacks_of_root():
+        missing(f"units are run by a systemd of the test's own, which needs more: {lacks}")
 
 
 class NotBootedError(Exception):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from forebay.errors import UsageError
 
@@ -19,6 +20,19 @@ def main(act: Callable[[], object]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def lacks_of_root() -> str:
+    """Say what a chroot lacks for tests with mounts and namespaces of their own; empty if nothing."""
+    lacks = []
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():
+        lacks.append("/proc is not mounted")
+    elif not any(line.split()[4] == "/" for line in mounts.read_text().splitlines()):
+        lacks.append("its root folder is not a mount point (mount --rbind ROOT ROOT before chroot)")
+    if not Path("/sys/class/net").exists():
+        lacks.append("/sys is not mounted")
+    return "this looks like a chroot: " + ", ".join(lacks) if lacks else ""
 
 
 def install(what_for: str, *packages: str) -> None:

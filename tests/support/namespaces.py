@@ -168,6 +168,8 @@ def require_namespaces(missing: Callable[[str], None]) -> None:
         return missing("hosts of their own for tests need root")
     if shutil.which("ip") is None:
         return missing("ip is not here: python -m tests.support.namespaces")
+    if lacks := debian.lacks_of_root():
+        return missing(f"hosts of their own for tests need more: {lacks}")
     name = f"fb{os.getpid()}-try"
     try:
         _ip("netns", "add", name)

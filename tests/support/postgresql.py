@@ -91,9 +91,8 @@ class PostgresServer:
         if self._as:
             try:
                 self._run(installed / "bin" / "postgres", "--version")
-            except (OSError, UnreachableError):  # the other user may not look into the folder above
-                shutil.copytree(installed, self.directory / "pginstall")
-                installed = self.directory / "pginstall"
+            except (OSError, UnreachableError):  # the other user cannot enter a folder above, such as root's home
+                installed = _copy(installed, self.directory)
         return installed / "bin"
 
     def _run(self, *command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -103,6 +102,17 @@ class PostgresServer:
         if check and done.returncode:
             raise UnreachableError(f"{command[0]}: {done.stdout}{done.stderr}")
         return done
+
+
+def _copy(installed: Path, directory: Path) -> Path:
+    """Copy the binaries with the wheel's libraries, which they find relative to themselves (``$ORIGIN/../../../*.libs``)."""
+    package = installed.parent
+    copy = directory / "packages" / package.name / installed.name
+    shutil.copytree(installed, copy, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, directory / "packages" / libraries.name)
+    return copy
 
 
 def require_postgresql(missing: Callable[[str], None]) -> None:
