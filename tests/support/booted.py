@@ -128,7 +128,7 @@ class Booted:
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs ``command`` in the machine as its root, with nothing of this process's environment."""
         done = subprocess.run(
-            ["nsenter", f"--target={self._init}", "--all", "--", "env", "--chdir=/", *command],
+            ["nsenter", f"--target={self._init}", "--all", "--root", "--", "env", "--chdir=/", *command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"},
         )  # fmt: skip
@@ -151,7 +151,7 @@ class Booted:
 
     def journal(self) -> str:
         """The end of what the units said."""
-        command = ["nsenter", f"--target={self._init}", "--all", "--", "journalctl", "--no-pager", "--lines=120"]
+        command = ["nsenter", f"--target={self._init}", "--all", "--root", "--", "journalctl", "--no-pager", "--lines=120"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
