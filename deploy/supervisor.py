@@ -35,9 +35,14 @@ class ChildSpec:
     stop_seconds: float = 30.0
 
 
+#: how long the last lines of an ended child are waited for: a process that left its group may hold the pipe open
+_LAST_LINES_SECONDS = 5.0
+
+
 @dataclass(slots=True)
 class _Child:
     spec: ChildSpec
+    log: threading.Thread | None = None
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = 0
@@ -111,7 +116,10 @@ class Supervisor:
         self._worst = 0
 
     def run(self) -> int:
-        """Blocks until all children have ended. Returns 0, or the exit code of what stays down for a person to mend."""
+        """Run the children until all have ended and their last log lines are passed on.
+
+        Return 0, or the exit code of the first child that stays down.
+        """
         try:
             for child in self._children:
                 self._start(child)
@@ -123,6 +131,9 @@ class Supervisor:
         except BaseException:
             self._kill_all()
             raise
+        for child in self._children:
+            if child.log is not None:
+                child.log.join(_LAST_LINES_SECONDS)
         return self._worst
 
     def stop(self) -> None:
@@ -185,9 +196,10 @@ class Supervisor:
         child.process = process
         child.started = self._clock.monotonic()
         if process.stdout is not None:
-            threading.Thread(
+            child.log = threading.Thread(
                 target=self._logs.follow, args=(name, process.stdout), name=f"log {name}", daemon=True
-            ).start()
+            )
+            child.log.start()
         threading.Thread(
             target=lambda: self._happened.put(_Ended(child, process.wait())), name=f"wait {name}", daemon=True
         ).start()

@@ -107,11 +107,10 @@ with Network(pathlib.Path({str(tmp_path)!r}), ["w1"]) as network:
     left.wait()
 """
     root = Path(__file__).parents[2]
-    killed = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root)
-    assert killed.stdout is not None
-    pid, left = map(int, killed.stdout.readline().split())
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root) as killed:
+        assert killed.stdout is not None
+        pid, left = map(int, killed.stdout.readline().split())
+        killed.send_signal(signal.SIGKILL)
     assert f"fb{pid}-w1" in _ip("netns", "list")
     with Network(tmp_path, ["w1"]):
         assert f"fb{pid}" not in _ip("netns", "list") + _ip("link", "show")

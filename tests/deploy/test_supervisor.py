@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,6 +141,24 @@ def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
         assert ended() == 4
     assert told.count("fenced is started again") == 0
     assert lines.getvalue().count("other | drained") == 1
+
+
+class SlowLines(Lines):
+    """A terminal that takes its time for each line."""
+
+    def write(self, text: str) -> int:
+        time.sleep(0.3)
+        return super().write(text)
+
+
+def test_run_returns_after_the_last_lines_of_its_children_are_written() -> None:
+    """INV-5: why a service ended is usually its last line."""
+    lines = SlowLines()
+    code = "print('first'); print('last words', flush=True); import sys; sys.exit(2)"
+    supervisor = Supervisor([child("a", code)], policy=QUICK, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        assert ended() == 2
+        assert lines.getvalue() == "a | first\na | last words\n"
 
 
 def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:

@@ -151,7 +151,16 @@ class Booted:
 
     def journal(self) -> str:
         """The end of what the units said."""
-        command = ["nsenter", f"--target={self._init}", "--all", "--root", "--", "journalctl", "--no-pager", "--lines=120"]
+        command = [
+            "nsenter",
+            f"--target={self._init}",
+            "--all",
+            "--root",
+            "--",
+            "journalctl",
+            "--no-pager",
+            "--lines=120",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
