@@ -50,6 +50,13 @@ class Loaded:
     counts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
+    def acknowledge(self, partition: int, offset: int | None) -> None:
+        """Count a record. ``offset`` is None where an idempotent producer sent it a second time, since a broker died before it
+        answered: the record then follows the one before, as acknowledgements come in the partition's order."""
+        end = self.ends.get(partition, 0)
+        self.counts[partition] = self.counts.get(partition, 0) + 1
+        self.ends[partition] = end + 1 if offset is None else max(end, offset + 1)
+
 
 def load(
     options: Mapping[str, str],
@@ -79,10 +86,9 @@ def load(
         if error is not None:
             failures.append(error)
             return
-        number, offset = message.partition(), message.offset()
-        assert number is not None and offset is not None
-        loaded.counts[number] = loaded.counts.get(number, 0) + 1
-        loaded.ends[number] = max(loaded.ends.get(number, 0), offset + 1)
+        number = message.partition()
+        assert number is not None
+        loaded.acknowledge(number, message.offset())
 
     follower = _Follower(options, topic, pace) if pace is not None else None
     where = -1 if partition is None else partition

@@ -32,6 +32,7 @@ class Truth:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: tuple[list[Any], ...] = tuple([] for _ in SCHEMA)
+        self._last: dict[tuple[str, int], int] = {}  # offset of the newest acknowledgement
 
     def add(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         with self._lock:
@@ -39,11 +40,20 @@ class Truth:
                 column.append(item)
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """A delivery callback. Raises in the thread that polls the producer if a record was refused."""
+        """A delivery callback. Raises in the thread that polls the producer if a record was refused.
+
+        A record that an idempotent producer sends again, since a broker died before it answered, is acknowledged without an
+        offset ("duplicate sequence number"). Acknowledgements of a partition come in its order, so the offset is the next one.
+        """
         if error is not None:
             raise AssertionError(f"the broker refused a record: {error.str()}")
         topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None and partition is not None and offset is not None
+        assert topic is not None and partition is not None
+        last = self._last.get((topic, partition))
+        if offset is None or offset < 0:
+            assert last is not None, f"the first record of {topic}/{partition} was acknowledged without an offset"
+            offset = last + 1
+        self._last[topic, partition] = offset
         self.add(topic, partition, offset, message.key(), message.value())
 
     def extend(self, other: Truth) -> None:
