@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from forebay.kafka.spans import Span
-from forebay.values import Block, Gap, Handle
+from forebay.values import Block, Gap, Handle, LeaderEpoch, Number, Offset, OffsetOrNone, PartitionNumber, TimeMs
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -22,23 +22,23 @@ class LifeStart(msgspec.Struct, frozen=True):
     """The beginning of a life: offsets from ``start`` on, of the topic with ``topic_id`` ("" where the broker can't tell)."""
 
     topic: str
-    partition: int
-    start: int
+    partition: PartitionNumber
+    start: Offset
     topic_id: str = ""
-    leader_epoch: int = -1
+    leader_epoch: LeaderEpoch = -1
 
 
 class StreamCreated(_Event, frozen=True, tag="stream-created"):
     """The starting policy, resolved for every partition there is, in one event, before any claim."""
 
     starts: tuple[LifeStart, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str  # the policy, as configured
 
 
 class PartitionsAdded(_Event, frozen=True, tag="partitions-added"):
     starts: tuple[LifeStart, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str
 
 
@@ -46,7 +46,7 @@ class LifeBegun(_Event, frozen=True, tag="life-begun"):
     """A new life of a known partition; ends its token (rule 8)."""
 
     start: LifeStart
-    time_ms: int
+    time_ms: TimeMs
     cause: str
 
 
@@ -56,45 +56,45 @@ class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
     receiver_id: str
     host: str
     instance_id: str
-    epoch: int
+    epoch: Number
 
 
 class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
     """A person says that the receiver's host is gone for good: its epoch ends as if it had registered again."""
 
     receiver_id: str
-    epoch: int  # nobody's
+    epoch: Number  # nobody's
 
 
 class ClaimGiven(_Event, frozen=True, tag="claim-given"):
     topic: str
-    partition: int
+    partition: PartitionNumber
     receiver_id: str
-    epoch: int
-    token: int
-    claim: int = 0  # the number of the receiver's request; 0: an older release
+    epoch: Number
+    token: Number
+    claim: Number = 0  # the number of the receiver's request; 0: an older release
 
 
 class ClaimReleased(_Event, frozen=True, tag="claim-released"):
     topic: str
-    partition: int
-    token: int
+    partition: PartitionNumber
+    token: Number
 
 
 class WriterSettled(_Event, frozen=True, tag="writer-settled"):
     """A receiver said that it can't write any more under the outdated tokens of the partition that it was given."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     receiver_id: str
-    epoch: int
+    epoch: Number
 
 
 class EpochBarred(_Event, frozen=True, tag="epoch-barred"):
     """A barrier durably lies in the WAL: nothing that the epoch sent before it ended can land any more."""
 
     receiver_id: str
-    epoch: int
+    epoch: Number
 
 
 class BlockAdded(_Event, frozen=True, tag="block-added"):
@@ -114,13 +114,13 @@ class TroubleFound(_Event, frozen=True, tag="trouble-found"):
     """Kafka does not go on at the position; a person decides. ``accept`` is what accepting would do."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     kind: str
-    position: int
-    accept_until: int  # the gap's end, or the start of the new life
+    position: Offset
+    accept_until: Offset  # the gap's end, or the start of the new life
     new_life: bool
     topic_id: str
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
 
 
 class AdoptionTried(_Event, frozen=True, tag="adoption-tried"):
@@ -128,35 +128,35 @@ class AdoptionTried(_Event, frozen=True, tag="adoption-tried"):
     the next offset that it does hold: a gap ends there. -1: none."""
 
     topic: str
-    partition: int
-    token: int
-    adoptable_from: int = -1
+    partition: PartitionNumber
+    token: Number
+    adoptable_from: OffsetOrNone = -1
 
 
 class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
     """Offsets that Kafka lost. Moves the position to the gap's end and ends the token."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     gap: Gap
-    time_ms: int
+    time_ms: TimeMs
 
 
 class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
     """``tasks``: block ids, packed into tasks, in order."""
 
-    batch_id: int
-    number: int
-    time_ms: int
+    batch_id: Number
+    number: Number
+    time_ms: TimeMs
     tasks: tuple[tuple[str, ...], ...]
 
 
 class OutputCompleted(_Event, frozen=True, tag="output-completed"):
     """One of several outputs of a batch returned, and others follow: a retry or a rerun leaves it out."""
 
-    batch_id: int
+    batch_id: Number
     output: str
-    time_ms: int
+    time_ms: TimeMs
     replay: int = 0
 
 
@@ -167,8 +167,8 @@ class WindowChanged(_Event, frozen=True, tag="window-changed"):
 
 
 class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
-    batch_id: int
-    time_ms: int
+    batch_id: Number
+    time_ms: TimeMs
     attempts: int
 
 
@@ -176,24 +176,24 @@ class RateLearned(_Event, frozen=True, tag="rate-learned"):
     """The job was seen to take ``rate`` records/s: the next driver begins with it."""
 
     rate: float
-    time_ms: int
+    time_ms: TimeMs
 
 
 class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
     """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``. ``cause``: who, why."""
 
-    batch_id: int
+    batch_id: Number
     ranges: tuple[str, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str = ""
 
 
 class ReplayedBatch(msgspec.Struct, frozen=True):
     """A completed batch that is to run again: as it was, ``lost`` ranges included."""
 
-    batch_id: int
-    number: int
-    time_ms: int
+    batch_id: Number
+    number: Number
+    time_ms: TimeMs
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
@@ -207,7 +207,7 @@ class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
 
     replay: int
     batches: tuple[ReplayedBatch, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str
     window: tuple[ReplayedBatch, ...] = ()
 
@@ -216,22 +216,22 @@ class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
     """The job returned for one batch of a replay, the next in its order."""
 
     replay: int
-    batch_id: int
-    time_ms: int
+    batch_id: Number
+    time_ms: TimeMs
     attempts: int
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
     """Local copies of ``blocks`` at ``host``, or whole WAL segments, are about to be deleted (INV-8)."""
 
-    number: int
+    number: Number
     host: str = ""
     blocks: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
 
 
 class CleanupDone(_Event, frozen=True, tag="cleanup-done"):
-    number: int
+    number: Number
 
 
 class BatchesArchived(_Event, frozen=True, tag="batches-archived"):
@@ -254,10 +254,10 @@ class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
     the one that opened it; "" of an older release's."""
 
     name: str
-    epoch: int
+    epoch: Number
     user: str
-    vector: dict[str, tuple[int, int]]
-    time_ms: int
+    vector: dict[str, tuple[Number, Offset]]
+    time_ms: TimeMs
     left: tuple[str, ...] = ()
     key_digest: str = ""
 
@@ -266,8 +266,8 @@ class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
     """A cursor's user has finished what lies before ``vector``; fields as in CursorOpened. Nothing moved: it was heard of."""
 
     name: str
-    vector: dict[str, tuple[int, int]]
-    time_ms: int = 0
+    vector: dict[str, tuple[Number, Offset]]
+    time_ms: TimeMs = 0
     left: tuple[str, ...] = ()
 
 
@@ -276,7 +276,7 @@ class CursorEnded(_Event, frozen=True, tag="cursor-ended"):
     words."""
 
     name: str
-    time_ms: int
+    time_ms: TimeMs
     cause: str
     expired: bool = False
 
@@ -285,9 +285,9 @@ class SpansBegun(_Event, frozen=True, tag="spans-begun"):
     """Partitions of a direct stream begin at ``offsets`` (key ``topic/partition``), each a life; a partition that ended begins
     its next one. ``topic_ids``: topic → its id, "" where the broker can't tell. ``cause``: why there, in words."""
 
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     topic_ids: dict[str, str]
-    time_ms: int
+    time_ms: TimeMs
     cause: str
 
 
@@ -296,16 +296,16 @@ class SpansEnded(_Event, frozen=True, tag="spans-ended"):
     other records from now on. The stream goes on without them, until they begin again."""
 
     partitions: tuple[str, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str
 
 
 class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
     """A batch of a direct stream: for each task the span that it reads. Each begins where the partition's last one ended."""
 
-    batch_id: int
-    number: int
-    time_ms: int
+    batch_id: Number
+    number: Number
+    time_ms: TimeMs
     spans: tuple[Span, ...]
 
 
@@ -314,7 +314,7 @@ class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
     span ended, and the next one begins at its end."""
 
     spans: tuple[Span, ...]
-    time_ms: int
+    time_ms: TimeMs
     cause: str
 
 
@@ -322,7 +322,7 @@ class CursorNamed(_Event, frozen=True, tag="cursor-named"):
     """A direct stream that reads through an intake has this cursor there, from before it is first opened."""
 
     name: str
-    time_ms: int
+    time_ms: TimeMs
 
 
 Event: TypeAlias = (

@@ -20,6 +20,7 @@ asks for does not grow with the journal's age: one epoch's segments since the la
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ from typing import cast
 
 import msgspec
 
+from driver import bounds, lineage
 from driver import events as ev
-from driver import lineage
 from driver.state import State
 from driver.transitions import apply
 from forebay import failpoints
@@ -39,6 +40,8 @@ from wal.frame import UNDECODABLE, Frame, FrameKind
 from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+log = logging.getLogger(__name__)
 
 #: a new snapshot is written when this many events follow the last one, and they outweigh it
 SNAPSHOT_EVENTS = 20_000
@@ -86,12 +89,14 @@ _snapshot_meta = msgspec.msgpack.Decoder(SnapshotMeta)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a read of the journal found. ``epoch``: whose snapshot it begins with; 0 if there is no journal."""
+    """What a read of the journal found. ``epoch``: whose snapshot it begins with; 0 if there is no journal. ``brought``: a
+    sentence on each number that was outside of its bounds, and on each partition that therefore begins again."""
 
     state: State | None
     epoch: int
     segments: int
     events_after_snapshot: int
+    brought: tuple[str, ...] = ()
 
 
 class Journal:
@@ -312,6 +317,8 @@ def opening(
     yield "claimed"
     failpoints.hit("journal.opening")
     reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded
+    for sentence in reading.brought:
+        log.error("journal of stream %s: %s", stream, sentence)
     if reading.state is None and marked:
         raise lineage.unfinished(storage, stream, marked)
     state = reading.state if reading.state is not None else State(stream=stream, lineage=lineage_of(epoch))
@@ -354,10 +361,13 @@ def read(storage: Storage, stream: str) -> Reading:
         segments += len(paths)
         source: Readable = storage if storage.appendable else _Objects(storage, paths[::-1])
         for base in range(len(paths) - 1, -1, -1):
-            state = snapshot_in(source, paths[base])
+            brought: list[str] = []
+            state = snapshot_in(source, paths[base], brought)
             if state is not None:
-                after = _replay(source, paths[base:], state)
-                return Reading(state, epoch, segments, after)
+                after = _replay(source, paths[base:], state, brought)
+                if brought:
+                    brought += bounds.begin_again(state)
+                return Reading(state, epoch, segments, after, tuple(brought))
     return Reading(None, 0, segments, 0)
 
 
@@ -378,7 +388,7 @@ def segment_paths(storage: Storage, stream: str, epoch: int) -> list[str]:
         sequence += 1
 
 
-def _replay(source: Readable, paths: Sequence[str], state: State) -> int:
+def _replay(source: Readable, paths: Sequence[str], state: State, brought: list[str]) -> int:
     """Applies what follows the snapshot that is first in ``paths``; returns how many events."""
     expected = state.events
     after = 0
@@ -391,7 +401,7 @@ def _replay(source: Readable, paths: Sequence[str], state: State) -> int:
                 raise CorruptionError(path, frame.offset, f"events {expected} to {meta.first - 1} are missing")
             if meta.first + meta.count <= expected:
                 continue
-            for event in _decode_events(frame, path)[expected - meta.first :]:
+            for event in _decode_events(frame, path, brought)[expected - meta.first :]:
                 apply(state, event)
                 after += 1
             expected = meta.first + meta.count
@@ -432,9 +442,10 @@ def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> R
     return read(storage, stream)
 
 
-def snapshot_in(source: Readable, path: str) -> State | None:
+def snapshot_in(source: Readable, path: str, brought: list[str] | None = None) -> State | None:
     """The state if the segment's first record is a snapshot. A torn first record is an opener that died before it acted: it
-    does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5)."""
+    does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5). ``brought``: gets a
+    sentence on each number that was outside of its bounds."""
     for found in scan_segment(source, path):
         if isinstance(found, TornTail):
             return None
@@ -449,7 +460,12 @@ def snapshot_in(source: Readable, path: str) -> State | None:
         try:
             return _state_decoder.decode(found.payload)
         except UNDECODABLE as error:
-            raise CorruptionError(path, found.offset, f"the snapshot can't be decoded: {error}") from None
+            within = bounds.decode(found.payload, State)
+            if within is None:
+                raise CorruptionError(path, found.offset, f"the snapshot can't be decoded: {error}") from None
+            if brought is not None:
+                brought += (f"{path} at byte {found.offset}: {sentence}" for sentence in within[1])
+            return within[0]
     return None
 
 
@@ -471,10 +487,14 @@ def _meta(decoder: msgspec.msgpack.Decoder[EventsMeta], frame: Frame, path: str)
         raise CorruptionError(path, frame.offset, f"metadata of an events frame: {error}") from None
 
 
-def _decode_events(frame: Frame, path: str) -> tuple[ev.Event, ...]:
+def _decode_events(frame: Frame, path: str, brought: list[str]) -> tuple[ev.Event, ...]:
     try:
         return _events_decoder.decode(frame.payload)
     except msgspec.ValidationError as error:
+        within = bounds.decode(frame.payload, tuple[ev.Event, ...])
+        if within is not None:
+            brought += (f"{path} at byte {frame.offset}: {sentence}" for sentence in within[1])
+            return within[0]
         raise ForebayError(
             f"{path} at byte {frame.offset}: an event of a newer release: {error}; use the release that wrote it"
         ) from None

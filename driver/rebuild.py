@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from driver import history, journal, lineage
+from driver import bounds, history, journal, lineage
 from driver.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal import Claim, Journal, claim_path, newest_claim
 from driver.state import (
@@ -605,14 +605,15 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     words: list[str] = []
     for path in snapshot_copies(wal, stream):
         try:
-            state = journal.snapshot_in(wal, path)
+            brought: list[str] = []
+            state = journal.snapshot_in(wal, path, brought)
         except FileNotFoundError:
             continue  # superseded meanwhile
         except (CorruptionError, NewerVersionError) as error:
             words.append(f"snapshot copy {path} can't be used, an older one is: {error}")
             continue
         if state is not None:
-            return state, path, words
+            return state, path, [*words, *brought, *(bounds.begin_again(state) if brought else ())]
         words.append(f"snapshot copy {path} was not finished; an older one is used")
     detail = f": {'; '.join(words)}" if words else ""
     raise RefusedError(

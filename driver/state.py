@@ -12,7 +12,19 @@ from driver.block_index import BlockIndex, Place
 from driver.lineage import REBUILDER
 from forebay.errors import ForebayError
 from forebay.kafka.spans import Span
-from forebay.values import RESERVED_PREFIX, Block, Gap, TopicPartition, lineage_of, numbered
+from forebay.values import (
+    RESERVED_PREFIX,
+    Block,
+    Gap,
+    LeaderEpoch,
+    Number,
+    Offset,
+    OffsetOrNone,
+    PartitionNumber,
+    TopicPartition,
+    lineage_of,
+    numbered,
+)
 
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
@@ -27,12 +39,12 @@ class BrokenInvariant(ForebayError):
 class Life(msgspec.Struct):
     """One life of a partition: offsets ``[start, end)``; ``end`` is None while it lasts."""
 
-    life: int
+    life: Number
     topic_id: str
-    start: int
+    start: Offset
     time_ms: int
     cause: str
-    end: int | None = None
+    end: Offset | None = None
 
 
 class RecordedGap(msgspec.Struct, frozen=True):
@@ -47,7 +59,7 @@ class Writer(msgspec.Struct, frozen=True):
     receiver_id: str
     epoch: int
     token: int
-    claim: int
+    claim: Number
 
 
 class EndedEpoch(msgspec.Struct, frozen=True):
@@ -64,13 +76,13 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     position nobody could see any more that it is, so nobody but the adopter may claim before that is decided."""
 
     kind: str
-    position: int
-    accept_until: int
+    position: Offset
+    accept_until: Offset
     new_life: bool
     topic_id: str
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     tried: int = 0
-    adoptable_from: int = -1
+    adoptable_from: OffsetOrNone = -1
     kept: bool = False
 
     @property
@@ -95,11 +107,11 @@ class Partition(msgspec.Struct):
     an older one and neither released it nor was fenced, one entry for each epoch."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     lives: list[Life]
-    position: int
-    completed: int
-    leader_epoch: int
+    position: Offset
+    completed: Offset
+    leader_epoch: LeaderEpoch
     token: int = 0
     owner: str = ""
     owner_epoch: int = 0
@@ -136,7 +148,7 @@ class Receiver(msgspec.Struct):
     epoch: int
     host: str
     instance_id: str
-    accepted: int = 0  # the highest sequence of a block taken in under this epoch
+    accepted: Number = 0  # the highest sequence of a block taken in under this epoch
     segments: int = 0  # … of a segment of this epoch that held one, or that clean-up deleted
     past: tuple[str, ...] = ()  # instances that were superseded, newest first
 

@@ -10,7 +10,20 @@ from typing import Any
 
 import msgspec
 
-from forebay.values import Block, Gap, TopicPartition
+from forebay.values import (
+    Amount,
+    Block,
+    Gap,
+    LeaderEpoch,
+    Number,
+    NumberOrNone,
+    Offset,
+    OffsetOrNone,
+    PartitionNumber,
+    Size,
+    TimeMs,
+    TopicPartition,
+)
 
 
 class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
@@ -39,21 +52,21 @@ class RegisterRequest(Message, frozen=True, kw_only=True):
 
 
 class RegisterAnswer(Message, frozen=True, kw_only=True):
-    epoch: int
-    driver_epoch: int
-    lineage: int
+    epoch: Number
+    driver_epoch: Number
+    lineage: Number
 
 
 class PartitionView(Message, frozen=True, kw_only=True):
     """What the journal durably holds of one partition. ``known`` is False until the driver has begun its first life."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     known: bool
-    token: int = 0  # the newest token given for this partition, 0 if none yet
-    life: int = 0
-    position: int = 0
-    leader_epoch: int = -1
+    token: Number = 0  # the newest token given for this partition, 0 if none yet
+    life: Number = 0
+    position: Offset = 0
+    leader_epoch: LeaderEpoch = -1
     topic_id: str = ""  # "" where the broker can't tell
     preceding_gap: Gap | None = None  # ends at ``position``: to be repeated in the metadata of the next range
 
@@ -66,7 +79,7 @@ class LookRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/look. Changes nothing."""
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     partitions: tuple[TopicPartition, ...]
 
 
@@ -76,17 +89,17 @@ class LookAnswer(Message, frozen=True, kw_only=True):
 
 class ClaimAsk(Message, frozen=True, kw_only=True):
     topic: str
-    partition: int
-    known_token: int  # compare-and-set: granted only if it is still the newest
+    partition: PartitionNumber
+    known_token: Number  # compare-and-set: granted only if it is still the newest
 
 
 class ClaimRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/claim. A repeated request after a lost answer is refused by the token and looked up again."""
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     claims: tuple[ClaimAsk, ...]
-    number: int = 0  # of this request among the process's claims, from 1; 0: an older release
+    number: Number = 0  # of this request among the process's claims, from 1; 0: an older release
 
 
 class ClaimGrant(Message, frozen=True, kw_only=True):
@@ -100,15 +113,15 @@ class ClaimAnswer(Message, frozen=True, kw_only=True):
 
 class Release(Message, frozen=True, kw_only=True):
     topic: str
-    partition: int
-    token: int
+    partition: PartitionNumber
+    token: Number
 
 
 class ReleaseRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/release. Ends the tokens named, if they are still current; otherwise changes nothing."""
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     releases: tuple[Release, ...]
 
 
@@ -120,16 +133,16 @@ class ReportRequest(Message, frozen=True, kw_only=True):
     """POST /v1/blocks/report. Sealed and stored blocks in order of their sequence; repeated until answered."""
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     blocks: tuple[Block, ...]
 
 
 class StaleRange(Message, frozen=True, kw_only=True):
     topic: str
-    partition: int
+    partition: PartitionNumber
     reason: str  # token | life | position | copy (the second copy lies where none was sent)
-    token: int  # the newest token now
-    position: int  # the durable position now
+    token: Number  # the newest token now
+    position: Offset  # the durable position now
 
 
 class BlockResult(Message, frozen=True, kw_only=True):
@@ -150,16 +163,16 @@ class Trouble(Message, frozen=True, kw_only=True):
     """
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     topic: str
-    partition: int
-    token: int
+    partition: PartitionNumber
+    token: Number
     kind: str
-    position: int
-    low: int
-    high: int
+    position: Offset
+    low: Offset
+    high: Offset
     topic_id: str = ""
-    leader_epoch: int = -1
+    leader_epoch: LeaderEpoch = -1
 
 
 class TroubleAnswer(Message, frozen=True, kw_only=True):
@@ -173,25 +186,25 @@ class PartitionStatus(Message, frozen=True, kw_only=True):
     """How one partition stands at its receiver: ``position`` is the next offset it will poll."""
 
     topic: str
-    partition: int
-    token: int
+    partition: PartitionNumber
+    token: Number
     state: str  # claiming | active | paused | trouble
-    position: int
-    high_watermark: int
+    position: OffsetOrNone
+    high_watermark: OffsetOrNone
     detail: str = ""
-    rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
+    rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
 
 
 class PartitionRate(Message, frozen=True, kw_only=True):
     topic: str
-    partition: int
-    records_per_second: float
+    partition: PartitionNumber
+    records_per_second: Amount
 
 
 class Rates(Message, frozen=True, kw_only=True):
     """What a receiver may take in: in all, and of each partition named."""
 
-    records_per_second: float
+    records_per_second: Amount
     partitions: tuple[PartitionRate, ...] = ()
 
 
@@ -206,8 +219,8 @@ class Command(Message, frozen=True, kw_only=True):
     ``driver_epoch`` below the highest one seen: refused by whoever gets it (INV-4).
     """
 
-    version: int
-    driver_epoch: int
+    version: Number
+    driver_epoch: Number
     kind: str
     partitions: tuple[TopicPartition, ...] = ()
     blocks: tuple[str, ...] = ()
@@ -219,16 +232,16 @@ class Holding(Message, frozen=True, kw_only=True):
     """A token under which the receiver may yet write: it takes records in under it, or has some that are not in the WAL."""
 
     topic: str
-    partition: int
-    token: int
+    partition: PartitionNumber
+    token: Number
 
 
 class ErrorNote(Message, frozen=True, kw_only=True):
     """Something that went wrong and did not end the process: how often, and how long ago the last time was."""
 
     words: str
-    count: int
-    seconds_ago: float
+    count: Number
+    seconds_ago: Amount
 
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
@@ -239,20 +252,20 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """
 
     receiver_id: str
-    epoch: int
+    epoch: Number
     state: str  # starting | active | waiting | draining
     detail: str
-    acknowledged: int  # the highest command version done
-    buffered_bytes: int
-    records: int  # taken in since the start
-    counters: dict[str, int] = {}  # name → count: e.g. local_copies_given_up, stale_messages_dropped
+    acknowledged: Number  # the highest command version done
+    buffered_bytes: Size
+    records: Number  # taken in since the start
+    counters: dict[str, Number] = {}  # name → count: e.g. local_copies_given_up, stale_messages_dropped
     partitions: tuple[PartitionStatus, ...] = ()
-    claims_done: int = (
+    claims_done: NumberOrNone = (
         -1
     )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
     holding: tuple[Holding, ...] = ()
     errors: tuple[ErrorNote, ...] = ()  # the last few that did not end it, the latest last
-    rate: float = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
+    rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
     second_host: str = ""  # where its second copies go; "": nowhere yet
     refusing_hosts: tuple[str, ...] = ()  # that lately did not take a second copy of it
     release: str = ""  # of its software
@@ -268,7 +281,7 @@ class SecondHost(Message, frozen=True, kw_only=True):
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """``second_host``: where second copies go from now on; None: no host can take them, or none are wanted."""
 
-    driver_epoch: int
+    driver_epoch: Number
     commands: tuple[Command, ...] = ()
     second_host: SecondHost | None = None
 
@@ -280,10 +293,10 @@ class ReceiverProcess(Message, frozen=True, kw_only=True):
     """A managed receiver at its agent. ``driver_epoch`` and ``version``: of the command that started it."""
 
     receiver_id: str
-    driver_epoch: int
-    version: int
+    driver_epoch: Number
+    version: Number
     running: bool
-    pid: int = 0  # 0 unless it runs
+    pid: Number = 0  # 0 unless it runs
     exit_code: int | None = (
         None  # negative: the signal that ended it; None while it runs, or if it could not be started
     )
@@ -299,25 +312,25 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     host: str
     url: str
     instance_id: str
-    acknowledged: int
-    blocks: int
-    used_bytes: int
-    free_bytes: int
+    acknowledged: Number
+    blocks: Number
+    used_bytes: Size
+    free_bytes: Size
     #: ids of blocks that have lain there for a while, so that those which nobody will ever report can be told to go
     old_blocks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # key=value
-    capacity: int = 0  # managed receivers that the host may run now
+    capacity: Number = 0  # managed receivers that the host may run now
     receivers: tuple[ReceiverProcess, ...] = ()  # those that run, and how the last start of each other one ended
-    load: float = 0.0  # processes that ran or waited in the last minute, by processor
-    requests: int = 0  # that it is answering now: blocks on their way, above all
-    short_bytes: int = 0  # by how much its blocks pass the quota, or the share of the filesystem that is to stay free
+    load: Amount = 0.0  # processes that ran or waited in the last minute, by processor
+    requests: Number = 0  # that it is answering now: blocks on their way, above all
+    short_bytes: Size = 0  # by how much its blocks pass the quota, or the share of the filesystem that is to stay free
     #: ids of the blocks that it was given copies of, the newest last; None: as in the heartbeat before
     copies: tuple[str, ...] | None = None
     release: str = ""  # of its software
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
-    driver_epoch: int
+    driver_epoch: Number
     commands: tuple[Command, ...] = ()
 
 
@@ -328,9 +341,9 @@ class CursorPlace(Message, frozen=True, kw_only=True):
     """Up to here a cursor has finished a partition: the offset is the next one to read."""
 
     topic: str
-    partition: int
-    life: int
-    offset: int
+    partition: PartitionNumber
+    life: Number
+    offset: Offset
 
     @property
     def tp(self) -> TopicPartition:
@@ -353,7 +366,7 @@ class OpenCursorRequest(Message, frozen=True, kw_only=True):
 class OpenCursorAnswer(Message, frozen=True, kw_only=True):
     """``ended``: why the driver had forgotten the cursor before; "" if it had not, or knows of none."""
 
-    epoch: int
+    epoch: Number
     ended: str = ""
 
 
@@ -362,7 +375,7 @@ class MoveCursorRequest(Message, frozen=True, kw_only=True):
     (fenced) when another one has opened the cursor, and (not-found) when it is gone."""
 
     cursor: str
-    epoch: int
+    epoch: Number
     places: tuple[CursorPlace, ...] = ()
     left: tuple[TopicPartition, ...] = ()
     key: str = ""
@@ -373,7 +386,7 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
     not begin at all (``forget``): then nobody comes back to it."""
 
     cursor: str
-    epoch: int
+    epoch: Number
     forget: bool = False
     key: str = ""
 
@@ -381,18 +394,18 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
 class LifeView(Message, frozen=True, kw_only=True):
     """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
 
-    life: int
-    start: int
+    life: Number
+    start: Offset
     topic_id: str = ""
-    end: int | None = None
+    end: Offset | None = None
 
 
 class IntakePartition(Message, frozen=True, kw_only=True):
     """``position``: the next offset to be taken in, of the newest of ``lives``, which are in order."""
 
     topic: str
-    partition: int
-    position: int
+    partition: PartitionNumber
+    position: Offset
     lives: tuple[LifeView, ...]
 
     @property
@@ -434,10 +447,10 @@ class LifeSpan(Message, frozen=True, kw_only=True):
     """Offsets ``[from, until)`` of one partition in one life."""
 
     topic: str
-    partition: int
-    life: int
-    from_offset: int
-    until_offset: int
+    partition: PartitionNumber
+    life: Number
+    from_offset: Offset
+    until_offset: Offset
 
     @property
     def tp(self) -> TopicPartition:
@@ -448,10 +461,10 @@ class RecordedGap(Message, frozen=True, kw_only=True):
     """Offsets that Kafka lost before they were taken in, as somebody decided."""
 
     topic: str
-    partition: int
-    life: int
-    from_offset: int
-    until_offset: int
+    partition: PartitionNumber
+    life: Number
+    from_offset: Offset
+    until_offset: Offset
     cause: str
 
 
@@ -478,9 +491,9 @@ class SpanRequest(Message, frozen=True, kw_only=True):
     life that has it, of the topic with this id ("": of any)."""
 
     topic: str
-    partition: int
-    from_offset: int
-    until_offset: int
+    partition: PartitionNumber
+    from_offset: Offset
+    until_offset: Offset
     topic_id: str = ""
 
     @property
@@ -501,7 +514,7 @@ class TimedSpan(Message, frozen=True, kw_only=True):
     """The first record of ``span`` at or after ``time_ms`` is wanted."""
 
     span: LifeSpan
-    time_ms: int
+    time_ms: TimeMs
 
 
 class TimesRequest(Message, frozen=True, kw_only=True):
@@ -514,7 +527,7 @@ class TimedBlock(Message, frozen=True, kw_only=True):
     """``block``: holds a record of that time or a later one, in its range that begins at ``reached`` or before; None: no block up
     to ``reached`` does. What lies before ``reached`` need not be looked at."""
 
-    reached: int
+    reached: Offset
     block: Block | None = None
 
 
@@ -697,9 +710,9 @@ class AcceptGapRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/accept-gap. The range must be the one that status shows: nobody accepts a loss unseen."""
 
     topic: str
-    partition: int
-    from_offset: int
-    until_offset: int
+    partition: PartitionNumber
+    from_offset: Offset
+    until_offset: Offset
     cause: str = ""  # who accepts it, and why
 
 
@@ -708,9 +721,9 @@ class ResetRequest(Message, frozen=True, kw_only=True):
     time (``value``: milliseconds), offset (``value``, of one partition). Without ``apply`` nothing is changed."""
 
     topic: str
-    partition: int = -1  # -1: all that the stream has of the topic
+    partition: NumberOrNone = -1  # -1: all that the stream has of the topic
     to: str
-    value: int = 0
+    value: TimeMs = 0
     apply: bool = False
     cause: str = ""  # who asks for it, and why
 
@@ -734,14 +747,14 @@ class FenceRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/fence. The host of a receiver that ``partition`` waits for is gone for good: its epoch is outdated."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     receiver_id: str
 
 
 class AcceptLossRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/accept-loss. ``ranges``: of the batch; none: every range of it that no tier can read."""
 
-    batch_id: int
+    batch_id: Number
     ranges: tuple[str, ...] = ()  # "topic/partition[from, until)"
     cause: str = ""  # who accepts it, and why
 
@@ -750,8 +763,8 @@ class ReplayRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/replay. Runs completed batches again: from ``batch`` on (an id, or a number of its sequence), or, if
     that is 0, from the first one at or after ``time_ms``. Refused if one of them is no longer held, or a replay is under way."""
 
-    batch: int = 0
-    time_ms: int = 0
+    batch: Number = 0
+    time_ms: TimeMs = 0
     cause: str = ""  # who asks for it, and why
 
 
@@ -760,7 +773,7 @@ class StopRequest(Message, frozen=True, kw_only=True):
     ``timeout_seconds`` (0: as ``driver.stop_timeout`` says). Answered at once; the driver is gone when it no longer answers."""
 
     drain: bool = False
-    timeout_seconds: float = 0.0
+    timeout_seconds: Amount = 0.0
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):

@@ -10,13 +10,49 @@ collector is kept from them (``gc=False``), or each of its full rounds would sto
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 #: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
 LINEAGE_SHIFT = 40
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+# ---- bounds of numbers: checked by whatever decodes a message, a frame, an event or a snapshot --------------------------
+
+#: Kafka's offsets are signed 64-bit numbers; the range after the last record ends at its offset + 1
+OFFSET_MAX = 2**63 - 1
+#: Kafka's leader epochs and partitions are signed 32-bit numbers
+INT32_MAX = 2**31 - 1
+#: numbers that a driver gives out, and counters: below it, a JSON number is exact
+NUMBER_MAX = 2**53 - 1
+#: a field's number in place of one outside its bounds, in a journal that an older release wrote (``driver.bounds``)
+INSTEAD = "instead"
+
+Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+#: an offset, or -1 where there is none
+OffsetOrNone = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
+#: -1 where the broker does not say
+LeaderEpoch = Annotated[int, Meta(ge=-1, le=INT32_MAX, extra={INSTEAD: -1})]
+PartitionNumber = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+#: epochs, tokens, batch ids, and the numbers that a process counts its requests and blocks by
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+#: a number, or -1 where there is none
+NumberOrNone = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
+#: per second, or a load: finite sums of them stay finite
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+#: records of one block: far more than a payload of 2 GiB can hold
+RecordCount = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+#: milliseconds since 1970, as Kafka's timestamps
+TimeMs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+#: bytes
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+#: a byte's place in a file, and the length of a frame, which is below 2 GiB + 17 MiB
+FilePlace = Annotated[int, Meta(ge=0, le=2**48)]
+FrameLength = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Checksum = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 #: receivers' ids that begin so belong to the driver and the tools, and are refused from the wire
@@ -67,7 +103,7 @@ def check_name(kind: str, name: str) -> str:
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True):
     topic: str
-    partition: int
+    partition: PartitionNumber
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
@@ -76,13 +112,15 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
 class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
     """Offsets ``[from, until)`` that Kafka lost before they were taken in. Compaction and markers are never a gap."""
 
-    from_offset: int
-    until_offset: int
+    from_offset: Offset
+    until_offset: Offset
     cause: str
 
     def __post_init__(self) -> None:
-        if not 0 <= self.from_offset < self.until_offset:
-            raise ValueError(f"gap [{self.from_offset}, {self.until_offset}): from must be below until")
+        if not 0 <= self.from_offset < self.until_offset <= OFFSET_MAX:
+            raise ValueError(
+                f"gap [{self.from_offset}, {self.until_offset}): from must be below until, which is {OFFSET_MAX} at most"
+            )
 
 
 class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
@@ -94,23 +132,25 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
     """
 
     topic: str
-    partition: int
-    life: int
-    from_offset: int
-    until_offset: int
-    records: int
-    leader_epoch: int  # of the last record; -1 where the broker did not tell
+    partition: PartitionNumber
+    life: Number
+    from_offset: Offset
+    until_offset: Offset
+    records: RecordCount
+    leader_epoch: LeaderEpoch  # of the last record; -1 where the broker did not tell
     digest: str
-    token: int
-    bytes: int = 0
-    max_timestamp_ms: int = -1
+    token: Number
+    bytes: Size = 0
+    max_timestamp_ms: TimeMs = -1
     preceding_gap: Gap | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.from_offset < self.until_offset:
-            raise ValueError(f"range {self.label}: from must be below until")
-        if not 0 <= self.records <= self.until_offset - self.from_offset:
+        if not 0 <= self.from_offset < self.until_offset <= OFFSET_MAX:
+            raise ValueError(f"range {self.label}: from must be below until, which is {OFFSET_MAX} at most")
+        if not 0 <= self.records <= min(self.until_offset - self.from_offset, INT32_MAX):
             raise ValueError(f"range {self.label}: {self.records} records can't lie in it")
+        if not -1 <= self.leader_epoch <= INT32_MAX:
+            raise ValueError(f"range {self.label}: leader epoch {self.leader_epoch} is none, from -1 to {INT32_MAX}")
         gap = self.preceding_gap
         if gap is not None and gap.until_offset != self.from_offset:
             raise ValueError(f"range {self.label}: its preceding gap ends at {gap.until_offset}")
@@ -135,9 +175,9 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
     """
 
     path: str
-    offset: int
-    length: int
-    checksum: int
+    offset: FilePlace
+    length: FrameLength
+    checksum: Checksum
 
 
 class BlockMeta(msgspec.Struct, frozen=True, gc=False):
@@ -146,11 +186,11 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     id: str
     stream: str
     receiver_id: str
-    epoch: int
-    sequence: int  # dense within the epoch, from 1
+    epoch: Number
+    sequence: Number  # dense within the epoch, from 1
     ranges: tuple[OffsetRange, ...]
-    records: int
-    created_ms: int
+    records: RecordCount
+    created_ms: TimeMs
     host: str
     headers: bool = False  # whether the payload has a headers column
     key_id: str | None = None  # of the key that encrypted the payload; None: not encrypted

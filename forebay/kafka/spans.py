@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from forebay.errors import UsageError
-from forebay.values import TopicPartition
+from forebay.values import INT32_MAX, OFFSET_MAX, TopicPartition
 
 
 class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
@@ -26,12 +26,14 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from",
     records: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.topic or self.partition < 0:
-            raise UsageError(f"offset range {self}: it needs a topic, and a partition from 0")
+        if not self.topic or not 0 <= self.partition <= INT32_MAX:
+            raise UsageError(f"offset range {self}: it needs a topic, and a partition from 0 to {INT32_MAX}")
         if self.from_offset < 0:
             raise UsageError(f"offset range {self}: offsets begin at 0")
         if self.from_offset > self.until_offset:
             raise UsageError(f"offset range {self}: from {self.from_offset} lies beyond until {self.until_offset}")
+        if self.until_offset > OFFSET_MAX:
+            raise UsageError(f"offset range {self}: offsets end at {OFFSET_MAX}")
         if self.records is not None and not 0 <= self.records <= self.size:
             raise UsageError(f"offset range {self}: {self.records} records can't lie in it")
 
@@ -55,7 +57,7 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from",
 
 
 _WRITTEN = re.compile(
-    r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>[0-9]{1,9})\[\s*(?P<begin>[0-9]{1,18})\s*,\s*(?P<end>[0-9]{1,18})\s*\)"
+    r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>[0-9]{1,9})\[\s*(?P<begin>[0-9]{1,19})\s*,\s*(?P<end>[0-9]{1,19})\s*\)"
 )
 
 
