@@ -10,8 +10,20 @@ from typing import TypeAlias
 
 import msgspec
 
+from forebay.errors import UsageError
 from forebay.kafka.spans import Span
-from forebay.values import Block, Gap, Handle, LeaderEpoch, Number, Offset, OffsetOrNone, PartitionNumber, TimeMs
+from forebay.values import (
+    OFFSET_MAX,
+    Block,
+    Gap,
+    Handle,
+    LeaderEpoch,
+    Number,
+    Offset,
+    OffsetOrNone,
+    PartitionNumber,
+    TimeMs,
+)
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -26,6 +38,10 @@ class LifeStart(msgspec.Struct, frozen=True):
     start: Offset
     topic_id: str = ""
     leader_epoch: LeaderEpoch = -1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= OFFSET_MAX:
+            raise UsageError(f"{self.topic}/{self.partition} can't begin at {self.start}: offsets go from 0 to {OFFSET_MAX}")
 
 
 class StreamCreated(_Event, frozen=True, tag="stream-created"):
@@ -361,3 +377,17 @@ Event: TypeAlias = (
     | SpansSkipped
     | CursorNamed
 )
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class UnwritableEvent(UsageError):
+    """An event holds a value that the journal's format can't."""
+
+
+def refuse_unwritable(event: Event) -> None:
+    """Raises UnwritableEvent where the journal could not write ``event``: to be asked before it is applied."""
+    try:
+        _encoder.encode(event)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise UnwritableEvent(f"{type(event).__name__} can't be written to the journal: {error}") from None

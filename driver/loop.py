@@ -187,7 +187,7 @@ class DriverLoop:
                 continue
             events += decision.events
             actions += decision.actions
-            outcomes.append((request, future, decision.answer, None))
+            outcomes.append((request, future, decision.answer, decision.refusal))
         if events:
             self._write_after = now + self._flush_seconds
             self._make_durable(events)

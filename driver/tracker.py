@@ -64,7 +64,7 @@ from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.kafka.spans import is_inside
-from forebay.values import Block, Gap, OffsetRange, TopicPartition, check_name, is_reserved
+from forebay.values import OFFSET_MAX, Block, Gap, OffsetRange, TopicPartition, check_name, is_reserved
 from wal.layout import parse_block
 from wal.retention import Limits
 
@@ -90,9 +90,12 @@ Action = DeleteSegment
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """``refusal``: leaves in place of the answer when ``events``, decided before it, are durable."""
+
     answer: Any = None
     events: tuple[ev.Event, ...] = ()
     actions: tuple[Action, ...] = ()
+    refusal: UsageError | None = None
 
 
 @dataclass(slots=True)
@@ -162,6 +165,7 @@ class Tracker:
         self._outdated = _outdated(state)  # where each receiver may still write under tokens that others have ended
         self._adopting: dict[TopicPartition, str] = {}  # whose claim adoption ended, to be told to claim again
         self._held_for_reset: dict[TopicPartition, str] = {}  # and whose it was
+        self._so_far: list[ev.Event] = []  # applied by the decision that is being made
         self._orders: dict[str, _Orders] = {}
         self._host_timeout_seconds = host_timeout_seconds
         # receiver id → hosts where its second copies go or went, as far as this driver has heard
@@ -220,9 +224,14 @@ class Tracker:
         """Decides ``request`` against the state, which may be ahead of what is durable, and applies what follows.
 
         ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError: a
-        refusal changes nothing, and leaves, like an answer, only when all that was decided before it is durable.
+        refusal changes nothing, and leaves, like an answer, only when all that was decided before it is durable. An event that
+        the journal could not write is not applied: it ends the decision with a refusal beside the events before it.
         """
-        return self._decide[type(request)](request, now, now_ms)
+        self._so_far.clear()
+        try:
+            return self._decide[type(request)](request, now, now_ms)
+        except ev.UnwritableEvent as refusal:
+            return Decision(events=tuple(self._so_far), refusal=refusal)
 
     def pending_actions(self) -> list[Action]:
         """What a driver that just opened the journal must do again: every intent without its done (INV-8)."""
@@ -267,7 +276,9 @@ class Tracker:
 
     def _applied(self, *decided: ev.Event) -> tuple[ev.Event, ...]:
         for event in decided:
+            ev.refuse_unwritable(event)
             apply(self.state, event)
+            self._so_far.append(event)
         return decided
 
     # ---- receivers (design: who owns an offset) ----------------------------------------------------------------------
@@ -1110,7 +1121,7 @@ def _check_names(*names: tuple[str, str]) -> None:
 def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
     """What accepting would do. Aged out: the gap up to the low watermark. Otherwise the offsets mean other records from
     some point on: a new life, at the beginning of a recreated topic, or where a truncated log now ends."""
-    if not (0 <= request.low < 1 << 63 and 0 <= request.high < 1 << 63):
+    if not (0 <= request.low <= OFFSET_MAX and 0 <= request.high <= OFFSET_MAX):
         raise UsageError(f"watermarks {request.low} to {request.high} are no offsets")
     recreated = request.kind == "recreated"
     truncated = request.kind == "truncated" or (request.kind == "out-of-range" and request.position > request.high)
@@ -1119,7 +1130,7 @@ def _trouble_found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
     elif truncated:
         accept_until = min(request.position, request.high)
     elif request.kind == "corrupt":
-        accept_until = request.position + 1
+        accept_until = min(request.position + 1, OFFSET_MAX)
     else:
         accept_until = request.low
     if not (recreated or truncated) and accept_until <= request.position:

@@ -176,9 +176,11 @@ def ask(settings: Settings, source: ReliableSource, method: str, *arguments: Any
         raise UnreachableError(f"{settings.receiver.source}: {method}(): {error}") from None
     except Exception as error:
         raise called(settings, method, error) from error
-    if method in ("first_offset", "end_offset") and (type(answer) is not int or answer < UNKNOWN_END):
+    if method in ("first_offset", "end_offset") and (
+        type(answer) is not int or not UNKNOWN_END <= answer <= END_UNTOLD
+    ):
         raise SourceError(
-            f"{settings.receiver.source}: {method}() gave {answer!r}: it must be a whole number, from -1 on"
+            f"{settings.receiver.source}: {method}() gave {answer!r}: it must be a whole number from -1 to {END_UNTOLD}"
         )
     if method == "identity" and not isinstance(answer, str):
         raise SourceError(f"{settings.receiver.source}: identity() gave {answer!r}: it must be a text")

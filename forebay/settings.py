@@ -855,7 +855,7 @@ def _check_kafka(kafka: KafkaSettings, refuse: _Refusals) -> None:
         fine = starting in ("earliest", "latest", "committed")
     else:
         names_fine = set(starting) == {"timestamp"} or all(_TOPIC_PARTITION.fullmatch(key) for key in starting)
-        fine = bool(starting) and names_fine and all(value >= 0 for value in starting.values())
+        fine = bool(starting) and names_fine and all(0 <= value <= OFFSET_MAX for value in starting.values())
     if not fine:
         raise refuse.value("kafka.starting_offsets", starting, _STARTING_OFFSETS)
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from driver import events as ev
@@ -17,7 +18,7 @@ from driver.state import State
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import SystemClock
-from forebay.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError
+from forebay.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError, UsageError
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import AppendFile, MemoryStorage
 
@@ -422,3 +423,45 @@ def test_a_supervisor_hears_of_a_deciding_thread_that_waits_for_space() -> None:
     full = False
     answer.result(30)
     led.loop.stop()
+
+
+def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(led: Led) -> None:
+    """What was decided before it in the same request is durable, and the loop goes on."""
+    led.loop.ask(FoundPartitions((ev.LifeStart(TOPIC, 0, 0), ev.LifeStart(TOPIC, 1, 0)), 1, "earliest"))
+    epoch = led.loop.ask(register("r1")).epoch
+    odd = register("r2")
+    claims = tuple(m.ClaimAsk(topic=TOPIC, partition=number, known_token=0) for number in (0, 1))
+    asked = [
+        led.loop.submit(msgspec.structs.replace(odd, instance_id="\ud800")),
+        led.loop.submit(register("r3")),
+        led.loop.submit(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=2**64)),
+        led.loop.submit(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=2)),
+    ]
+    with pytest.raises(UsageError, match="ReceiverRegistered can't be written to the journal"):
+        asked[0].result(30)
+    with pytest.raises(UsageError, match="ClaimGiven can't be written to the journal"):
+        asked[2].result(30)
+    assert asked[1].result(30).epoch > epoch
+    assert [grant.granted for grant in asked[3].result(30).claims] == [True, True]
+    assert not led.failure
+    assert led.loop.ask(Ask(lambda s: msgspec.msgpack.encode(s))) == msgspec.msgpack.encode(led.durable())
+
+
+def test_events_before_one_that_cannot_be_written_are_durable(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state has them already: the refusal leaves when the journal has them too."""
+    led.loop.ask(FoundPartitions((ev.LifeStart(TOPIC, 0, 0), ev.LifeStart(TOPIC, 1, 0)), 1, "earliest"))
+    epoch = led.loop.ask(register("r1")).epoch
+    refuse = ev.refuse_unwritable
+
+    def refuse_second(event: ev.Event) -> None:
+        refuse(event)
+        if isinstance(event, ev.ClaimGiven) and event.partition == 1:
+            raise ev.UnwritableEvent("for want of a number")
+
+    monkeypatch.setattr(ev, "refuse_unwritable", refuse_second)
+    claims = tuple(m.ClaimAsk(topic=TOPIC, partition=number, known_token=0) for number in (0, 1))
+    with pytest.raises(UsageError, match="for want of a number"):
+        led.loop.ask(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=1))
+    owners = [partition.owner for partition in led.durable().partitions.values()]
+    assert owners == ["r1", ""] == led.loop.ask(Ask(lambda s: [p.owner for p in s.partitions.values()]))
+    assert not led.failure
