@@ -94,7 +94,10 @@ class _Bringing:
             case inspect.DictType(value_type=inner) if isinstance(value, dict):
                 return {key: self.within(inner, one, f"{at}[{key!r}]") for key, one in value.items()}
             case inspect.TupleType(item_types=inner) if isinstance(value, list):
-                return [self.within(each, one, f"{at}[{n}]") for n, (each, one) in enumerate(zip(inner, value, strict=False))]
+                return [
+                    self.within(each, one, f"{at}[{n}]")
+                    for n, (each, one) in enumerate(zip(inner, value, strict=False))
+                ]
             case inspect.CollectionType(item_type=inner) if isinstance(value, list):
                 return [self.within(inner, one, f"{at}[{n}]") for n, one in enumerate(value)]
         return value
@@ -126,9 +129,7 @@ def _member(union: inspect.UnionType, value: Any) -> inspect.Type:
     """The type in the union that ``value`` is of: of several structs the one with its tag."""
     if isinstance(value, Mapping):
         for one in union.types:
-            if isinstance(one, inspect.StructType) and (
-                one.tag_field is None or value.get(one.tag_field) == one.tag
-            ):
+            if isinstance(one, inspect.StructType) and (one.tag_field is None or value.get(one.tag_field) == one.tag):
                 return one
     others = (one for one in union.types if not isinstance(one, inspect.NoneType | inspect.StructType))
     return next(others, inspect.NoneType())

@@ -41,7 +41,9 @@ class LifeStart(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= OFFSET_MAX:
-            raise UsageError(f"{self.topic}/{self.partition} can't begin at {self.start}: offsets go from 0 to {OFFSET_MAX}")
+            raise UsageError(
+                f"{self.topic}/{self.partition} can't begin at {self.start}: offsets go from 0 to {OFFSET_MAX}"
+            )
 
 
 class StreamCreated(_Event, frozen=True, tag="stream-created"):

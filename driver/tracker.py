@@ -26,6 +26,7 @@ from driver.packing import pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
+from driver.receiver_limits import gives_way, kept, makes_room, refuse_registration
 from driver.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.requests import (
     AdoptionHindered,
@@ -293,6 +294,9 @@ class Tracker:
             raise FencedError(f"another process has registered as receiver {request.receiver_id!r} since this one did")
         decided: tuple[ev.Event, ...] = ()
         if known is None or known.instance_id != request.instance_id:
+            refuse_registration(self.state, request.receiver_id)
+            if (forgotten := gives_way(self.state, request.receiver_id)) is not None:
+                self._forget(forgotten)
             decided = self._applied(
                 ev.ReceiverRegistered(
                     receiver_id=request.receiver_id,
@@ -665,7 +669,9 @@ class Tracker:
 
     def _heartbeat(self, request: m.HeartbeatRequest, now: float, now_ms: int) -> Decision:
         self._check_epoch(request.receiver_id, request.epoch)
-        self.receiver_news[request.receiver_id] = ReceiverNews(request, now)
+        if (silent := makes_room(self.receiver_news, request.receiver_id, now)) is not None:
+            del self.receiver_news[silent]
+        self.receiver_news[request.receiver_id] = ReceiverNews(kept(request, self.state), now)
         orders = self._orders.setdefault(request.receiver_id, _Orders())
         orders.open = [command for command in orders.open if command.version > request.acknowledged]
         rates = self.sharing.news(request.receiver_id, self._lags, now) if self.sharing is not None else None

@@ -12,6 +12,7 @@ import msgspec
 
 from driver import events as ev
 from driver.block_index import lowest
+from driver.receiver_limits import gives_way
 from driver.state import (
     ADOPTER,
     Batch,
@@ -119,6 +120,8 @@ def _begin_epoch(state: State, receiver_id: str, epoch: int, host: str, instance
     if epoch != state.next_epoch():
         raise BrokenInvariant(f"epoch {epoch} of receiver {receiver_id} is not the next one (INV-4)")
     state.epochs += 1
+    if (forgotten := gives_way(state, receiver_id)) is not None:
+        del state.receivers[forgotten]
     older = state.receivers.get(receiver_id)
     if older is not None and any(w.receiver_id == receiver_id for p in state.partitions.values() for w in p.writers):
         ended = EndedEpoch(receiver_id, older.epoch, older.segments)

@@ -6,9 +6,10 @@ Unknown fields are ignored, so that a newer peer can say more. A refusal is HTTP
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from forebay.values import (
     Amount,
@@ -21,9 +22,16 @@ from forebay.values import (
     OffsetOrNone,
     PartitionNumber,
     Size,
+    Text,
     TimeMs,
+    Topic,
     TopicPartition,
 )
+
+#: entries of a list of partitions, or of what is said of each
+PARTITIONS_MAX = 100_000
+#: errors, counters and hosts in one heartbeat
+HEARTBEAT_ITEMS_MAX = 200
 
 
 class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
@@ -44,11 +52,11 @@ class Refusal(Message, frozen=True, kw_only=True):
 class RegisterRequest(Message, frozen=True, kw_only=True):
     """POST /v1/receivers/register. The same ``instance_id`` gets the same epoch again; another one ends the older's claims."""
 
-    stream: str
-    receiver_id: str
-    host: str
-    instance_id: str
-    release: str
+    stream: Text
+    receiver_id: Text
+    host: Text
+    instance_id: Text
+    release: Text
 
 
 class RegisterAnswer(Message, frozen=True, kw_only=True):
@@ -78,9 +86,9 @@ class PartitionView(Message, frozen=True, kw_only=True):
 class LookRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/look. Changes nothing."""
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
-    partitions: tuple[TopicPartition, ...]
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class LookAnswer(Message, frozen=True, kw_only=True):
@@ -88,7 +96,7 @@ class LookAnswer(Message, frozen=True, kw_only=True):
 
 
 class ClaimAsk(Message, frozen=True, kw_only=True):
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     known_token: Number  # compare-and-set: granted only if it is still the newest
 
@@ -96,9 +104,9 @@ class ClaimAsk(Message, frozen=True, kw_only=True):
 class ClaimRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/claim. A repeated request after a lost answer is refused by the token and looked up again."""
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
-    claims: tuple[ClaimAsk, ...]
+    claims: Annotated[tuple[ClaimAsk, ...], Meta(max_length=PARTITIONS_MAX)]
     number: Number = 0  # of this request among the process's claims, from 1; 0: an older release
 
 
@@ -112,7 +120,7 @@ class ClaimAnswer(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     token: Number
 
@@ -120,9 +128,9 @@ class Release(Message, frozen=True, kw_only=True):
 class ReleaseRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/release. Ends the tokens named, if they are still current; otherwise changes nothing."""
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
-    releases: tuple[Release, ...]
+    releases: Annotated[tuple[Release, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -132,7 +140,7 @@ class Done(Message, frozen=True, kw_only=True):
 class ReportRequest(Message, frozen=True, kw_only=True):
     """POST /v1/blocks/report. Sealed and stored blocks in order of their sequence; repeated until answered."""
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
     blocks: tuple[Block, ...]
 
@@ -162,16 +170,16 @@ class Trouble(Message, frozen=True, kw_only=True):
     (another topic id), ``corrupt`` (a record batch failed its checksum at the position).
     """
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     token: Number
-    kind: str
+    kind: Literal["out-of-range", "truncated", "recreated", "corrupt"]
     position: Offset
     low: Offset
     high: Offset
-    topic_id: str = ""
+    topic_id: Text = ""
     leader_epoch: LeaderEpoch = -1
 
 
@@ -185,13 +193,13 @@ class TroubleAnswer(Message, frozen=True, kw_only=True):
 class PartitionStatus(Message, frozen=True, kw_only=True):
     """How one partition stands at its receiver: ``position`` is the next offset it will poll."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     token: Number
-    state: str  # claiming | active | paused | trouble
+    state: Text  # claiming | active | paused | trouble
     position: OffsetOrNone
     high_watermark: OffsetOrNone
-    detail: str = ""
+    detail: Text = ""
     rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
 
 
@@ -231,7 +239,7 @@ class Command(Message, frozen=True, kw_only=True):
 class Holding(Message, frozen=True, kw_only=True):
     """A token under which the receiver may yet write: it takes records in under it, or has some that are not in the WAL."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     token: Number
 
@@ -239,7 +247,7 @@ class Holding(Message, frozen=True, kw_only=True):
 class ErrorNote(Message, frozen=True, kw_only=True):
     """Something that went wrong and did not end the process: how often, and how long ago the last time was."""
 
-    words: str
+    words: Text
     count: Number
     seconds_ago: Amount
 
@@ -251,24 +259,30 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     it never will be again: so a heartbeat that is late or repeated says nothing wrong.
     """
 
-    receiver_id: str
+    receiver_id: Text
     epoch: Number
-    state: str  # starting | active | waiting | draining
-    detail: str
+    state: Text  # starting | active | waiting | draining
+    detail: Text
     acknowledged: Number  # the highest command version done
     buffered_bytes: Size
     records: Number  # taken in since the start
-    counters: dict[str, Number] = {}  # name → count: e.g. local_copies_given_up, stale_messages_dropped
-    partitions: tuple[PartitionStatus, ...] = ()
+    counters: Annotated[
+        dict[Text, Number], Meta(max_length=HEARTBEAT_ITEMS_MAX)
+    ] = {}  # name → count: e.g. local_copies_given_up, stale_messages_dropped
+    partitions: Annotated[tuple[PartitionStatus, ...], Meta(max_length=PARTITIONS_MAX)] = ()
     claims_done: NumberOrNone = (
         -1
     )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
-    holding: tuple[Holding, ...] = ()
-    errors: tuple[ErrorNote, ...] = ()  # the last few that did not end it, the latest last
+    holding: Annotated[tuple[Holding, ...], Meta(max_length=PARTITIONS_MAX)] = ()
+    errors: Annotated[
+        tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
+    ] = ()  # the last few that did not end it, the latest last
     rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
-    second_host: str = ""  # where its second copies go; "": nowhere yet
-    refusing_hosts: tuple[str, ...] = ()  # that lately did not take a second copy of it
-    release: str = ""  # of its software
+    second_host: Text = ""  # where its second copies go; "": nowhere yet
+    refusing_hosts: Annotated[
+        tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
+    ] = ()  # that lately did not take a second copy of it
+    release: Text = ""  # of its software
 
 
 class SecondHost(Message, frozen=True, kw_only=True):
@@ -292,7 +306,7 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
 class ReceiverProcess(Message, frozen=True, kw_only=True):
     """A managed receiver at its agent. ``driver_epoch`` and ``version``: of the command that started it."""
 
-    receiver_id: str
+    receiver_id: Text
     driver_epoch: Number
     version: Number
     running: bool
@@ -300,7 +314,7 @@ class ReceiverProcess(Message, frozen=True, kw_only=True):
     exit_code: int | None = (
         None  # negative: the signal that ended it; None while it runs, or if it could not be started
     )
-    last_words: str = ""  # of one that ended: the last line that it wrote
+    last_words: Text = ""  # of one that ended: the last line that it wrote
 
 
 class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
@@ -340,7 +354,7 @@ class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
 class CursorPlace(Message, frozen=True, kw_only=True):
     """Up to here a cursor has finished a partition: the offset is the next one to read."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     life: Number
     offset: Offset
@@ -356,11 +370,11 @@ class OpenCursorRequest(Message, frozen=True, kw_only=True):
     ``left``: partitions that it does not read, though they may be held for it; one that it names in neither way is held from its
     beginning. ``key``: random, known to the user alone, who must have it to move or close the cursor."""
 
-    cursor: str
-    user: str
-    places: tuple[CursorPlace, ...]
-    left: tuple[TopicPartition, ...] = ()
-    key: str = ""
+    cursor: Text
+    user: Text
+    places: Annotated[tuple[CursorPlace, ...], Meta(max_length=PARTITIONS_MAX)]
+    left: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)] = ()
+    key: Text = ""
 
 
 class OpenCursorAnswer(Message, frozen=True, kw_only=True):
@@ -374,21 +388,21 @@ class MoveCursorRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/move. What lies before ``places`` is finished for good; without any: the user is at work still. Refused
     (fenced) when another one has opened the cursor, and (not-found) when it is gone."""
 
-    cursor: str
+    cursor: Text
     epoch: Number
-    places: tuple[CursorPlace, ...] = ()
-    left: tuple[TopicPartition, ...] = ()
-    key: str = ""
+    places: Annotated[tuple[CursorPlace, ...], Meta(max_length=PARTITIONS_MAX)] = ()
+    left: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)] = ()
+    key: Text = ""
 
 
 class CloseCursorRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/close. The user ends: the next one need not wait. What the cursor holds stays held, but if its query could
     not begin at all (``forget``): then nobody comes back to it."""
 
-    cursor: str
+    cursor: Text
     epoch: Number
     forget: bool = False
-    key: str = ""
+    key: Text = ""
 
 
 class LifeView(Message, frozen=True, kw_only=True):
@@ -436,7 +450,7 @@ class IntakeAnswer(Message, frozen=True, kw_only=True):
 class EarliestRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/earliest. Of each partition: from where on the WAL holds all, but for gaps, up to the position."""
 
-    partitions: tuple[TopicPartition, ...]
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class EarliestAnswer(Message, frozen=True, kw_only=True):
@@ -446,7 +460,7 @@ class EarliestAnswer(Message, frozen=True, kw_only=True):
 class LifeSpan(Message, frozen=True, kw_only=True):
     """Offsets ``[from, until)`` of one partition in one life."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     life: Number
     from_offset: Offset
@@ -471,7 +485,7 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 class BlocksRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/blocks. The blocks that hold records of ``spans``: as many as one answer takes."""
 
-    spans: tuple[LifeSpan, ...]
+    spans: Annotated[tuple[LifeSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class BlocksAnswer(Message, frozen=True, kw_only=True):
@@ -490,11 +504,11 @@ class SpanRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/span. What blocks hold of offsets ``[from, until)``, which Kafka has lost. An offset is of the newest
     life that has it, of the topic with this id ("": of any)."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     from_offset: Offset
     until_offset: Offset
-    topic_id: str = ""
+    topic_id: Text = ""
 
     @property
     def tp(self) -> TopicPartition:
@@ -520,7 +534,7 @@ class TimedSpan(Message, frozen=True, kw_only=True):
 class TimesRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/times. For each of ``wanted``: the first block that may hold that record, as far as one answer looks."""
 
-    wanted: tuple[TimedSpan, ...]
+    wanted: Annotated[tuple[TimedSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class TimedBlock(Message, frozen=True, kw_only=True):
@@ -538,7 +552,7 @@ class TimesAnswer(Message, frozen=True, kw_only=True):
 class DropCursorRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/drop-cursor. Nothing is held for it any more; its user, if one is at work, ends."""
 
-    cursor: str
+    cursor: Text
     cause: str = ""  # who drops it, and why
 
 
@@ -709,7 +723,7 @@ class LagAnswer(Message, frozen=True, kw_only=True):
 class AcceptGapRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/accept-gap. The range must be the one that status shows: nobody accepts a loss unseen."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     from_offset: Offset
     until_offset: Offset
@@ -720,9 +734,9 @@ class ResetRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/reset. A new life of a partition, or of all of a topic, that begins elsewhere. ``to``: earliest, latest,
     time (``value``: milliseconds), offset (``value``, of one partition). Without ``apply`` nothing is changed."""
 
-    topic: str
+    topic: Topic
     partition: NumberOrNone = -1  # -1: all that the stream has of the topic
-    to: str
+    to: Text
     value: TimeMs = 0
     apply: bool = False
     cause: str = ""  # who asks for it, and why
@@ -746,9 +760,9 @@ class ResetAnswer(Message, frozen=True, kw_only=True):
 class FenceRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/fence. The host of a receiver that ``partition`` waits for is gone for good: its epoch is outdated."""
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
-    receiver_id: str
+    receiver_id: Text
 
 
 class AcceptLossRequest(Message, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ import msgspec
 from forebay.errors import SettingsError
 from forebay.secret_file import check_secret_path
 from forebay.units import Duration, Size, parse_duration, parse_size
-from forebay.values import RESERVED_PREFIX, check_name, is_reserved, managed_id
+from forebay.values import OFFSET_MAX, RESERVED_PREFIX, check_name, is_reserved, managed_id
 
 if sys.version_info >= (3, 11):
     import tomllib

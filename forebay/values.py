@@ -31,6 +31,11 @@ NUMBER_MAX = 2**53 - 1
 #: a field's number in place of one outside its bounds, in a journal that an older release wrote (``driver.bounds``)
 INSTEAD = "instead"
 
+#: characters of a text that a process says of itself, or of what it met
+TEXT_LENGTH_MAX = 1_000
+#: of a topic's name in Kafka
+TOPIC_LENGTH_MAX = 249
+
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 #: an offset, or -1 where there is none
 OffsetOrNone = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
@@ -52,6 +57,8 @@ Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: a byte's place in a file, and the length of a frame, which is below 2 GiB + 17 MiB
 FilePlace = Annotated[int, Meta(ge=0, le=2**48)]
 FrameLength = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH_MAX)]
+Topic = Annotated[str, Meta(max_length=TOPIC_LENGTH_MAX)]
 Checksum = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
@@ -102,7 +109,7 @@ def check_name(kind: str, name: str) -> str:
 
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True):
-    topic: str
+    topic: Topic
     partition: PartitionNumber
 
     def __str__(self) -> str:
@@ -114,7 +121,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", 
 
     from_offset: Offset
     until_offset: Offset
-    cause: str
+    cause: Text
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_offset < self.until_offset <= OFFSET_MAX:
@@ -131,14 +138,14 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
     ``max_timestamp_ms`` is -1 for a range without records. ``preceding_gap``, if any, ends at ``from``.
     """
 
-    topic: str
+    topic: Topic
     partition: PartitionNumber
     life: Number
     from_offset: Offset
     until_offset: Offset
     records: RecordCount
     leader_epoch: LeaderEpoch  # of the last record; -1 where the broker did not tell
-    digest: str
+    digest: Text
     token: Number
     bytes: Size = 0
     max_timestamp_ms: TimeMs = -1
@@ -174,7 +181,7 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
     and ``length`` and ``checksum`` are of their frame.
     """
 
-    path: str
+    path: Text
     offset: FilePlace
     length: FrameLength
     checksum: Checksum
@@ -193,7 +200,7 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     created_ms: TimeMs
     host: str
     headers: bool = False  # whether the payload has a headers column
-    key_id: str | None = None  # of the key that encrypted the payload; None: not encrypted
+    key_id: Text | None = None  # of the key that encrypted the payload; None: not encrypted
     #: True: its topics' ids were read after its last poll, before it was written, and were those of the claims; else absent
     checked: bool | msgspec.UnsetType = msgspec.UNSET
 

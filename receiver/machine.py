@@ -14,7 +14,7 @@ from typing import Any
 from forebay import messages
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
 from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition, block_id
+from forebay.values import TEXT_LENGTH_MAX, TopicPartition, block_id
 from receiver import actions as act
 from receiver import hole
 from receiver import inputs as inp
@@ -1021,7 +1021,7 @@ class ReceiverMachine:
             receiver_id=self._receiver_id,
             epoch=self.epoch,
             state=self.state,
-            detail=self.detail,
+            detail=self.detail[:TEXT_LENGTH_MAX],
             acknowledged=self._acknowledged,
             release=self._version,
             buffered_bytes=self.buffered_bytes,
@@ -1062,7 +1062,7 @@ class ReceiverMachine:
             state=state,
             position=partition.expected,
             high_watermark=partition.high_watermark,
-            detail=partition.detail,
+            detail=partition.detail[:TEXT_LENGTH_MAX],
             rate=self._throttle.rate_of(partition.tp),
         )
 
