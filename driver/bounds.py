@@ -14,7 +14,6 @@ fails as unreadable, until a person accepts the loss: the new life takes in all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,7 +33,7 @@ def decode(data: Any, type_: type[T]) -> tuple[T, tuple[str, ...]] | None:
     there is none outside, or ``data`` is no such value for another reason too."""
     found = _Bringing()
     try:
-        tree = found.within(_info(type_), msgspec.msgpack.decode(data), "$")
+        tree = found.within(inspect.type_info(type_), msgspec.msgpack.decode(data), "$")
         return (msgspec.convert(tree, type_), tuple(found.said)) if found.said else None
     except (msgspec.MsgspecError, ForebayError, LookupError, TypeError, ValueError, RecursionError):
         return None
@@ -68,11 +67,6 @@ def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
         if (r.tp, r.life, r.until_offset) == (partition.tp, life.life, OFFSET_MAX)
     )
     return min(found, default=(life.start, ""))
-
-
-@cache
-def _info(type_: Any) -> inspect.Type:
-    return inspect.type_info(type_)
 
 
 class _Bringing:

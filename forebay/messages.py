@@ -6,7 +6,7 @@ Unknown fields are ignored, so that a newer peer can say more. A refusal is HTTP
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -175,7 +175,7 @@ class Trouble(Message, frozen=True, kw_only=True):
     topic: Topic
     partition: PartitionNumber
     token: Number
-    kind: Literal["out-of-range", "truncated", "recreated", "corrupt"]
+    kind: Annotated[str, Meta(pattern="^(out-of-range|truncated|recreated|corrupt)$")]
     position: Offset
     low: Offset
     high: Offset

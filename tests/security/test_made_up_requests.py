@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +20,15 @@ from forebay.access import Access, Limits
 from forebay.client import Client
 from forebay.errors import ForebayError
 from forebay.kafka.broker import MockBroker
-from forebay.tether import tethered
-from tests.support.ports import free_port
-from tests.support.wheel import ROOT
+from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
 
 # schemathesis warns of routes for which it finds no wrong input
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-TOKEN = "a-token-of-all-roles"
-#: longer than any answer takes; a hang is a failure
-HANG_SECONDS = 60.0
 #: answers that are no fault though above 499: not ready, no room
 MAY_FAIL = {503: "not-ready", 507: "no-room"}
 #: of a service's memory; a third of the bytes that are sent
 GROWTH_BYTES_MAX = 64_000_000
-#: a body that is freed goes back to the system at once: else the C library keeps some, for whichever thread had them
-GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A process of its own, so that its memory is what the requests cost."""
-
-    url: str
-    process: int
-
-    def memory_bytes(self) -> int:
-        lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        client = Client(self.url, HANG_SECONDS, Access(token=TOKEN))
-        try:
-            return client.request(method, path, body)
-        finally:
-            client.close()
 
 
 @pytest.fixture(params=["driver", "agent"])
@@ -68,57 +37,8 @@ def service(
 ) -> Iterator[Service]:
     topic = topic_name()
     mock_broker.create_topic(topic)
-    tokens, configuration = tmp_path / "tokens", tmp_path / "forebay.toml"
-    tokens.touch(mode=0o600)
-    tokens.write_text(TOKEN + "\n")
-    urls = {name: f"http://127.0.0.1:{free_port()}" for name in ("driver", "agent")}
-    (tmp_path / "jobs.py").write_text("def nothing(batch):\n    pass\n")
-    configuration.write_text(f"""
-stream = "s"
-[kafka]
-topics = ["{topic}"]
-"bootstrap.servers" = "{mock_broker.address}"
-[wal]
-url = "file://{tmp_path}/wal"
-[driver]
-journal = "file://{tmp_path}/journal"
-url = "{urls["driver"]}"
-engine = "local"
-job = "jobs:nothing"
-lease_duration = "2s"
-[agent]
-blocks = "{tmp_path}/blocks"
-url = "{urls["agent"]}"
-host = "h1"
-[security]
-token_file = "{tokens}"
-""")
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            tethered([sys.executable, "-m", "deploy.main", "--config", str(configuration), request.param]),
-            stdout=log, stderr=log, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **GIVEN_BACK},
-        )  # fmt: skip
-    try:
-        service = Service(urls[request.param], process.pid)
-        _await(service, process, tmp_path / "log")
+    with running(configured(tmp_path, [topic], mock_broker.address), request.param) as service:
         yield service
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _await(service: Service, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until it takes requests: of a driver, until it leads."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while True:
-        try:
-            answer = msgspec.json.decode(service.ask("GET", "/v1/status"))
-            if answer.get("state", "running") == "running":
-                return
-        except ForebayError:
-            pass
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
 
 
 def send_to_every_route(url: str, examples: int) -> int:

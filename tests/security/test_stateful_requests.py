@@ -1,0 +1,80 @@
+"""A client that is registered, has claimed and reports sends every message with extreme, missing, repeated and reordered values.
+
+The driver answers each, goes on, keeps its memory, and its journal replays after a kill.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from driver import journal
+from forebay.kafka.broker import MOCK_PARTITIONS, MockBroker
+from tests.fuzz.wire import Player
+from tests.support.service_process import configured, running
+from wal.storage import open_storage
+
+#: as many partitions as accepted reports may use up, by ranges that end at the last offset there is
+TOPICS = 16
+#: what a driver may keep of tens of thousands of messages: blocks and receivers that it accepted among them
+GROWTH_BYTES_MAX = 100_000_000
+#: messages between two looks at whether the driver is well
+CHECK_EVERY = 200
+
+
+def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: float) -> Player:
+    """The walk over every value of every message, then ``seconds`` of several at random, a kill, and a start after it."""
+    topics = [f"{name}-{number}" for number in range(TOPICS)]
+    for topic in topics:
+        broker.create_topic(topic)
+    configuration = configured(folder, topics, broker.address)
+    with running(configuration, "driver") as service:
+        player = Player(service, topics, MOCK_PARTITIONS, seed)
+        for path in player.routes():  # each is answered once as it is right
+            player._send_wrong(path, _body(player, path))
+        before = service.memory_bytes()
+        until = time.monotonic() + seconds
+        for number, _ in enumerate(itertools.chain(player.walk(), player.wander(until))):
+            if number % CHECK_EVERY == 0:
+                player.check()
+        player.check()
+        grown = service.memory_bytes() - before
+        print(f"seed {seed}: {sum(player.answered.values())} requests, {grown / 1e6:+.1f} MB")
+        assert grown < GROWTH_BYTES_MAX
+        service.process.kill()
+        service.process.wait()
+    reading = journal.read(open_storage(f"file://{folder}/journal"), "s")
+    assert reading.state is not None and reading.state.blocks and not reading.brought
+    with running(configuration, "driver") as service:
+        again = Player(service, topics, MOCK_PARTITIONS, seed)
+        again.register()
+        again.check()
+    return player
+
+
+def _body(player: Player, path: str) -> bytes:
+    import json
+
+    return json.dumps(player._right(path, player.routes()[path])).encode()
+
+
+def test_no_message_of_a_registered_receiver_ends_the_driver(
+    tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    player = play(tmp_path, mock_broker, topic_name(), "fixed", seconds=20.0)
+    accepted = {path for path, status in player.answered if status == 200}
+    assert accepted >= player.routes().keys() - {
+        "/v1/operator/accept-gap", "/v1/operator/fence", "/v1/operator/accept-loss", "/v1/operator/replay"
+    }  # fmt: skip
+
+
+@pytest.mark.long
+def test_minutes_of_messages_of_a_registered_receiver_do_not_end_the_driver(
+    tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    play(tmp_path, mock_broker, topic_name(), random.SystemRandom().randrange(10**9), seconds=240.0)
