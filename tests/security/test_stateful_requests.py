@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,19 +26,17 @@ GROWTH_BYTES_MAX = 100_000_000
 CHECK_EVERY = 200
 
 
-def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: float) -> Player:
-    """The walk over every value of every message, then ``seconds`` of several at random, a kill, and a start after it."""
+def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: float, numbers_alone: bool) -> Player:
+    """``Player.walk``, then ``seconds`` of ``Player.wander``, a kill, and a start after it."""
     topics = [f"{name}-{number}" for number in range(TOPICS)]
     for topic in topics:
         broker.create_topic(topic)
     configuration = configured(folder, topics, broker.address)
     with running(configuration, "driver") as service:
         player = Player(service, topics, MOCK_PARTITIONS, seed)
-        for path in player.routes():  # each is answered once as it is right
-            player._send_wrong(path, _body(player, path))
+        player.send_right()
         before = service.memory_bytes()
-        until = time.monotonic() + seconds
-        for number, _ in enumerate(itertools.chain(player.walk(), player.wander(until))):
+        for number, _ in enumerate(itertools.chain(player.walk(numbers_alone), player.wander(seconds))):
             if number % CHECK_EVERY == 0:
                 player.check()
         player.check()
@@ -51,22 +48,16 @@ def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: flo
     reading = journal.read(open_storage(f"file://{folder}/journal"), "s")
     assert reading.state is not None and reading.state.blocks and not reading.brought
     with running(configuration, "driver") as service:
-        again = Player(service, topics, MOCK_PARTITIONS, seed)
+        again = Player(service, topics, MOCK_PARTITIONS, f"{seed}-again")
         again.register()
         again.check()
     return player
 
 
-def _body(player: Player, path: str) -> bytes:
-    import json
-
-    return json.dumps(player._right(path, player.routes()[path])).encode()
-
-
 def test_no_message_of_a_registered_receiver_ends_the_driver(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
 ) -> None:
-    player = play(tmp_path, mock_broker, topic_name(), "fixed", seconds=20.0)
+    player = play(tmp_path, mock_broker, topic_name(), "fixed", seconds=6.0, numbers_alone=True)
     accepted = {path for path, status in player.answered if status == 200}
     assert accepted >= player.routes().keys() - {
         "/v1/operator/accept-gap", "/v1/operator/fence", "/v1/operator/accept-loss", "/v1/operator/replay"
@@ -77,4 +68,6 @@ def test_no_message_of_a_registered_receiver_ends_the_driver(
 def test_minutes_of_messages_of_a_registered_receiver_do_not_end_the_driver(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
 ) -> None:
-    play(tmp_path, mock_broker, topic_name(), random.SystemRandom().randrange(10**9), seconds=240.0)
+    play(
+        tmp_path, mock_broker, topic_name(), random.SystemRandom().randrange(10**9), seconds=240.0, numbers_alone=False
+    )
