@@ -14,9 +14,10 @@ from driver import bounds, journal
 from driver import events as ev
 from driver.requests import Allocate, Complete, FoundPartitions
 from driver.state import State
-from forebay.errors import ForebayError
+from forebay import messages as m
+from forebay.errors import ForebayError, UsageError
 from forebay.values import OFFSET_MAX
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import MemoryStorage, Storage
 
 numbers = itertools.count(1)
@@ -156,9 +157,38 @@ def test_stream_goes_on_after_it() -> None:
     epoch = t.register("r2", "i2")
     view = t.claim(epoch, receiver="r2").view
     assert (view.position, view.life) == (10, 2)
-    from tests.support.tracked import offsets
-
     block = t.block(epoch, [offsets(10, 30, view.token, life=2)], receiver="r2")
     assert t.report(epoch, block, receiver="r2")[0].accepted
     t.say(Complete(int(t.say(Allocate(1, 1))), 2, 1))
     assert state.partitions[f"{TOPIC}/0"].completed == 30
+
+
+def test_fault_at_the_last_offset_is_refused_and_not_journalled() -> None:
+    """What accepting would do, one offset further, could not be read back."""
+    t = Tracked(1)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    assert t.report(epoch, t.block(epoch, [offsets(0, OFFSET_MAX, token, records=0)]))[0].accepted
+    fault = m.Trouble(
+        receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="corrupt", position=OFFSET_MAX, low=0,
+        high=OFFSET_MAX,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="nothing is missing"):
+        t.say(fault)
+    assert opened(old_journal(t.events)).partitions[f"{TOPIC}/0"].position == OFFSET_MAX
+
+
+@pytest.mark.parametrize("kind", ["", "other", "corrupt ", "x" * 1_000_000])
+def test_fault_of_an_unknown_kind_is_refused(kind: str) -> None:
+    fault = {
+        "receiver_id": "r1",
+        "epoch": 1,
+        "topic": "t",
+        "partition": 0,
+        "token": 1,
+        "position": 0,
+        "low": 0,
+        "high": 0,
+    }
+    with pytest.raises(msgspec.ValidationError, match=r"at `\$\.kind`"):
+        msgspec.convert({**fault, "kind": kind}, m.Trouble)
