@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import urllib3
 
 from deploy.examination import Copy
@@ -18,6 +17,7 @@ from forebay.errors import ForebayError, MissingKeyError, UnreachableError
 from forebay.records import Compression, RangeRows, digest, encode_block
 from forebay.values import Block, BlockMeta, Handle
 from wal.blocks import StoredBlock, block_of_frame
+from wal.digests import completed
 from wal.encryption import KeyRing
 from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
 from wal.scan import read_frame
@@ -141,14 +141,11 @@ class KafkaCopies:
             if sum(batch.num_rows for batch in rows.batches) != r.records or digest(rows.batches) != r.digest:
                 raise ForebayError(f"what it holds of {r.label} is not what was taken in")
         payload = encode_block(ranges, meta.headers, self._compression)
-        meta = msgspec.structs.replace(meta, key_id=None)
-        if self._keys is not None:
-            meta, payload = self._keys.seal(meta, payload)
-        elif block.meta.key_id is not None:
+        if self._keys is None and meta.key_id is not None:
             raise MissingKeyError(
-                f"the block was encrypted with key {block.meta.key_id!r}; without keys its records are not written again"
+                f"the block was encrypted with key {meta.key_id!r}; without keys its records are not written again"
             )
-        return Found(self.name, meta, payload, exact=False)
+        return Found(self.name, *completed(meta, payload, self._keys), exact=False)
 
 
 class NoKafka:

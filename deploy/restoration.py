@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from deploy.copies import Found, Sources
 from deploy.examination import Segment
 from deploy.recovery_plan import DamagedSegment, Loss, Recovery, aside_path, loss_of, recovery_of
@@ -19,8 +21,9 @@ from driver.state import REPAIR_WRITER, State
 from driver.transitions import apply
 from forebay import failpoints
 from forebay.errors import CorruptionError, ForebayError
-from forebay.values import Block, Handle, lineage_of
+from forebay.values import Block, Handle, Sha256, lineage_of
 from wal.blocks import decode_meta, encode_meta
+from wal.digests import fits
 from wal.frame import Frame, FrameKind
 from wal.layout import block_segment
 from wal.retention import JournalView
@@ -58,7 +61,8 @@ class Restoration:
             new_uid,
             failpoints=True,
         )
-        self._written: list[tuple[Block, bool, Pending]] = []  # block, whether the bytes are those that were accepted
+        #: block, SHA-256 of bytes that are others than those accepted, whether they are those accepted
+        self._written: list[tuple[Block, Sha256 | msgspec.UnsetType, bool, Pending]] = []
         self._written_bytes = 0
 
     def restore(
@@ -85,8 +89,8 @@ class Restoration:
         self._writer.sync()
         failpoints.hit("recovery.after-write")
         moved = [
-            ev.BlockMoved(block_id=block.id, handle=_handle(pending), local=block.local and exact)
-            for block, exact, pending in self._written
+            ev.BlockMoved(block_id=block.id, handle=_handle(pending), local=block.local and exact, sha256=digest)
+            for block, digest, exact, pending in self._written
         ]
         self._written, self._written_bytes = [], 0
         self._append(*moved)
@@ -123,7 +127,8 @@ class Restoration:
 
     def _write(self, block: Block, found: Found) -> None:
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(found.meta), found.payload)
-        self._written.append((block, found.exact, pending))
+        digest = msgspec.UNSET if found.exact else found.meta.sha256  # of the same bytes the journal has its own
+        self._written.append((block, digest, found.exact, pending))
         self._count(found.payload)
 
     def _count(self, payload: Any) -> None:
@@ -149,7 +154,8 @@ class Restoration:
                 continue
             block = self._state.blocks.get(meta.id)
             if block is not None:
-                if _lies_at(block.handle, segment.path, item) and not segment.swapped:
+                whole = _lies_at(block.handle, segment.path, item) and fits(block.meta.sha256, item.payload)
+                if whole and not segment.swapped:
                     self._write(block, Found("WAL", meta, item.payload, exact=True))
             elif not all(view.standing(r).settled for r in meta.ranges):
                 self._writer.append(FrameKind.BLOCK, item.metadata, item.payload)

@@ -37,6 +37,7 @@ from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPart
 from wal import layout
 from wal.barrier import bar
 from wal.blocks import block_of_frame, decode_meta, encode_meta
+from wal.digests import completed
 from wal.encryption import KeyRing, plain_payload
 from wal.frame import Frame, FrameKind
 from wal.scan import Damage, Newer, read_frame, scan_segment
@@ -457,8 +458,7 @@ class Adopter:
             checked=orphan.meta.checked,
         )
         payload = encode_block([RangeRows(search.tp, rows)], meta.headers, self._compression)
-        if (keys := self._keys()) is not None:
-            meta, payload = keys.seal(meta, payload)
+        meta, payload = completed(meta, payload, self._keys())
         writer = self._writer = self._writer or self._open()
         pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         writer.sync()

@@ -22,6 +22,7 @@ from forebay.values import (
     Offset,
     OffsetOrNone,
     PartitionNumber,
+    Sha256,
     TimeMs,
 )
 
@@ -121,11 +122,13 @@ class BlockAdded(_Event, frozen=True, tag="block-added"):
 
 class BlockMoved(_Event, frozen=True, tag="block-moved"):
     """The bytes of an accepted block lie at ``handle`` from now on: recovery wrote them again. Its ranges and digests are the
-    same; ``local``: whether the host's copy, if there is one, holds these very bytes."""
+    same; ``local``: whether the host's copy, if there is one, holds these very bytes. ``sha256``: of the payload there; unset:
+    that of the block so far, or not known."""
 
     block_id: str
     handle: Handle
     local: bool
+    sha256: Sha256 | msgspec.UnsetType = msgspec.UNSET
 
 
 class TroubleFound(_Event, frozen=True, tag="trouble-found"):

@@ -229,7 +229,11 @@ def _block_moved(state: State, event: ev.BlockMoved) -> None:
         raise BrokenInvariant(f"block {event.block_id} was moved to bytes that its local copy does not hold")
     if event.handle.path in state.cleaning_segments:
         raise BrokenInvariant(f"block {event.block_id} was moved into a segment that is being deleted (INV-8)")
-    state.blocks[block.id] = msgspec.structs.replace(block, handle=event.handle, local=event.local)
+    sha256 = event.sha256
+    if sha256 is msgspec.UNSET and event.handle.checksum == block.handle.checksum:
+        sha256 = block.meta.sha256  # the same bytes at another place
+    meta = msgspec.structs.replace(block.meta, sha256=sha256)
+    state.blocks[block.id] = msgspec.structs.replace(block, meta=meta, handle=event.handle, local=event.local)
     state.index.move(block, state)
 
 

@@ -18,6 +18,9 @@ from msgspec import Meta
 #: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
 LINEAGE_SHIFT = 40
 
+#: the SHA-256 of bytes
+Sha256 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 # ---- bounds of numbers: checked by whatever decodes a message, a frame, an event or a snapshot --------------------------
@@ -203,6 +206,8 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     key_id: Text | None = None  # of the key that encrypted the payload; None: not encrypted
     #: True: its topics' ids were read after its last poll, before it was written, and were those of the claims; else absent
     checked: bool | msgspec.UnsetType = msgspec.UNSET
+    #: of the payload as it is stored, encrypted or not; absent in a block of a release that did not compute it
+    sha256: Sha256 | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_name("receiver id", self.receiver_id)

@@ -13,6 +13,7 @@ from forebay.columns import Columns
 from forebay.records import Compression, RangeRows, digest, encode_block, value_lengths
 from forebay.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
+from wal.digests import completed
 from wal.encryption import KeyRing
 
 
@@ -52,9 +53,7 @@ def encode(draft: BlockDraft, writing: BlockWriting, created_ms: int) -> Encoded
         headers=writing.headers,
     )
     payload = encode_block(rows, writing.headers, writing.compression)
-    if writing.keys is None:
-        return EncodedBlock(meta, payload)
-    return EncodedBlock(*writing.keys.seal(meta, payload))
+    return EncodedBlock(*completed(meta, payload, writing.keys))
 
 
 def _range(part: DraftRange, batches: Any) -> OffsetRange:

@@ -2,8 +2,9 @@
 else Kafka by exact offsets.
 
 The first tier that answers with bytes that pass is taken: the frame's checksums, the checksum that the journal's handle
-names, the block's id and its ranges; of Kafka, the topic's id, the number of records and their digest. Reading never lists,
-locks, recovers or creates anything.
+names, the block's id and its ranges, and the SHA-256 that the journal names (not of the file that this host's receiver wrote:
+docs/SECURITY.md); of Kafka, the topic's id, the number of records and their digest. Reading never lists, locks, recovers or
+creates anything.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from forebay.kafka.access import KafkaAccess
 from forebay.records import block_rows, decode_block, to_dataframe
 from forebay.values import Block, Handle, OffsetRange
 from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local, read_stored
+from wal.digests import check_digest
 from wal.frame import aligned
 from wal.scan import read_frame
 from wal.storage import Storage, StorageOptions, open_storage
@@ -68,6 +70,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     local: bool
     headers: bool = False
     other_hosts: tuple[str, ...] = ()
+    sha256: bytes | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, block: Block) -> BlockReference:
@@ -82,6 +85,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
             block.local,
             meta.headers,
             block.other_hosts,
+            meta.sha256,
         )
 
     def also_at(self, hosts: tuple[str, ...]) -> BlockReference:
@@ -202,7 +206,9 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
             else:
                 stored = _from_agent(reference, plan, host) if tier == "agent" else _STORED[tier](reference, plan)
                 where = f"{tier} {host}".strip()
-                batches = None if stored is None else _records(reference, plan, stored, where)
+                batches = (
+                    None if stored is None else _records(reference, plan, stored, where, by_digest=tier != "local")
+                )
             if batches is None:
                 continue
         except FileNotFoundError:
@@ -266,10 +272,13 @@ def _places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, s
             yield tier, ""
 
 
-def _records(reference: BlockReference, plan: ReadPlan, stored: StoredBlock, name: str) -> tuple[pa.RecordBatch, ...]:
-    """The rows of ``stored`` that the plan wants, if it is the very block that the journal names."""
+def _records(
+    reference: BlockReference, plan: ReadPlan, stored: StoredBlock, name: str, *, by_digest: bool
+) -> tuple[pa.RecordBatch, ...]:
+    """The rows of ``stored`` that the plan wants, if it is the very block that the journal names. ``by_digest``: as
+    :func:`check_same`."""
     where = f"{name} copy of block {reference.id}"
-    check_same(reference, stored, where)
+    check_same(reference, stored, where, by_digest=by_digest)
     payload = _plain(stored, plan, where)
     decoded = decode_block(payload, stored.meta, verify_digests=plan.verify_digests, path=where)
     return tuple(
@@ -295,14 +304,17 @@ def _plain(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
         return plain_payload(stored.meta, stored.payload, _per_process(name, lambda: load_keys(plan.key_file)), where)
 
 
-def check_same(reference: BlockReference, stored: StoredBlock, where: str) -> None:
-    """Raises CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names."""
+def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:
+    """Raises CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names. ``by_digest``: False
+    for bytes that no other user can write, whose checksum is enough (docs/SECURITY.md)."""
     if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
         raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
     if stored.checksum != reference.handle.checksum:
         raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
     if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
         raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+    if by_digest:
+        check_digest(reference.sha256, stored.payload, where)
 
 
 def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
@@ -327,7 +339,10 @@ def _from_local(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None
         try:
             return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
         except FileNotFoundError:
-            return read_local(given_path(plan.blocks_directory, reference.stream, reference.id))
+            given = given_path(plan.blocks_directory, reference.stream, reference.id)
+            stored = read_local(given)  # another process sent it
+            check_digest(reference.sha256, stored.payload, str(given))
+            return stored
     except FileNotFoundError:
         if this_host() not in reference.hosts:
             return None  # it lies on another host: no failure

@@ -16,6 +16,7 @@ import msgspec
 from forebay.errors import CorruptionError
 from forebay.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
+from wal.digests import fits
 from wal.frame import Frame, FrameKind
 from wal.retention import JournalView, Standing
 from wal.scan import Damage, Scanned, TornTail
@@ -154,9 +155,10 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
         block = named.pop(item.offset, None)
         until = item.offset + item.length
         if block is not None:
-            same = _same(meta, block.meta) and (item.length, item.header.payload_checksum) == (
-                block.handle.length,
-                block.handle.checksum,
+            same = (
+                _same(meta, block.meta)
+                and (item.length, item.header.payload_checksum) == (block.handle.length, block.handle.checksum)
+                and fits(block.meta.sha256, item.payload)
             )
             return [_of_block(path, Found.WHOLE if same else Found.DAMAGED, block, view, closed)]
         if meta is None:
@@ -184,8 +186,11 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
 
 
 def _same(meta: BlockMeta | None, accepted: BlockMeta) -> bool:
-    """Whether a frame's metadata is that of the accepted block; recovery may have encrypted it with another key."""
-    return meta is not None and msgspec.structs.replace(meta, key_id=accepted.key_id) == accepted
+    """Whether a frame's metadata is that of the accepted block; recovery may have encrypted it with another key, and an older
+    release may have written it, or journalled it, without a SHA-256."""
+    return (
+        meta is not None and msgspec.structs.replace(meta, key_id=accepted.key_id, sha256=accepted.sha256) == accepted
+    )
 
 
 def _taken(named: dict[int, Block], offset: int, until: int) -> list[Block]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
 
 from forebay.clock import Clock, SystemClock
 from forebay.columns import Columns
@@ -18,6 +22,7 @@ from receiver.encoded_block import BlockWriting, encode
 from tests.receiver.stage import P0
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.rows import filler, source_batch
+from wal.encryption import KeyRing
 from wal.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1
@@ -86,6 +91,12 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_the_bytes_for_i
             store.put(draft(sequence))
         paths += paths_of(told, 6)
     assert [paths.count(path) for path in storage.list("s")] == [1, 3, 3]
+
+
+@pytest.mark.parametrize("keys", [None, KeyRing({"k": bytes(32)})], ids=["plain", "encrypted"])
+def test_a_block_names_the_digest_of_its_payload_as_it_is_stored(keys: KeyRing | None) -> None:
+    made = encode(draft(1), replace(WRITING, keys=keys), 0)
+    assert made.meta.sha256 == hashlib.sha256(made.payload).digest()
 
 
 class Slow(ForgetfulStorage):

@@ -19,6 +19,7 @@ from driver.transitions import apply
 from forebay.errors import ForebayError, StoreError, UsageError
 from forebay.records import decode_block
 from forebay.values import Block
+from tests.support.forged import forged
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
@@ -383,3 +384,42 @@ def test_what_kafka_gave_is_encrypted_with_the_current_key_and_is_the_accepted_b
     assert b"value 0 of 0" not in bytes(frame.payload)
     plan = planned(logged)
     assert not plan.open and plan.counts == {"whole": 1}
+
+
+def test_a_forged_block_of_the_wal_is_found_and_written_again(logged: Logged) -> None:
+    """Its checksums fit; the SHA-256 that the journal names does not."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
+    logged.take_in("r1", {0: 2})
+    logged.receiver("r1")
+    logged.keep()
+    payload = logged.payloads[block.id]
+    data, value = logged.wal.read(block.handle.path), logged.kafka.rows(0, 0, 1)[0].value
+    assert value is not None and payload in data
+    logged.overwrite(block.handle.path, data.replace(payload, forged(payload, value, bytes(len(value)))))
+    assert len(verified(logged.wal, STREAM, logged.journal).findings) == 1
+    plan = applied(logged)
+    assert [(r.block_id, r.source, r.exact, r.done) for r in plan.recoveries] == [(block.id, "local copy", True, True)]
+    served(logged, block)
+    assert verified(logged.wal, STREAM, logged.journal).findings == ()
+
+
+def test_a_forged_block_that_is_nowhere_else_is_a_loss_and_not_written_again(logged: Logged) -> None:
+    """What is whole in a damaged segment is written anew, and the journal would name the digest of the forgery."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5, 1: 3})
+    other = logged.take_in("r1", {0: 2})
+    logged.receiver("r1")
+    logged.keep()
+    payload = logged.payloads[block.id]
+    data, value = logged.wal.read(block.handle.path), logged.kafka.rows(0, 0, 1)[0].value
+    assert value is not None and payload in data
+    logged.overwrite(block.handle.path, data.replace(payload, forged(payload, value, bytes(len(value)))))
+    logged.kafka.gone |= {(0, 1)}
+    plan = applied(logged)
+    assert [loss.block_id for loss in plan.losses] == [block.id]
+    assert logged.state().blocks[block.id].meta.sha256 == block.meta.sha256
+    served(logged, other)
+    for path in logged.segments():
+        if "/forebay-repair/" in path:
+            assert block.id.encode() not in logged.wal.read(path)

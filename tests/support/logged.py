@@ -23,6 +23,7 @@ from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.blocks import encode_meta, write_local
+from wal.digests import completed
 from wal.encryption import KeyRing
 from wal.frame import FrameKind
 from wal.layout import block_segment
@@ -140,9 +141,7 @@ class Logged:
         meta = BlockMeta(
             block_id(name, epoch, number), STREAM, name, epoch, number, tuple(ranges), sum(counts.values()), 1, "h1"
         )
-        payload = encode_block(rows, False)
-        if self.keys is not None:
-            meta, payload = self.keys.seal(meta, payload)
+        meta, payload = completed(meta, encode_block(rows, False), self.keys)
         pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         writer.sync()
         assert pending.handle is not None

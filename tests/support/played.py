@@ -12,6 +12,7 @@ from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_
 from tests.support.rows import filler, source_batch
 from wal import layout
 from wal.blocks import encode_meta
+from wal.digests import completed
 from wal.frame import FrameKind
 from wal.storage import open_storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -77,7 +78,7 @@ class PlayedReceiver:
             created_ms=1,
             host="h1",
         )
-        payload = encode_block([RangeRows(tp, batches)], headers=False, compression="none")
+        meta, payload = completed(meta, encode_block([RangeRows(tp, batches)], headers=False, compression="none"), None)
         pending = self.writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         self.writer.sync()
         assert pending.handle is not None

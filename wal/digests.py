@@ -1,0 +1,42 @@
+"""The SHA-256 of a block's payload: the journal names it, and readers compare the bytes that they are given with it.
+
+A frame's CRC-32C finds accidents: four bytes make any payload fit one. The SHA-256 finds intent: the process that keeps or sends
+a copy can't make another payload that fits the one in the journal. The range's digest (``forebay.records``) is over
+the records and not over these bytes, and is no cryptographic one either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from forebay.errors import CorruptionError
+from forebay.values import BlockMeta
+
+if TYPE_CHECKING:
+    from wal.encryption import KeyRing
+
+
+def completed(meta: BlockMeta, payload: Any, keys: KeyRing | None) -> tuple[BlockMeta, Any]:
+    """Return a new block as it is stored: ``payload``, encrypted if there are ``keys``, and ``meta`` with its key and SHA-256."""
+    meta = msgspec.structs.replace(meta, key_id=None)
+    if keys is not None:
+        meta, payload = keys.seal(meta, payload)
+    return msgspec.structs.replace(meta, sha256=_sha256(payload)), payload
+
+
+def fits(sha256: bytes | msgspec.UnsetType, payload: Any) -> bool:
+    """Return whether ``payload`` has that SHA-256. Any payload fits an unset one."""
+    return sha256 is msgspec.UNSET or _sha256(payload) == sha256
+
+
+def check_digest(sha256: bytes | msgspec.UnsetType, payload: Any, where: str) -> None:
+    """Raises CorruptionError, which names ``where``, unless ``payload`` has the SHA-256 of the journal, if that has one."""
+    if not fits(sha256, payload):
+        raise CorruptionError(where, 0, "its SHA-256 is not the one that the journal names")
+
+
+def _sha256(payload: Any) -> bytes:
+    return hashlib.sha256(payload).digest()
