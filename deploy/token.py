@@ -41,8 +41,9 @@ def token() -> None:
 def new(invocation: Invocation, role: str) -> int:
     """Print a line for a token file, with a new random token.
 
-    ROLE is receiver, agent, reader or operator. With a NAME a receiver's token is of that receiver id alone, an agent's of that
-    host. The file must not be readable by everybody (`umask 077`).
+    ROLE is receiver, agent, task (Spark's tasks of the batch job), query (queries over the intake), reader (dashboards: status
+    and lag alone) or operator. With a NAME a receiver's token is of that receiver id alone, an agent's of that host. The file
+    must not be readable by everybody (`umask 077`).
     """
     if role.partition(":")[0] not in ROLES:
         raise click.UsageError(f"{role}: roles are {', '.join(ROLES)}, as in receiver:r1")

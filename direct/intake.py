@@ -45,7 +45,7 @@ COMMITTED = "read_committed"
 @dataclass(frozen=True, slots=True)
 class IntakeAccess:
     """An intake that takes in what is read: where its driver is (with standbys all, with commas), and what that asks for. A
-    reader's token is enough; ``FOREBAY_TOKENS`` in the environment does as well. ``timeout_seconds``: how long it may be away."""
+    query's token is enough; ``FOREBAY_TOKENS`` in the environment does as well. ``timeout_seconds``: how long it may be away."""
 
     url: str
     token_file: str | None = None
@@ -69,7 +69,7 @@ class Through(msgspec.Struct, frozen=True):
             return None
         given = IntakeAccess(tracker) if isinstance(tracker, str) else tracker
         access = Access(
-            role="reader",
+            role="query",
             token_file=given.token_file,
             ca_file=given.ca_file,
             cert_file=given.cert_file,

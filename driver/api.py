@@ -30,7 +30,8 @@ FromReceiver = (
     | m.Trouble
     | m.ReportRequest
 )
-RECEIVER, AGENT, OPERATOR, WATCHER = needs("receiver"), needs("agent"), needs("operator"), needs("reader", "operator")
+RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
+WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
 Submitted = Request | m.ReplayRequest | m.ResetRequest | m.StopRequest | m.IntakeRequest | m.SpanRequest
 Submit = Callable[[Submitted], "Future[Any]"]
@@ -178,37 +179,35 @@ def tracker_application(
         check_agent_url(data.url, guard.https)
         return await decided(data)  # type: ignore[no-any-return]
 
-    @get("/v1/cursors/intake", summary="What is taken in, and how to read it", tags=["queries"], opt=WATCHER)
+    @get("/v1/cursors/intake", summary="What is taken in, and how to read it", tags=["queries"], opt=QUERY)
     async def intake() -> m.IntakeAnswer:
         return await decided(m.IntakeRequest())  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/open", status_code=200, summary="Read by a cursor: its epoch", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/open", status_code=200, summary="Read by a cursor: its epoch", tags=["queries"], opt=QUERY)
     async def open_cursor(data: JSONBody[m.OpenCursorRequest]) -> m.OpenCursorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/move", status_code=200, summary="What a query has finished", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/move", status_code=200, summary="What a query has finished", tags=["queries"], opt=QUERY)
     async def move_cursor(data: JSONBody[m.MoveCursorRequest]) -> m.Done:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/close", status_code=200, summary="A query ends", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/close", status_code=200, summary="A query ends", tags=["queries"], opt=QUERY)
     async def close_cursor(data: JSONBody[m.CloseCursorRequest]) -> m.Done:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post(
-        "/v1/cursors/earliest", status_code=200, summary="From where on the WAL has all", tags=["queries"], opt=WATCHER
-    )
+    @post("/v1/cursors/earliest", status_code=200, summary="From where on the WAL has all", tags=["queries"], opt=QUERY)
     async def earliest(data: JSONBody[m.EarliestRequest]) -> m.EarliestAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/times", status_code=200, summary="Blocks of times", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/times", status_code=200, summary="Blocks of times", tags=["queries"], opt=QUERY)
     async def times(data: JSONBody[m.TimesRequest]) -> m.TimesAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/blocks", status_code=200, summary="Blocks of offsets", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/blocks", status_code=200, summary="Blocks of offsets", tags=["queries"], opt=QUERY)
     async def blocks(data: JSONBody[m.BlocksRequest]) -> m.BlocksAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
-    @post("/v1/cursors/span", status_code=200, summary="Blocks of what Kafka has lost", tags=["queries"], opt=WATCHER)
+    @post("/v1/cursors/span", status_code=200, summary="Blocks of what Kafka has lost", tags=["queries"], opt=QUERY)
     async def span(data: JSONBody[m.SpanRequest]) -> m.SpanAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 

@@ -57,7 +57,7 @@ def agent_application(
         "/v1/blocks/{stream:str}/{block_id:str}",
         summary="The bytes of a block; takes one Range",
         tags=["tasks"],
-        opt=needs("reader", "agent", "operator"),
+        opt=needs("task", "query", "operator"),
     )
     async def block(request: Request[Any, Any, Any]) -> Response[Any]:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
@@ -83,15 +83,15 @@ def agent_application(
         status_code=200,
         summary="A copy of a block, as agents serve it, is kept here; durable=true: synced first; host: for which it is",
         tags=["tasks", "receivers"],
-        opt=needs("receiver", "agent", "reader"),
+        opt=needs("receiver", "task"),
         request_max_body_size=None,  # its length is said, and room for it is found, before any of it is read
     )
     async def keep(
         request: Request[Any, Any, Any], durable: FromQuery[bool] = False, host: FromQuery[str] = ""
     ) -> m.Done:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
-        # without a WAL a copy may be the last one: whoever reads must not put another in its place
-        if not (store.gives_up_copies and caller.get().has({"agent", "reader"})):
+        # without a WAL a copy may be the last one: a task must not put another in its place
+        if not (store.gives_up_copies and caller.get().has({"task"})):
             caller.get().require("receiver", block_id.rsplit("-", 2)[0])
         if own_stream not in (None, stream):
             raise UsageError(f"this agent takes copies of stream {own_stream} alone, not of {stream!r}")

@@ -120,8 +120,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_tasks(cls, settings: Settings) -> Access:
-        """A reader's, for processes on hosts that may have no token file; there the paths of certificates are the same."""
-        return cls.of(settings, "reader").carried()
+        """Return a task's, for processes on hosts that may have no token file; there the paths of certificates are the same."""
+        return cls.of(settings, "task").carried()
 
     def carried(self) -> Access:
         """The same with its token in it, for processes on hosts that may have no token file. Raises SettingsError."""
@@ -144,9 +144,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         found = tokens.first(self.role, self.name) or self.token
         if not found:
             who = f"{self.role} {self.name!r}" if self.name else self.role
+            read_only = tokens.first("reader") is not None and self.role in ("task", "query")
             raise SettingsError(
                 f"{_KEY}: no token in {self.token_file or TOKENS_VARIABLE} is for {who}: add a line that "
                 f"`forebay token new {self.role}` prints, here and where the services read theirs"
+                + ("; a reader's token reads status and lag alone" if read_only else "")
             )
         return found
 

@@ -17,8 +17,9 @@ from typing import Literal, get_args
 from forebay.errors import AccessError, SettingsError
 from forebay.values import check_name
 
-Role = Literal["receiver", "agent", "reader", "operator"]
-#: receiver: takes records in. agent: a host's block store. reader: reads blocks and status. operator: people and their tools
+Role = Literal["receiver", "agent", "task", "query", "reader", "operator"]
+#: receiver: takes records in. agent: a host's block store. task: a Spark task of the batch job. query: a query over the intake.
+#: reader: dashboards, which read status and lag alone. operator: people and their tools (docs/SECURITY.md)
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY_ROLE = frozenset(ROLES)
 
@@ -107,8 +108,18 @@ def authorize(tokens: Tokens | None, authorization: str | None, roles: frozenset
         words = "the token sent is not known here" if authorization else "no token was sent"
         raise AccessError(f"{words}: name a file with one in security.token_file", "unauthenticated")
     if not caller.has(roles):
-        raise AccessError(f"the token sent is not of role {' or '.join(sorted(roles))}", "forbidden")
+        raise AccessError(_wrong_role(caller, roles), "forbidden")
     return caller
+
+
+def _wrong_role(caller: Caller, roles: frozenset[Role]) -> str:
+    """In words, with the command that makes a token of the role with the fewest rights."""
+    own = frozenset().union(*(granted for granted, _ in caller.grants))
+    wanted = [role for role in ROLES if role in roles]
+    return (
+        f"the token sent is not of role {' or '.join(wanted)} but of role {' and '.join(r for r in ROLES if r in own)}: add the "
+        f"line that `forebay token new {wanted[0]}` prints to the token files of this service and of its client"
+    )
 
 
 def parse_tokens(text: str, source: str) -> Tokens:

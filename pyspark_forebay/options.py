@@ -227,7 +227,7 @@ def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
         cursor=cursor,
         progress_group=given.get("progressgroup", "").strip() or None,
         access=Access(
-            role="reader",
+            role="query",
             token_file=files["tokenFile"],
             ca_file=files["caFile"],
             cert_file=files["certFile"],

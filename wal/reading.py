@@ -437,7 +437,8 @@ class _Download:
                 raise FileNotFoundError(self._url)
             if response.status in (401, 403):
                 raise AccessError(
-                    f"{self._url}: HTTP {response.status}: the agent knows no such token, or not as a reader's"
+                    f"{self._url}: HTTP {response.status}: the agent does not know this token, or not as one of role "
+                    f"{self._access.role}: add its line to the token file of the agent's host"
                 )
             if response.status >= 500:
                 raise UnreachableError(f"{self._url}: HTTP {response.status}")  # too many ask it, or its disk fails

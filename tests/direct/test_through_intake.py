@@ -180,7 +180,7 @@ def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
 def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None:
     """Their hosts may have no such file."""
     file = tmp_path / "tokens"
-    file.write_text("reader secret-word-of-nobody\n")
+    file.write_text("query secret-word-of-nobody\n")
     file.chmod(0o600)
     through = Through.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
     assert through is not None and through.patience_seconds == 7.0

@@ -20,15 +20,15 @@ from tests.support.kafka import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-TOKEN = "the-token-of-a-reader-and-nobody-else"
+TOKEN = "the-token-of-a-query-and-nobody-else"
 
 
 @pytest.fixture
 def access(tmp_path: Path) -> dict[str, str]:
-    """What a reader has: a token of its own, and a certificate."""
-    token_file = tmp_path / "reader-token"
+    """What a query has: a token of its own, and a certificate."""
+    token_file = tmp_path / "query-token"
     token_file.touch(mode=0o600)
-    token_file.write_text(f"reader {TOKEN}\n")
+    token_file.write_text(f"query {TOKEN}\n")
     authority = Authority(tmp_path)
     return {"token_file": str(token_file), "ca_file": str(authority.ca_file), **authority.issue("host")}
 
@@ -41,7 +41,7 @@ def cluster(
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
     others = "".join(f"{role} the-token-of-the-{role}\n" for role in ("receiver", "agent", "operator"))
-    tokens.write_text(f"reader {TOKEN}\n{others}")
+    tokens.write_text(f"query {TOKEN}\n{others}")
     security = {**access, "token_file": str(tokens)}
     wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
     with Cluster(

@@ -94,6 +94,39 @@ def test_what_is_not_that_block_whole_is_refused_and_leaves_nothing(
     assert agent.store.usage().used_bytes == 0
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_durable_copy_is_synced_before_it_has_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-1: without a WAL the receiver reports the block when the agent has answered, and a power cut may follow."""
+    data, calls = body(), []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        calls.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        calls.append(("rename", path))
+        return rename(path, target)
+
+    store = store_of(tmp_path, len(data) * 3)
+    copy = store.give("s", "r1-10000000001-1", len(data))
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    try:
+        copy.write(data)
+        copy.keep(durable)
+    finally:
+        copy.close()
+    folder = store.directory / "s"
+    (temporary,) = [path for what, path in calls if what == "rename"]
+    assert temporary.parent == folder and temporary.name.endswith(".tmp")
+    named = [("rename", temporary)]
+    wanted = [("sync", temporary), *named, ("sync", folder), ("sync", store.directory)] if durable else named
+    assert calls == wanted
+
+
 def test_another_block_under_that_name_is_refused(agent: Agent, stored: Stored, pool: urllib3.PoolManager) -> None:
     assert put(pool, agent, "r1-10000000001-2", body(1)) == (400, "bad-request")
     assert left(stored) == []

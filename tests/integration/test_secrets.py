@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 PASSWORD = "canary-of-the-password-7f3a"
 KEY = base64.b64encode(b"canary-of-the-encryption-key-32b").decode()
-TOKENS = {role: f"canary-of-the-{role}-token-91c2" for role in ("receiver:r1", "agent", "reader", "operator")}
+TOKENS = {
+    role: f"canary-of-the-{role}-token-91c2" for role in ("receiver:r1", "agent", "task", "query", "reader", "operator")
+}
 CANARIES = (PASSWORD, KEY, "canary-of-the")
 
 #: fails in a task and in the driver, with tracebacks through Python and Java, before it does its work

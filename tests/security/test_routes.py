@@ -37,9 +37,9 @@ MAY = {
     "/v1/partitions/": ("receiver",),
     "/v1/blocks/report": ("receiver",),
     "/v1/agents/": ("agent",),
-    "/v1/cursors/": ("reader", "operator"),
+    "/v1/cursors/": ("query", "operator"),
     "/v1/operator/": ("operator",),
-    "/v1/blocks/{stream}/{block_id}": ("reader", "agent", "operator"),
+    "/v1/blocks/{stream}/{block_id}": ("task", "query", "operator"),
 }
 
 
@@ -102,7 +102,7 @@ def routes(url: str) -> list[tuple[str, str]]:
 
 def may(method: str, path: str) -> tuple[str, ...]:
     if (method, path) == ("PUT", "/v1/blocks/{stream}/{block_id}"):
-        return ("receiver", "agent", "reader")
+        return ("receiver", "task")
     return MAY[max((known for known in MAY if path.startswith(known)), key=len)]
 
 
@@ -143,6 +143,26 @@ def test_every_route_refuses_every_role_but_its_own(url: str, submitted: Submitt
                 assert answer.status == 403, (path, role)
                 assert msgspec.json.decode(answer.data, type=m.Refusal).code == "forbidden"
     assert allowed > len(ROLES)
+
+
+def test_a_reader_changes_nothing_and_gets_no_record(url: str, submitted: Submitted) -> None:
+    """Dashboards have this token, and often lie about where many people can read it."""
+    allowed = set()
+    for method, path in routes(url):
+        if may(method, path) and ask(url, method, path, f"Bearer {token('reader')}").status != 403:
+            allowed.add((method, path))
+    assert allowed <= {("GET", "/v1/status"), ("GET", "/v1/lag"), ("GET", "/v1/openapi.json")}
+    assert ("GET", "/v1/status") in allowed
+
+
+def test_every_refusal_of_a_role_names_the_role_needed_and_the_command(url: str) -> None:
+    for method, path in routes(url):
+        for role in ROLES:
+            answer = ask(url, method, path, f"Bearer {token(role)}")
+            if answer.status == 403:
+                words = msgspec.json.decode(answer.data, type=m.Refusal).message
+                (made,) = [other for other in ROLES if f"`forebay token new {other}`" in words]
+                assert made in may(method, path) and f"but of role {role}:" in words
 
 
 def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, submitted: Submitted) -> None:
@@ -253,7 +273,7 @@ def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Gu
 
 def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp_path: Path) -> None:
     """INV-5: it may be the last one, and who reads blocks must not be able to put another in its place."""
-    for gives_up, allowed in ((True, {"receiver", "agent", "reader"}), (False, {"receiver"})):
+    for gives_up, allowed in ((True, {"receiver", "task"}), (False, {"receiver"})):
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
         store.open()
         app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
@@ -277,7 +297,7 @@ def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp
     ],
 )
 def test_tasks_are_sent_to_no_url_that_is_not_an_agents(url: str, https: bool, fine: bool) -> None:
-    """A reader's token goes there."""
+    """A task's token goes there."""
     with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
         check_agent_url(url, https)
 
@@ -299,7 +319,7 @@ def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         with pytest.raises(AccessError, match="no token was sent: name a file with one in security"):
             Client(server.url).get("/v1/status", m.StatusAnswer)
-        with pytest.raises(AccessError, match="not of role operator"):
+        with pytest.raises(AccessError, match=r"not of role operator but of role reader.*`forebay token new operator`"):
             Client(server.url, access=Access(token=token("reader"))).post(
                 "/v1/operator/stop", m.StopRequest(), m.OperatorAnswer
             )

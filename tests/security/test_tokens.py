@@ -10,7 +10,7 @@ import pytest
 from forebay.access import TOKENS_VARIABLE, Access, Guard, TokenFile
 from forebay.errors import AccessError, SettingsError
 from forebay.secret_file import read_secret, secret_path
-from forebay.security import ANY_ROLE, EVERYBODY, authorize, parse_tokens
+from forebay.security import ANY_ROLE, EVERYBODY, Role, authorize, parse_tokens
 from tests.support.guarded import settings
 
 LINES = """
@@ -19,6 +19,7 @@ receiver:r1 token-of-receiver-r1
 receiver    token-of-any-receiver
 agent:h1    token-of-agent-h1
 reader      token-of-a-reader
+task        token-of-a-task
 operator    token-of-an-operator
 operator    token-of-an-operator-to-come
 """
@@ -40,6 +41,27 @@ def test_a_token_allows_what_its_line_says_and_no_more() -> None:
     with pytest.raises(AccessError, match="not of role operator") as refused:
         authorize(tokens, bearer("token-of-receiver-r1"), OPERATOR)
     assert refused.value.code == "forbidden"
+
+
+def test_one_token_may_be_of_several_roles_by_a_line_for_each() -> None:
+    """So a reader's token that tasks sent to agents of an older release is known to newer ones too."""
+    caller = parse_tokens("reader token-of-a-reader\ntask token-of-a-reader\n", "t").caller("token-of-a-reader")
+    assert caller is not None and caller.has({"task"}) and caller.has({"reader"}) and not caller.has({"query"})
+    with pytest.raises(AccessError, match="is not of role query or operator but of role task and reader: add the line"):
+        authorize(
+            parse_tokens("reader token-of-a-reader\ntask token-of-a-reader\n", "t"),
+            bearer("token-of-a-reader"),
+            frozenset({"query", "operator"}),
+        )
+
+
+@pytest.mark.parametrize("role", ["task", "query"])
+def test_a_readers_token_is_sent_by_no_task_and_no_query(role: Role, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text("reader token-of-a-reader\noperator token-of-an-operator\n")
+    with pytest.raises(SettingsError, match=f"forebay token new {role}` prints.*a reader's token reads status and lag"):
+        Access.of(settings(tmp_path, token_file=str(file)), role)
 
 
 def test_an_agents_token_is_of_its_host_alone() -> None:
@@ -178,11 +200,11 @@ def test_a_client_without_a_line_for_it_is_told_how_to_make_one(file: Path, tmp_
 
 def test_a_task_sends_the_token_of_its_own_host_before_the_drivers(file: Path, tmp_path: Path) -> None:
     given = Access.of_tasks(settings(tmp_path, token_file=str(file)))
-    file.write_text("reader token-of-this-very-host\n")
+    file.write_text("task token-of-this-very-host\n")
     assert given.headers() == {"authorization": "Bearer token-of-this-very-host"}
     file.unlink()
-    elsewhere = Access(role="reader", token=given.token, token_file=str(tmp_path / "not-here"))
-    assert elsewhere.headers() == {"authorization": "Bearer token-of-a-reader"}
+    elsewhere = Access(role="task", token=given.token, token_file=str(tmp_path / "not-here"))
+    assert elsewhere.headers() == {"authorization": "Bearer token-of-a-task"}
 
 
 def test_without_tokens_only_this_machine_may_ask(tmp_path: Path) -> None:

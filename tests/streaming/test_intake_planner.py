@@ -196,7 +196,7 @@ def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
 ) -> None:
     """INV-6: either would wait for minutes. Nor is there a second question once the time for it has passed."""
     asked: list[str] = []
-    outcome: list[Exception] = [AccessError("a reader's token is needed")]
+    outcome: list[Exception] = [AccessError("a query's token is needed")]
 
     def refused(path: str, answer: Any) -> Any:
         asked.append(path)
@@ -409,7 +409,7 @@ def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkey
 def test_tasks_get_the_token_and_the_topics_ids_and_show_no_secret(taken: Taken, tmp_path: Path) -> None:
     """INV-5: by the ids Kafka's records are known for those of the life."""
     file = tmp_path / "tokens"
-    file.write_text("reader secret-word-of-nobody\n")
+    file.write_text("query secret-word-of-nobody\n")
     file.chmod(0o600)
     taken.take()
     options = {"kafka.bootstrap.servers": "b:1", "kafka.sasl.password": "secret-of-kafkas"}
