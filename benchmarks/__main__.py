@@ -36,6 +36,7 @@ BENCHMARKS = {
     "scale": "benchmarks.many_blocks",
     "day": "benchmarks.long_run",
     "verify": "benchmarks.wal_verification",
+    "digests": "benchmarks.digests",
     "latency": "benchmarks.batch_latency",
     "blocks": "benchmarks.block_serving",
     "locality": "benchmarks.locality",

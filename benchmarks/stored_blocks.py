@@ -19,6 +19,7 @@ from forebay.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, enco
 from forebay.settings import Settings, from_values
 from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from wal.blocks import encode_meta, local_path, write_local
+from wal.digests import completed
 from wal.frame import FrameKind
 from wal.reading import BlockReference, this_host
 from wal.storage import open_storage
@@ -108,7 +109,7 @@ def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
         id=block_id("r1", _EPOCH, sequence), stream=STREAM, receiver_id="r1", epoch=_EPOCH, sequence=sequence,
         ranges=tuple(ranges), records=rows * PARTITIONS, created_ms=0, host=this_host(),
     )  # fmt: skip
-    return meta, encode_block(parts, False)
+    return completed(meta, encode_block(parts, False), None)
 
 
 # ---- the aggregate: for each of 1,000 keys its records, the bytes of their values, and what is found in them -----------

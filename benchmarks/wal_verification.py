@@ -24,6 +24,7 @@ from driver import journal
 from driver.transitions import apply
 from forebay.values import Block, BlockMeta, OffsetRange, block_id, numbered
 from wal.blocks import encode_meta
+from wal.digests import completed
 from wal.frame import FrameKind
 from wal.layout import block_segment
 from wal.storage import open_storage
@@ -43,10 +44,14 @@ def measure(setup: Setup) -> Iterator[Measured]:
         "verify", "against a read with checksum", pairs, "MB/s", Threshold(0.5, at_least=True),
         f"{blocks * BLOCK_BYTES / 1e6:,.0f} MB",
     )  # fmt: skip
+    with setup.folder() as folder:
+        write(folder, blocks, digests=True)
+        pairs = alternate(setup.runs, lambda: _verify(folder, blocks), lambda: _read(folder))
+    yield ratio("verify", "the same, with the SHA-256 of each block", pairs, "MB/s")
 
 
-def write(folder: Path, blocks: int) -> None:
-    """A WAL of ``blocks`` blocks, and its journal."""
+def write(folder: Path, blocks: int, digests: bool = False) -> None:
+    """A WAL of ``blocks`` blocks, and its journal. ``digests``: as receivers write them; else as those of older releases did."""
     wal = open_storage(f"file://{folder}/wal")
     uids = itertools.count(1)
     led, state = journal.lead(
@@ -69,7 +74,10 @@ def write(folder: Path, blocks: int) -> None:
     for number in range(blocks):
         held = OffsetRange("records", 0, 1, number, number + 1, 1, 0, "0" * 16, token)
         meta = BlockMeta(block_id("r1", epoch, number + 1), STREAM, "r1", epoch, number + 1, (held,), 1, 0, "bench")
-        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), os.urandom(BLOCK_BYTES))
+        payload = os.urandom(BLOCK_BYTES)
+        if digests:
+            meta, payload = completed(meta, payload, None)
+        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
         writer.sync()
         assert pending.handle is not None
         events.append(ev.BlockAdded(Block(meta, pending.handle, False)))

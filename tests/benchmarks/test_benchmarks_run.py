@@ -59,7 +59,12 @@ LINES = {
         "of all collections, files and bytes the one that grew most",
         "history, per batch",
     ],
-    "verify": ["against a read with checksum"],
+    "verify": ["against a read with checksum", "the same, with the SHA-256 of each block"],
+    "digests": [
+        "receiver: CPU of the SHA-256 / of encoding a block with it",
+        "task: reading from the WAL, compared / not",
+        "the same, and an aggregate of values, compared / not",
+    ],
     "latency": ["median", "99th percentile"],
     "blocks": [
         "one reader, 16 MB",

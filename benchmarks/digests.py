@@ -1,0 +1,92 @@
+"""What the SHA-256 of a block's payload costs: where a receiver computes it, and where a task compares it.
+
+Blocks of 50,000 records of 200 bytes, not compressed: the more a block is compressed, the fewer bytes are hashed for a record.
+Receiver: CPU of the SHA-256 against CPU of all that its encoding thread does for a block, the SHA-256 included. Task: blocks read
+from a WAL whose pages are in memory, with the SHA-256 in the journal against without, bare and with an aggregate that looks into
+each value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from benchmarks.measured import Measured, alternate, ratio
+from benchmarks.setup import Setup
+from benchmarks.stored_blocks import store, totals
+from forebay.columns import Columns
+from forebay.records import as_source, decode_block
+from receiver.block_draft import BlockDraft, DraftRange, Piece
+from receiver.encoded_block import BlockWriting, encode
+from wal.blocks import local_path, read_local
+from wal.reading import BlockReference, ReadPlan, read_block
+
+RECORDS = 1_000_000
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    with setup.folder() as folder:
+        stored = store(folder, setup.records(RECORDS))
+        settings = stored.settings
+        copy = read_local(local_path(settings.agent.blocks, settings.stream, stored.blocks[0].id))
+        ranges = []
+        for held, batches in decode_block(copy.payload, copy.meta):
+            pieces = (_piece(batch, held.tp) for batch in batches)
+            ranges.append(DraftRange(held.tp, 1, 1, held.from_offset, held.until_offset, 0, "", None, tuple(pieces)))
+        draft = BlockDraft(copy.meta.epoch, 1, tuple(ranges))
+        writing = BlockWriting(settings.stream, "r1", "h1", False, "none")
+        payload = encode(draft, writing, 0).payload
+        pairs = alternate(
+            setup.runs,
+            partial(_cpu, lambda: hashlib.sha256(payload).digest(), len(stored.blocks)),
+            partial(_cpu, lambda: encode(draft, writing, 0), len(stored.blocks)),
+        )
+        yield ratio("digests", "receiver: CPU of the SHA-256 / of encoding a block with it", pairs, "s")
+        plan = ReadPlan(wal_url=settings.wal.url, tiers=("wal",))
+        named = [BlockReference.of(block) for block in stored.blocks]
+        unnamed = [msgspec.structs.replace(reference, sha256=msgspec.UNSET) for reference in named]
+        for what, use in (
+            ("task: reading from the WAL", _nothing),
+            ("the same, and an aggregate of values", _aggregate),
+        ):
+            sides = [partial(_rate, references, plan, use, stored.records) for references in (named, unnamed)]
+            yield ratio("digests", f"{what}, compared / not", alternate(setup.runs, *sides), "records/s")
+
+
+def _piece(batch: pa.RecordBatch, tp: object) -> Piece:
+    rows = as_source(batch)
+    offsets = rows.column("offset")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return Piece(first, Columns(tp, 1, first, last, rows.num_rows, rows.nbytes, 0, 0, rows))  # type: ignore[arg-type]
+
+
+def _cpu(run: Callable[[], object], times: int) -> float:
+    begun = time.process_time()
+    for _ in range(times):
+        run()
+    return max(time.process_time() - begun, 1e-9)
+
+
+def _rate(
+    references: Sequence[BlockReference],
+    plan: ReadPlan,
+    use: Callable[[Sequence[pa.RecordBatch]], object],
+    records: int,
+) -> float:
+    begun = time.perf_counter()
+    for reference in references:
+        use(read_block(reference, plan).batches)
+    return records / (time.perf_counter() - begun)
+
+
+def _nothing(batches: Sequence[pa.RecordBatch]) -> None:
+    pass
+
+
+def _aggregate(batches: Sequence[pa.RecordBatch]) -> object:
+    return totals(batches, True)
