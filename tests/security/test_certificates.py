@@ -100,7 +100,7 @@ def test_a_task_reads_a_block_from_an_agent_by_https_with_its_token_and_certific
     reference = stored.add(*block({("a", 0): filler(8000, size=800)}))
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
-    tokens.write_text("agent token-of-an-agent\ntask token-of-a-task\n")
+    tokens.write_text("agent token-of-an-agent\ntask token-of-the-task\n")
     files = {"ca_file": str(authority.ca_file), **authority.issue("host")}
     security = settings(tmp_path, token_file=str(tokens), **files).security
     guarded = msgspec.structs.replace(
@@ -112,7 +112,7 @@ def test_a_task_reads_a_block_from_an_agent_by_https_with_its_token_and_certific
         read = read_from(agent.url, reference, Access.of_tasks(guarded))
         assert read == ("agent", 1)
         assert read_from(agent.url, reference, Access(**files)) == "agent: HTTP 401"
-        assert "certificate" in read_from(agent.url, reference, Access(token="token-of-a-task"))
+        assert "certificate" in read_from(agent.url, reference, Access(token="token-of-the-task"))
 
 
 def read_from(url: str, reference: BlockReference, access: Access) -> object:

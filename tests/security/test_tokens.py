@@ -19,7 +19,7 @@ receiver:r1 token-of-receiver-r1
 receiver    token-of-any-receiver
 agent:h1    token-of-agent-h1
 reader      token-of-a-reader
-task        token-of-a-task
+task        token-of-the-task
 operator    token-of-an-operator
 operator    token-of-an-operator-to-come
 """
@@ -204,7 +204,7 @@ def test_a_task_sends_the_token_of_its_own_host_before_the_drivers(file: Path, t
     assert given.headers() == {"authorization": "Bearer token-of-this-very-host"}
     file.unlink()
     elsewhere = Access(role="task", token=given.token, token_file=str(tmp_path / "not-here"))
-    assert elsewhere.headers() == {"authorization": "Bearer token-of-a-task"}
+    assert elsewhere.headers() == {"authorization": "Bearer token-of-the-task"}
 
 
 def test_without_tokens_only_this_machine_may_ask(tmp_path: Path) -> None:
