@@ -280,6 +280,7 @@ def apply_plan(
         )
         closing.callback(led.close)
         lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration))
+        lease.follow(lambda: led.confirmed)
         lease.start()
         closing.callback(lease.stop)
         with _reading_wal(wal_storage, stream) as progress:

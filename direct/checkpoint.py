@@ -80,6 +80,7 @@ def leading(
         closing.callback(opened.close)
         refuse_intake(storage.url, state)
         lease = LeaseKeeper(storage, name, opened.epoch, owner, "", LEASE_SECONDS, failed)
+        lease.follow(lambda: opened.confirmed)
         lease.start()
         closing.callback(lease.stop)
         tracker = Tracker(state, opened.epoch, "stop", max_queued_batches, 0)

@@ -3,6 +3,7 @@
 Files, below the journal's root::
 
     <stream>/epochs/<16 hex>              an epoch's claim: created only if absent, never deleted
+    <stream>/led/<16 hex>                    the mark of an epoch that led: created only if absent, never deleted
     <stream>/epoch-<16 hex>/<8 digits>.seg   its segments; the first record of a segment may be a full snapshot
 
 Leading begins with the claim of the next epoch, which fences every older driver: after each durable write a driver asks
@@ -13,6 +14,9 @@ left in a page cache only, and of two that open at once only the newer one ever 
 A segment whose first record is a snapshot makes everything before it unnecessary. The base of recovery is the newest such
 segment. Events carry dense numbers: a group written a second time into a new segment is applied once, and a missing one is
 noticed.
+
+An epoch without a snapshot is passed over only if nothing proves that it led (``driver.evidence``): its opener was killed
+before it acted. The rule is a table in docs/ARCHITECTURE.md, *Opening*.
 
 No step relies on a listing alone: names are dense, so what a listing does not show yet is asked for by name. What opening
 asks for does not grow with the journal's age: one epoch's segments since the last snapshot, which is due after so many.
@@ -28,7 +32,7 @@ from typing import cast
 
 import msgspec
 
-from driver import bounds, lineage
+from driver import bounds, evidence, lineage
 from driver import events as ev
 from driver.state import State
 from driver.transitions import apply
@@ -113,6 +117,8 @@ class Journal:
         new_uid: Callable[[], int],
     ) -> None:
         self.epoch = epoch
+        #: events that were durable when the epoch was last found to be the newest; another thread may read it
+        self.confirmed = 0
         self._storage = storage
         self._stream = stream
         self._state = state
@@ -123,7 +129,7 @@ class Journal:
         self._syncs_since_snapshot = 0
         self._oldest = 1  # sequence of the oldest own segment that was not deleted
         self._older_dropped = False  # all of older epochs
-        self._next = state.events
+        self._next = self._durable = state.events  # the next event's number; how many are durable
         self._writer: LogWriter | None = None
         self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
         self._kinds: list[str] = []  # of the events not yet durable, for failpoints
@@ -144,6 +150,7 @@ class Journal:
         process must end, its state is ahead of the journal."""
         assert self._writer is not None
         self._writer.sync()
+        self._durable = self._next
         self._syncs_since_snapshot += 1
         kinds, self._kinds = self._kinds, []
         failpoints.hit("journal.after-sync", kinds)
@@ -159,6 +166,7 @@ class Journal:
                     if lineage_of(epoch) == own
                     else f"the journal of stream {self._stream!r} was rebuilt: lineage {own + 1} goes on, this was {own}"
                 )
+        self.confirmed = self._durable
 
     def free_bytes(self) -> int | None:
         """Of the journal's store; None where it can't tell."""
@@ -210,8 +218,9 @@ class Journal:
 
     def drop_superseded(self) -> None:
         """Deletes segments that lie before the second newest base of this epoch, and those of epochs before the previous
-        one; of the previous one too, once this epoch has two bases. Older lineages are left as they are. Call only after
-        :meth:`check` passed: a fenced driver deletes nothing (INV-4)."""
+        one; of the previous one too, once this epoch has two bases. Claims and marks stay, and older lineages are left as they
+        are. Call only after :meth:`check` passed (a fenced driver deletes nothing, INV-4) and the epoch's mark is durable: it
+        proves that the epochs below are not to be opened again."""
         newest = self._bases[-1]
         if len(self._bases) == 1:
             self._drop_epochs(self.epoch - 2)
@@ -307,16 +316,21 @@ def opening(
     marked = lineage.refuse_other(storage, wal, stream, lineage_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
-        claim = Claim(epoch=epoch, owner=owner, time_ms=wall_ms)
+        claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
         try:
-            storage.put_new(claim_path(stream, epoch), msgspec.json.encode(claim))
-            break
+            storage.put_new(claim_path(stream, epoch), claim)
         except FileExistsError:
             epoch += 1
+            continue
+        if not evidence.is_marked(storage, stream, epoch):
+            break
+        epoch += 1  # its claim was lost, and is there again
     claimed(epoch)
     yield "claimed"
     failpoints.hit("journal.opening")
     reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded
+    if reading.epoch == epoch:  # led by an older release, which makes no marks
+        raise CorruptionError(claim_path(stream, epoch), 0, "the claim was missing, and is there again. Start again")
     for sentence in reading.brought:
         log.error("journal of stream %s: %s", stream, sentence)
     if reading.state is None and marked:
@@ -334,6 +348,7 @@ def opening(
         except FileNotFoundError:  # lost while it was opened
             raise lineage.unfinished(storage, stream, lineage_of(epoch)) from None
         lineage.mark(storage, wal, stream, lineage_of(epoch), first_claim)
+    evidence.mark(storage, stream, epoch, claim)
     journal.drop_superseded()
     return journal, state
 
@@ -352,31 +367,53 @@ def newest_claim(storage: Storage, stream: str) -> int:
 
 
 def read(storage: Storage, stream: str) -> Reading:
-    """Reads the journal and changes nothing (fences nobody). Only the newest lineage counts. Raises CorruptionError,
+    """Reads the journal and changes nothing (fences nobody). Only the newest lineage counts. Raises CorruptionError, also where
+    an epoch led and its snapshot is missing, or fewer events are found than the lease calls durable (INV-5);
     NewerVersionError, StoreError; BrokenInvariant where intact events contradict each other."""
+    seen = evidence.witness(storage, stream)
     newest = newest_claim(storage, stream)
+    if seen.epoch > newest:
+        raise CorruptionError(
+            claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led. If its "
+            "segments are there, another start finds them"
+        )  # fmt: skip
     segments = 0
     for epoch in range(newest, numbered(max(1, lineage_of(newest)), 0), -1):
+        led = epoch == seen.epoch or evidence.is_marked(storage, stream, epoch)  # asked first: it may begin to lead now
         paths = segment_paths(storage, stream, epoch)
         segments += len(paths)
         source: Readable = storage if storage.appendable else _Objects(storage, paths[::-1])
         for base in range(len(paths) - 1, -1, -1):
+            first = _first_record(source, paths[base])
             brought: list[str] = []
-            state = snapshot_in(source, paths[base], brought)
+            state = _snapshot_of(first, paths[base], brought)
             if state is not None:
                 after = _replay(source, paths[base:], state, brought)
+                if seen.lacks_events(lineage_of(epoch), state.events):
+                    raise CorruptionError(paths[-1], source.size(paths[-1]), seen.words(state.events))
                 if brought:
                     brought += bounds.begin_again(state)
                 return Reading(state, epoch, segments, after, tuple(brought))
+            led = led or first is not None  # events follow a snapshot alone
+        if led:
+            path = paths[0] if paths else layout.journal_segment(stream, epoch, 1)
+            raise CorruptionError(
+                path, 0, f"epoch {epoch:x} led, and none of its snapshots is found: a segment was deleted, cut or left out of "
+                "the store's listing"
+            )  # fmt: skip
     return Reading(None, 0, segments, 0)
 
 
 def segment_paths(storage: Storage, stream: str, epoch: int) -> list[str]:
-    """The segments of ``epoch`` in order: those listed, those that may lie in the holes between, and those after them, as
-    far as they are there."""
+    """The segments of ``epoch`` in order: those listed, those that may lie in the holes between, and those below and after
+    them, as far as they are there."""
     places = (layout.parse_journal(path) for path in storage.list(epoch_folder(stream, epoch)))
     listed = sorted(place.sequence for place in places if place is not None)
     found = {sequence: layout.journal_segment(stream, epoch, sequence) for sequence in listed}
+    sequence = listed[0] - 1 if listed else 0
+    while sequence > 0 and storage.exists(path := layout.journal_segment(stream, epoch, sequence)):
+        found[sequence] = path
+        sequence -= 1
     sequence = listed[0] if listed else 1
     while True:
         if sequence not in found:
@@ -433,19 +470,30 @@ class _Objects:
 
 
 def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> Reading:
-    """:func:`read` while a driver is at work: it may delete a superseded segment under the reader, which then begins again."""
+    """:func:`read` beside a driver, which may delete superseded segments under the reader: it begins again, until it finds the
+    same damage twice."""
+    damage = ""
     for _ in range(attempts - 1):
         try:
             return read(storage, stream)
         except FileNotFoundError:
             continue
+        except CorruptionError as error:
+            if damage == str(error):
+                raise
+            damage = str(error)
     return read(storage, stream)
 
 
 def snapshot_in(source: Readable, path: str, brought: list[str] | None = None) -> State | None:
-    """The state if the segment's first record is a snapshot. A torn first record is an opener that died before it acted: it
-    does not count. A damaged one may have been acted on, and is never passed over in silence (INV-5). ``brought``: gets a
-    sentence on each number that was outside of its bounds."""
+    """The state if the segment's first record is a snapshot. A torn first record does not count: its writer died before it was
+    durable, or :func:`read` finds what proves the opposite. A damaged one may have been acted on, and is never passed over in
+    silence (INV-5). ``brought``: gets a sentence on each number that was outside of its bounds."""
+    return _snapshot_of(_first_record(source, path), path, brought)
+
+
+def _first_record(source: Readable, path: str) -> Frame | None:
+    """The first whole frame after the segment's header. Raises CorruptionError, NewerVersionError."""
     for found in scan_segment(source, path):
         if isinstance(found, TornTail):
             return None
@@ -453,20 +501,23 @@ def snapshot_in(source: Readable, path: str, brought: list[str] | None = None) -
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
             raise NewerVersionError(path, found.offset, found.version, found.newest)
-        if found.header.kind == FrameKind.SEGMENT:
-            continue
-        if found.header.kind != FrameKind.SNAPSHOT:
-            return None
-        try:
-            return _state_decoder.decode(found.payload)
-        except UNDECODABLE as error:
-            within = bounds.decode(found.payload, State)
-            if within is None:
-                raise CorruptionError(path, found.offset, f"the snapshot can't be decoded: {error}") from None
-            if brought is not None:
-                brought += (f"{path} at byte {found.offset}: {sentence}" for sentence in within[1])
-            return within[0]
+        if found.header.kind != FrameKind.SEGMENT:
+            return found
     return None
+
+
+def _snapshot_of(first: Frame | None, path: str, brought: list[str] | None) -> State | None:
+    if first is None or first.header.kind != FrameKind.SNAPSHOT:
+        return None
+    try:
+        return _state_decoder.decode(first.payload)
+    except UNDECODABLE as error:
+        within = bounds.decode(first.payload, State)
+        if within is None:
+            raise CorruptionError(path, first.offset, f"the snapshot can't be decoded: {error}") from None
+        if brought is not None:
+            brought += (f"{path} at byte {first.offset}: {sentence}" for sentence in within[1])
+        return within[0]
 
 
 def _frames(source: Readable, path: str) -> Iterator[Frame]:

@@ -3,6 +3,9 @@
 Only a courtesy that keeps two drivers from fencing each other in turn; what protects the data is the journal's epoch. The
 observer trusts its own clock alone: a lease is fresh if it changes while being watched for the duration it names. The lease
 of a process of this very machine that is gone is stale at once.
+
+The lease also carries evidence of what was durable (``driver.evidence``), so each driver passes on what it found in the lease
+before, and a driver that ends leaves its lease behind as an ended one.
 """
 
 from __future__ import annotations
@@ -37,6 +40,13 @@ class Lease(msgspec.Struct, frozen=True):
     url: str
     spark_application: str = ""  # in which the driver's tasks run; "" where the engine has none
     spark_master: str = ""
+    led_epoch: int = 0  # the newest epoch that is known to have led; 0: unknown
+    led_events: int = 0  # that are durable at least, in that epoch's lineage
+
+    @property
+    def is_ended(self) -> bool:
+        """Its driver ended by itself. Older releases wait no time for it, since it lasts none."""
+        return self.duration_seconds <= 0
 
     @property
     def words(self) -> str:
@@ -52,6 +62,13 @@ def lease_path(stream: str) -> str:
 
 
 def read_lease(storage: Storage, stream: str) -> Lease | None:
+    """Return the lease of a driver that may be at work; None if there is none, or it has ended. Raises StoreError."""
+    lease = stored_lease(storage, stream)
+    return None if lease is None or lease.is_ended else lease
+
+
+def stored_lease(storage: Storage, stream: str) -> Lease | None:
+    """Return the lease as it is stored, also an ended one; None if it is absent or damaged. Raises StoreError."""
     try:
         return msgspec.json.decode(storage.read(lease_path(stream)), type=Lease)
     except FileNotFoundError:
@@ -207,21 +224,35 @@ class LeaseKeeper:
             url=url,
         )
         self._superseded = superseded
+        self._confirmed: Callable[[], int] | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        self._renew()
+        """Write the lease with what the one before proves, and renew it from now on. Raises StoreError."""
+        before = stored_lease(self._storage, self._stream)
+        if before is not None:
+            self._lease = msgspec.structs.replace(self._lease, led_epoch=before.led_epoch, led_events=before.led_events)
+        self.renew()
         self._thread.start()
 
+    def follow(self, confirmed: Callable[[], int]) -> None:
+        """The epoch leads: each renewal names it, and how many of its events are durable, which ``confirmed`` returns. It is
+        called from the lease's thread."""
+        self._confirmed = confirmed
+
     def stop(self) -> None:
-        """Ends the lease, unless another driver has taken over meanwhile."""
+        """Write the lease as an ended one, unless another driver has taken over meanwhile. Raises StoreError."""
         self._stopping.set()
         self._thread.join()
         current = read_lease(self._storage, self._stream)
         if current is not None and current.owner == self._lease.owner:
-            self._storage.delete(lease_path(self._stream))
+            with self._lock:
+                self._lease = msgspec.structs.replace(
+                    self._lease, duration_seconds=0.0, spark_application="", spark_master=""
+                )
+            self.renew()
 
     def abandon(self) -> None:
         """Stops renewing and leaves the lease as it is: a newer driver's, or to grow stale."""
@@ -236,7 +267,7 @@ class LeaseKeeper:
                     words = f"another driver leads stream {self._stream!r} since epoch {current.epoch}"
                     self._superseded(FencedError(f"{words}; this was {self._lease.epoch}"))
                     return
-                self._renew()
+                self.renew()
             except StoreError as error:
                 log.warning("the lease could not be renewed: %s", error)
 
@@ -245,7 +276,12 @@ class LeaseKeeper:
         with self._lock:
             self._lease = msgspec.structs.replace(self._lease, spark_application=application, spark_master=master)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Write the lease with the next beat. Raises StoreError."""
         with self._lock:
             self._lease = msgspec.structs.replace(self._lease, beat=self._lease.beat + 1)
+            if self._confirmed is not None:
+                self._lease = msgspec.structs.replace(
+                    self._lease, led_epoch=self._lease.epoch, led_events=self._confirmed()
+                )
         self._storage.replace(lease_path(self._stream), msgspec.json.encode(self._lease))

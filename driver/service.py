@@ -367,7 +367,7 @@ class Driver:
         """Opens the journal. The lease is kept from the claim on, or another standby would take over from one that reads."""
         settings = self._settings
         try:
-            return journal.lead(
+            opened, state = journal.lead(
                 journal_storage,
                 settings.stream,
                 self._owner,
@@ -383,6 +383,9 @@ class Driver:
         except FencedError:
             self._end_lease(abandon=True)
             raise
+        assert self._lease is not None  # kept since the claim
+        self._lease.follow(lambda: opened.confirmed)
+        return opened, state
 
     def _keep_lease(self, epoch: int) -> None:
         self._lease = LeaseKeeper(
