@@ -8,18 +8,23 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from random import Random
+from typing import cast
 
 import pytest
 
 from driver import journal
 from driver.events import ReceiverRegistered
+from driver.lease import LeaseKeeper
+from driver.transitions import apply
 from forebay.errors import CorruptionError, FencedError, StoreError
-from forebay.values import Handle
+from forebay.values import Handle, numbered
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
 from tests.support.stores import BEHIND_A_PROXY, STORES, Store
+from tests.support.unlisted import Unlisted
 from wal.frame import FrameKind
 from wal.probe import probe
 from wal.scan import read_frame
@@ -351,6 +356,86 @@ def test_a_journal_goes_on_after_a_crash_and_an_outdated_driver_is_fenced(store:
     assert again.epoch == second.epoch
     assert again.state is not None
     assert again.state.receivers.keys() == {"r1"}
+
+
+def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> journal.Reading:
+    """Epochs with one segment and with several; ``snapshots``: groups of events that one follows. The lease was ended."""
+    uids = itertools.count(1)
+    number = 0
+    for groups in (1, 2, 7):
+        keepers: list[LeaseKeeper] = []
+
+        def keep(epoch: int, keepers: list[LeaseKeeper] = keepers) -> None:
+            keepers.append(LeaseKeeper(storage, "s", epoch, f"d{epoch}", "", 600.0))
+            keepers[0].start()
+
+        led, state = journal.lead(storage, "s", "d", 0, lambda: 0.0, lambda: next(uids), 1, claimed=keep)
+        keepers[0].follow(lambda led=led: led.confirmed)  # type: ignore[misc]
+        for group in range(groups):
+            number += 1
+            registered = ReceiverRegistered(f"r{number}", "h1", "i1", numbered(1, number))
+            apply(state, registered)
+            led.append([registered])
+            led.sync()
+            led.check()
+            if group in snapshots:
+                led.snapshot()
+                led.check()
+                led.drop_superseded()
+        led.close()
+        keepers[0].stop()
+    return journal.read(storage, "s")
+
+
+@pytest.mark.parametrize("snapshots", [(), (1, 3)])
+def test_a_journal_without_one_of_its_objects_is_refused_or_whole(store: Store, snapshots: tuple[int, ...]) -> None:
+    """INV-5: one removed, cut at several places, or left out of the listings, one at a time. Opening refuses, or has all."""
+    storage = store.open()
+    expected = _journal_of_three_epochs(storage, snapshots)
+    assert expected.state is not None and expected.state.epochs == 10
+    outcomes = Counter[str]()
+
+    def look(fault: str, path: str, seen: Storage) -> None:
+        try:
+            found = journal.read_beside_a_writer(seen, "s")
+        except CorruptionError:
+            outcomes[f"{fault} refused"] += 1
+            if fault == "removed":
+                claimed: list[int] = []
+                with pytest.raises(CorruptionError):
+                    journal.lead(seen, "s", "next", 0, lambda: 0.0, lambda: 1, claimed=claimed.append)
+                storage.delete(
+                    journal.claim_path("s", claimed[0])
+                )  # so that the next look has as few epochs to ask for
+        else:
+            outcomes[f"{fault} whole"] += 1
+            assert found.state == expected.state, f"{fault} {path}"
+
+    paths = [path for path in storage.list("s") if "/epochs/" not in path]
+    assert sum(path.endswith(".seg") for path in paths) >= 5
+    for path in paths:
+        look("unlisted", path, cast(Storage, Unlisted(storage, {path})))
+        whole = storage.read(path)
+        storage.delete(path)
+        look("removed", path, storage)
+        for length in sorted({0, 40, len(whole) // 2, len(whole) - 1}):
+            storage.put_new(path, whole[:length])
+            look("cut", path, storage)
+            storage.delete(path)
+        storage.put_new(path, whole)
+    assert outcomes["unlisted refused"] == 0
+    assert outcomes["removed refused"] >= 3
+    assert outcomes["cut refused"] >= 6
+    assert journal.read(storage, "s").state == expected.state
+    for path in storage.list("s/epochs"):
+        look("unlisted claim", path, cast(Storage, Unlisted(storage, {path})))
+        claim = storage.read(path)
+        storage.delete(path)
+        led, state = journal.lead(storage, "s", "next", 0, lambda: 0.0, lambda: 1)
+        led.close()
+        assert state == expected.state, path
+        with contextlib.suppress(FileExistsError):
+            storage.put_new(path, claim)
 
 
 # ---- faults on the way, where clients speak HTTP with the store ------------------------------------------------------
