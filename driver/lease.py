@@ -230,12 +230,16 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Write the lease with what the one before proves, and renew it from now on. Raises StoreError."""
+        """Write the lease, and renew it from now on. Raises StoreError."""
+        self.begin()
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Write the lease for the first time, with what the one before proves. Raises StoreError."""
         before = stored_lease(self._storage, self._stream)
         if before is not None:
             self._lease = msgspec.structs.replace(self._lease, led_epoch=before.led_epoch, led_events=before.led_events)
         self.renew()
-        self._thread.start()
 
     def follow(self, confirmed: Callable[[], int]) -> None:
         """The epoch leads: each renewal names it, and how many of its events are durable, which ``confirmed`` returns. It is
@@ -243,9 +247,13 @@ class LeaseKeeper:
         self._confirmed = confirmed
 
     def stop(self) -> None:
-        """Write the lease as an ended one, unless another driver has taken over meanwhile. Raises StoreError."""
+        """End the renewal and the lease. Raises StoreError."""
         self._stopping.set()
         self._thread.join()
+        self.end()
+
+    def end(self) -> None:
+        """Write the lease as an ended one, unless another driver has taken over meanwhile. Raises StoreError."""
         current = read_lease(self._storage, self._stream)
         if current is not None and current.owner == self._lease.owner:
             with self._lock:

@@ -24,6 +24,7 @@ from driver.cursors import CursorRules
 from driver.discovery import check_commits
 from driver.events import Event, LifeStart, ReplayedBatch
 from driver.intake import intake
+from driver.lease import LeaseKeeper
 from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.requests import (
     Allocate,
@@ -47,6 +48,7 @@ from forebay.errors import (
     OutOfSpaceError,
     RangeNotHeldError,
     RefusedError,
+    StoreError,
     TurnedAwayError,
     UnreadableBlockError,
     UsageError,
@@ -147,8 +149,10 @@ class DriverProcess:
 
     def fault_steps(self) -> Iterator[Step]:
         yield Step(f"{self.name} kill", self.kill, 2)
+        if self.leading:
+            yield Step(f"{self.name} renew", self.renew, 2)
         yield Step(f"{self.name} pause", self.pause, 3)
-        if self._next in ("claim", "snapshot", "append", "sync", "snapshot-again"):
+        if self._next in ("claim", "snapshot", "open", "append", "sync", "snapshot-again"):
             crash = partial(self.crash_in, self.advance)
             yield Step(f"{self.name} {self._next}-crash", crash, 8, range(1, 8))
         if self._next == "sync":
@@ -213,6 +217,11 @@ class DriverProcess:
     def kill(self) -> None:
         self.killed = True
         self._drop_requests()
+
+    def renew(self) -> None:
+        """The lease's thread, which writes whether the driver is fenced or not: it may have read the lease just before."""
+        with contextlib.suppress(StoreError):
+            self._lease.renew()
 
     def pause(self) -> None:
         self.paused = True
@@ -279,6 +288,10 @@ class DriverProcess:
         )
         yield "claim"
         next(opening)
+        epoch = journal.newest_claim(world.journal, world.stream)
+        self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
+        with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
+            self._lease.begin()
         yield "read"
         next(opening)
         yield "snapshot"
@@ -290,6 +303,7 @@ class DriverProcess:
             self.journal, state = end.value
         else:
             raise AssertionError("opening has a step that the simulation does not know")
+        self._lease.follow(lambda: self.journal.confirmed)
         self.tracker = world.kinds.tracker(
             state,
             self.journal.epoch,

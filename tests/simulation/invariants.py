@@ -60,7 +60,7 @@ class SyncedImage:
         self._storage = storage
 
     def list(self, prefix: str) -> Paths:
-        return [path for path in self._storage.list(prefix) if self._storage.durable_bytes(path)]
+        return [path for path in self._storage.paths(prefix) if self._storage.durable_bytes(path)]
 
     def size(self, path: str) -> int:
         return self._storage.durable_bytes(path)
@@ -76,7 +76,9 @@ class SyncedImage:
         return self._storage.read(path, offset, max(0, until - offset))
 
     def signature(self, prefix: str) -> tuple[tuple[str, int], ...]:
-        return tuple((path, size) for path in self._storage.list(prefix) if (size := self._storage.durable_bytes(path)))
+        return tuple(
+            (path, size) for path in self._storage.paths(prefix) if (size := self._storage.durable_bytes(path))
+        )
 
 
 class Invariants:

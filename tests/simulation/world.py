@@ -316,6 +316,8 @@ class World:
                     yield _fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
+            if not self.journal.omitted and self._listed():
+                yield _fault(Step("journal omits", self._omit, 2, range(1000)))
 
     def _can_lose_journal(self) -> bool:
         """A topic that was created again while nobody knew of it leaves blocks of which nobody can tell what they hold."""
@@ -506,7 +508,7 @@ class World:
             if not driver.paused:
                 driver.kill()
         self.losses += 1
-        for path in self.journal.list(""):
+        for path in self.journal.paths(""):
             if not (history_survives and f"{STREAM}/history/" in path):
                 self.journal.forget(path)
         self.journal.late.clear()
@@ -638,6 +640,16 @@ class World:
 
     def _free(self, disk: ForgetfulStorage) -> None:
         disk.capacity_bytes = None
+
+    def _listed(self) -> list[str]:
+        """What a driver finds by a listing of the journal's store, but for the history, whose loss the audit shows."""
+        return [path for path in self.journal.paths(STREAM) if "/epoch" in path]
+
+    def _omit(self, which: int) -> None:
+        """A listing leaves one object out, once."""
+        found = self._listed()
+        self.journal.omitted = found[-1 - which % len(found)]
+        self.reached["omitted"] += 1
 
 
 def _fault(step: Step) -> Step:

@@ -66,6 +66,8 @@ class ForgetfulStorage:
         #: puts under way whose sender no longer waits: path, data
         self.late: list[tuple[str, bytes]] = []
         self.capacity_bytes = capacity_bytes
+        #: a path that the next listing of its folder omits
+        self.omitted = ""
         self.steps = 0
         self.crash_at_step: int | None = None
         self.calls: Counter[str] = Counter()
@@ -135,6 +137,11 @@ class ForgetfulStorage:
             _forget(inode, random, zero_fill)
         self._cached, self._durable = dict(names), dict(names)
 
+    def paths(self, prefix: str) -> list[str]:
+        """Every path below ``prefix``, sorted: what :meth:`list` gives if nothing is omitted."""
+        start = f"{check_path(prefix)}/" if prefix else ""
+        return sorted(path for path in self._cached if path.startswith(start))
+
     def durable_bytes(self, path: str) -> int:
         """How many bytes at the beginning of the file no crash can take; 0 if even its name can go."""
         inode = self._durable.get(path)
@@ -191,8 +198,11 @@ class ForgetfulStorage:
         return check_path(path) in self._cached
 
     def list(self, prefix: str) -> Paths:
-        start = f"{check_path(prefix)}/" if prefix else ""
-        return sorted(path for path in self._cached if path.startswith(start))
+        found = self.paths(prefix)
+        if self.omitted in found:
+            found.remove(self.omitted)
+            self.omitted = ""
+        return found
 
     def delete(self, path: str) -> None:
         self._begin("delete")
