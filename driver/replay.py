@@ -92,7 +92,8 @@ class Horizon:
 def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: RewindTo) -> tuple[FinishedBatch, ...]:
     """What :func:`plan` needs of the history. ``segments``: its batches, the newest segment first; so many are taken that no
     number is left out from the newest batch back to the one that is named and its window, or to the first whose bytes are gone:
-    what lies before that can't be replayed. By time, or if ``to`` names nothing, it is always the latter."""
+    what lies before that can't be replayed. By time, or if ``to`` names nothing, it is always the latter. Raises RefusedError
+    if the history has lost one that would run."""
     found: dict[int, FinishedBatch] = {}
     number = horizon.archived_number
     newest_first = iter(segments)
@@ -110,8 +111,21 @@ def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: Re
                 if not is_void(horizon.rebuilds, batch.batch_id, batch.number):
                     found.setdefault(batch.number, batch)
         else:
-            break
+            return _without_lost(found, number, to)
     return tuple(found.values())
+
+
+def _without_lost(found: dict[int, FinishedBatch], lost: int, to: RewindTo) -> tuple[FinishedBatch, ...]:
+    """The batches after number ``lost``, which the history has lost. Raises RefusedError if it would run too, or may have to:
+    a replay that leaves one out says nothing of it (INV-5)."""
+    after = tuple(batch for number, batch in found.items() if number > lost)
+    if lost >= to.number > 0 or (to.time_ms and all(batch.time_ms >= to.time_ms for batch in after)):
+        raise RefusedError(
+            f"the history beside the journal has lost batch number {lost}, which would run too: a segment of it was deleted, "
+            f"cut or left out of the store's listing; a replay is possible from number {lost + 1} on",
+            "conflict",
+        )
+    return after
 
 
 def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedBatch]:

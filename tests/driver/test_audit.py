@@ -179,6 +179,40 @@ def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
         list(history.read(storage, STREAM))
 
 
+def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
+    """Removed or cut, whichever it is: as damage, or by the offsets that are in no batch any more."""
+    storage = MemoryStorage(f"audit-{next(numbers)}")
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 20, 30, 40):
+        t.take_in(epoch, token, until)
+        t.complete(t.batch())
+    done = history.finished(t.state)
+    for journal_epoch, batches in ((1, done[:3]), (2, done[3:])):
+        writer = HistoryWriter(storage, STREAM, numbered(1, journal_epoch), 1, lambda: 1.0, lambda: next(numbers))
+        for batch in batches:
+            writer.append((batch,))
+    t.archive(*(batch.batch_id for batch in done))
+    assert audit.report(t.state, history.read(storage, STREAM)).clean
+    paths = storage.list(f"{STREAM}/history")
+    assert len(paths) == 4
+    for number, path in enumerate(paths):
+        whole = storage.read(path)
+        for kept in (None, whole[:0], whole[:100], whole[:-64]):
+            storage.delete(path)
+            if kept is not None:
+                storage.put_new(path, kept)
+            if kept is None and number == 1:
+                with pytest.raises(CorruptionError, match="missing"):
+                    list(history.read(storage, STREAM))
+                continue
+            (finding,) = audit.report(t.state, history.read(storage, STREAM)).findings
+            assert (finding.kind, finding.from_offset) == ("missing", 10 * number)
+        storage.delete(path)
+        storage.put_new(path, whole)
+
+
 def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
     """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
     t = Tracked(partitions=1, on_gap="stop")

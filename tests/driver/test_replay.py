@@ -351,6 +351,25 @@ def test_by_time_and_for_what_is_gone_the_history_is_read_back_to_the_rewind_hor
     assert t.storage.seen == [19, 18, 17, 16, 15, 14]
 
 
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_replay_that_needs_a_batch_that_the_history_lost_is_refused(window: int) -> None:
+    """INV-5: it would leave that batch out, and say nothing."""
+    t = Kept()
+    ids = t.work(12)
+    apply(t.state, WindowChanged(batches=window))
+    t.keep()
+    path = layout.history_segment(STREAM, numbered(1, 1), 7)
+    whole = t.storage.read(path)
+    t.storage.delete(path)
+    t.storage.put_new(path, whole[:-64])
+    asked: dict[str, int]
+    for asked in ({"batch": 3}, {"batch": ids[2]}, {"batch": 7}, {"time_ms": 3_000}, {"time_ms": 7_500}):
+        with pytest.raises(RefusedError, match=r"has lost batch number 7.* possible from number 8 on"):
+            t.begin(**asked)
+    assert needed(history.read_back(t.storage, STREAM), Horizon.of(t.state), RewindTo())[-1].number == 8
+    assert t.begin(time_ms=9_500) == ids[9:]
+
+
 def test_a_batch_that_came_into_the_history_twice_runs_once_and_hides_none() -> None:
     """A driver was killed between the history and the journal: the next one's first segment begins with what is there."""
     t = Kept()
