@@ -196,6 +196,29 @@ def test_a_superseded_driver_answers_nobody_and_ends_fenced(led: Led) -> None:
     assert isinstance(led.failure[0], FencedError)
 
 
+def test_a_driver_that_was_superseded_while_it_wrote_a_snapshot_deletes_nothing(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4: the newer epoch may be reading the segments that the snapshot supersedes."""
+    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    led.loop.ask(CREATE)
+    led.loop.ask(Ask(lambda _: None))  # after the snapshot that the answer did not wait for
+    before = set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    snapshot, taken = led.journal.snapshot, threading.Event()
+    led.loop.snapshot_taken = taken.set
+
+    def superseded() -> None:
+        snapshot()
+        led.storage.put_new(journal.claim_path(STREAM, led.journal.epoch + 1), b"{}")
+
+    monkeypatch.setattr(led.journal, "snapshot", superseded)
+    led.loop.submit(register("r1"))
+    assert led.ended.wait(30)
+    assert isinstance(led.failure[0], FencedError)
+    assert before <= set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    assert not taken.is_set()
+
+
 def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) -> None:
     led.loop.ask(CREATE)
     answer = led.loop.submit(register("r1"))
