@@ -103,6 +103,9 @@ FLUSH_OF_OBJECTS_SECONDS = 0.1
 DAMAGED_JOURNAL = (
     "`forebay journal inspect` shows what is damaged, `forebay journal rebuild` makes a new one from the WAL"
 )
+DAMAGED_JOURNAL_WITHOUT_WAL = (
+    "Without a WAL it can't be rebuilt: bring it back from a backup, or begin a stream of another name"
+)
 #: the longest time that a stop may be given over HTTP
 STOP_SECONDS_MAX = 86_400.0
 #: how long the summary of a stop waits for the deciding thread
@@ -379,7 +382,8 @@ class Driver:
                 self._keep_lease,
             )
         except CorruptionError as error:
-            raise CorruptionError(error.path, error.offset, f"{error.reason}. {DAMAGED_JOURNAL}") from None
+            way_out = DAMAGED_JOURNAL if wal_storage is not None else DAMAGED_JOURNAL_WITHOUT_WAL
+            raise CorruptionError(error.path, error.offset, f"{error.reason}. {way_out}") from None
         except FencedError:
             self._end_lease(abandon=True)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from deploy.recovery_plan import HistoryView, history_view
 from driver import audit, history, journal, lineage, rebuild
 from driver import events as ev
+from driver.lease import LeaseKeeper, lease_path
 from driver.lineage import LineageFound
 from driver.rebuild import Plan
 from driver.requests import Copied
@@ -26,6 +27,7 @@ from forebay.errors import CorruptionError, FencedError, NewerVersionError, Refu
 from forebay.values import Block, Gap, Handle, OffsetRange, lineage_of, numbered
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.unlisted import Unlisted
 from wal import layout
 from wal.blocks import encode_meta
 from wal.frame import FrameKind, checksum
@@ -364,10 +366,53 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
         assert words in evidence.notes[0]
         state = rebuild.rebuilt(evidence, 2, 9, "test").state
         assert state.partitions["t/0"].position == 20
+    lost.wal.delete(newest)
+    plan = rebuild.rebuilt(rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids), 2, 9, "test")
+    assert (plan.copy_path, plan.state.partitions["t/0"].position) == (older, 20)
     lost.wal.delete(older)
     with pytest.raises(RefusedError, match="holds no snapshot copy"):
         lost.rebuild()
     assert lineage.newest_marker(lost.wal, STREAM) == 1, "refused before anything was changed"
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_copy_that_a_listing_omits_costs_no_block(hidden: int) -> None:
+    lost = Lost()
+    epoch = lost.t.register()
+    token = lost.t.claim(epoch).view.token
+    lost.take_in(epoch, offsets(0, 10, token))
+    copies = [lost.copy()]
+    lost.take_in(epoch, offsets(10, 20, token))
+    copies.append(lost.copy())
+    wal = cast(Storage, Unlisted(lost.wal, {copies[hidden]}))
+    evidence = rebuild.look(lost.journal, wal, STREAM, lost.topic_ids)
+    assert evidence.copy_path == copies[1], "the one after those that are listed is asked for by name"
+    assert rebuild.rebuilt(evidence, 2, 9, "test").state.partitions["t/0"].position == 20
+
+
+def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
+    """The way out that the driver names is open: such a journal does not count as whole."""
+    for is_end in (False, True):
+        lost = Lost()
+        epoch = lost.t.register()
+        token = lost.t.claim(epoch).view.token
+        lost.copy()
+        lost.take_in(epoch, offsets(0, 10, token))
+        lost.keep()
+        led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
+        keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, "test", "", 600.0)
+        keeper.follow(lambda led=led: led.confirmed + 1)  # type: ignore[misc]  # one more, which is cut off
+        keeper.begin()
+        keeper.end()
+        if not is_end:
+            lost.journal.delete(lease_path(STREAM))
+            lost.journal.delete(layout.journal_segment(STREAM, led.epoch, 1))
+        with pytest.raises(CorruptionError):
+            lost.lead()
+        copy, _, _ = rebuild.newest_copy(lost.wal, STREAM)
+        rebuild.refuse_intact(lost.journal, lost.wal, STREAM, copy)
+        lost.rebuild()
+        assert lost.lead().partitions["t/0"].position == 10
 
 
 def test_a_journal_that_is_whole_is_not_rebuilt_and_one_older_than_its_copy_is() -> None:
