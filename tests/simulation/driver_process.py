@@ -593,7 +593,7 @@ class DriverProcess:
                 continue
 
     def _run_query(self, query: Query) -> Task:
-        world = self.world
+        world, run = self.world, query.runs
         shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
         at = query.finished or dict.fromkeys(shown, (1, 0))
         request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
@@ -627,6 +627,8 @@ class DriverProcess:
                 rows += _wanted(self._read(blocks[part.reference.id]), part)
             world.invariants.query_read(query, found.losses, sorted(rows))
             yield "commit"
+            if query.runs != run:
+                return  # begun anew beside another driver: its process has ended
             query.finished, query.planned, query.read = query.planned, None, None
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
 
