@@ -104,7 +104,7 @@ class _Reader:
         self.left = 0
 
     def ask(self) -> None:
-        self.connection.sendall(f"GET /{self._path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        self.connection.sendall(f"GET /{self._path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
         head = b""
         while b"\r\n\r\n" not in head:
             head += self.connection.recv(_BUFFER_BYTES)

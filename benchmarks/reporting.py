@@ -57,7 +57,7 @@ class Connection:
             await self.open()
         data = msgspec.json.encode(body)
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: x\r\n{self._headers}content-type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{self._headers}content-type: application/json\r\n"
             f"content-length: {len(data)}\r\n\r\n"
         )
         self._writer.write(head.encode() + data)

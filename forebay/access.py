@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import logging
 import os
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -201,6 +202,13 @@ class Limits(msgspec.Struct, frozen=True):
         return cls(int(security.request_size), float(security.request_timeout), security.connections_max)
 
 
+def hosts_of(settings: Settings) -> frozenset[str]:
+    """The host names of the services' urls and of this machine."""
+    urls = (*settings.driver.all_urls, settings.driver.url, settings.agent.url)
+    names = {urlsplit(url).hostname or "" for url in urls}
+    return frozenset({*names, settings.agent.host or "", socket.gethostname()} - {""})
+
+
 class Guard:
     """What a service asks of those who call it. Without settings: nothing."""
 
@@ -208,6 +216,9 @@ class Guard:
         security = settings.security if settings is not None else None
         self.limits = Limits() if security is None else Limits.of(security)
         self._file = TokenFile(security.token_file if security is not None else None, None if security else {})
+        #: names by which others reach the services of these settings, and those of proxies in front of them
+        self.hosts = hosts_of(settings) if settings is not None else frozenset()
+        self.proxies = frozenset(security.hosts) if security is not None else frozenset()
         self._certificates: Certificates | None = None
         if security is not None and security.cert_file is not None:
             self._certificates = Certificates(True, security.ca_file, security.cert_file, security.key_file)

@@ -20,10 +20,12 @@ from litestar.exceptions import HTTPException
 from litestar.handlers.base import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from forebay import messages
-from forebay.accepting import Accepting
+from forebay.accepting import Accepting, Connection, allow_descriptors
 from forebay.access import OPEN, Guard, Limits
+from forebay.cross_site import JSON, CrossSite
 from forebay.errors import (
     AccessError,
     FencedError,
@@ -52,11 +54,18 @@ _STATUS = {
 }
 #: a body that arrives more slowly is given up, beyond the time that its head may take
 BODY_BYTES_PER_SECOND_MIN = 1 << 16
+#: bounds of a request's head, for everybody: a longer one is refused before anything else is known of it
+URL_BYTES_MAX = 8 << 10
+HEADERS_MAX = 100
+HEADERS_BYTES_MAX = 32 << 10
+#: requests of one connection that wait for the answer to an earlier one
+PIPELINED_MAX = 8
 #: what a 401 must say of how to do better (RFC 9110, 11.6.1)
 _CHALLENGE = "Bearer"
 #: turns of the serving loop, of a tenth of a second, between two looks at certificates that nobody has asked for
 _CERTIFICATE_TICKS = 600
 _ROLES = "roles"
+_JSON = JSON.encode()
 
 #: who sent the request that is handled now
 caller: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
@@ -185,50 +194,168 @@ class Direct:
         except Exception as error:
             answer, status = _refusal(error)
         body = msgspec.json.encode(answer)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers = [(b"content-type", _JSON), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
+class _Gated:
+    """``app`` for requests that no web page of another site made a browser send; others are refused before it sees them."""
+
+    def __init__(self, app: Litestar | Direct, cross_site: CrossSite) -> None:
+        self._app = app
+        self._cross_site = cross_site
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        refused = self._cross_site.check(scope["method"], scope["headers"])
+        if refused is None:
+            await self._app(scope, receive, send)
+        else:
+            await _answer(send, refused.status, messages.Refusal(code=refused.code, message=refused.message))
+
+
+async def _answer(send: Any, status: int, refusal: messages.Refusal) -> None:
+    """Sends ``refusal`` and ends the connection."""
+    body = msgspec.json.encode(refusal)
+    headers = [
+        (b"content-type", _JSON),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _TooMuchError(Exception):
+    """A request is not read any further: ``status`` and the words of its refusal."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
 class _Bounded(Protocol):
-    """The server's protocol, with an end to connections whose request does not arrive."""
+    """The server's protocol with bounds: bytes and number of headers, time for a request to arrive, authenticated connections.
+
+    A connection counts as authenticated from the head of its first request with a valid token on; where none is asked for,
+    from its first head on.
+    """
 
     _overdue: asyncio.TimerHandle | None = None
+    #: a request has begun to arrive, and has not arrived
+    _arriving = False
+    _authenticated = False
+    #: bytes of the parts of the request that the parser has not passed on, at most
+    _held_bytes = 0
+    _headers_bytes = 0
+    _too_much: _TooMuchError | None = None
 
-    def __init__(self, *args: Any, limits: Limits, lost: Callable[[], None], **options: Any) -> None:
+    def __init__(self, *args: Any, guard: Guard, connection: Connection, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._limits = limits
-        self._lost = lost
+        self._guard = guard
+        self._limits = guard.limits
+        self._connection = connection
+        self._served = self.app
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._connection.end = transport.abort
         self._expect(self._limits.request_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
-        self._lost()
+        self._connection.lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._held_bytes += len(data)
         super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._held_bytes > HEADERS_BYTES_MAX:
+            self._too_much = _TooMuchError(431, f"a header may have {HEADERS_BYTES_MAX} bytes")
+            self.send_400_response("")
+            return
         waits = self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete)
-        if waits and self._overdue is None and not self.transport.is_closing():
+        if waits and self._overdue is None:
             self._expect(self._limits.request_seconds)  # empty lines, which end the wait for a request and begin none
 
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is no request, or too much of one."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()  # an earlier request is being answered
+            return
+        too_much = self._too_much
+        refusal = messages.Refusal(code="bad-request", message=str(too_much) if too_much is not None else msg)
+        body = msgspec.json.encode(refusal)
+        status = STATUS_LINE[too_much.status if too_much is not None else 400]
+        self.transport.write(
+            b"%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, len(body), body)
+        )
+        self.transport.close()
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self._refuse(400, f"{PIPELINED_MAX} requests of a connection may wait for its answers")
         super().on_message_begin()
+        self._held_bytes = self._headers_bytes = 0
+        self._arriving = True
         if self._overdue is None:
             self._expect(self._limits.request_seconds)
+
+    def on_url(self, url: bytes) -> None:
+        self._held_bytes = 0
+        if len(self.url) + len(url) > URL_BYTES_MAX:
+            self._refuse(414, f"a URL may have {URL_BYTES_MAX} bytes")
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Of the head, or of the trailer that may follow a body."""
+        self._held_bytes = 0
+        self._headers_bytes += len(name) + len(value)
+        if self._headers_bytes > HEADERS_BYTES_MAX:
+            self._refuse(431, f"a request's headers may have {HEADERS_BYTES_MAX} bytes")
+        if len(self.headers) >= HEADERS_MAX:
+            self._refuse(431, f"a request may have {HEADERS_MAX} headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         said = next((value for name, value in self.headers if name == b"content-length"), b"")
         body_bytes = int(said) if said.isdigit() else self._limits.request_bytes
         self._expect(self._limits.request_seconds + body_bytes / BODY_BYTES_PER_SECOND_MIN)
+        self.app = self._served if self._has_room() else _turn_away
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._arriving = False
         self._arrived()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._arriving and self.cycle.response_complete and not self.transport.is_closing():
+            self._expect(
+                self._limits.request_seconds
+            )  # the rest of a body that nobody reads, however long it says it is
+
+    def _has_room(self) -> bool:
+        """False if this request needs a place among the authenticated connections, and there is none."""
+        if not self._authenticated:
+            sent = next((value for name, value in self.headers if name == b"authorization"), b"").decode("latin-1")
+            if self._guard.authorize(sent or None, frozenset()).known:
+                self._authenticated = self._connection.authenticate()
+                return self._authenticated
+        return True
+
+    def _refuse(self, status: int, words: str) -> None:
+        """Ends the parsing: the parser reports it, and the connection is answered by ``send_400_response``."""
+        self._too_much = _TooMuchError(status, words)
+        raise self._too_much
 
     def _expect(self, seconds: float) -> None:
         self._arrived()
@@ -240,12 +367,18 @@ class _Bounded(Protocol):
             self._overdue = None
 
 
+async def _turn_away(scope: Any, receive: Any, send: Any) -> None:
+    words = "as many authenticated connections as allowed are open (security.connections_max, agent.connections_max)"
+    await _answer(send, 503, messages.Refusal(code="not-ready", message=words))
+
+
 class Server:
     """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
 
     Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
-    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: more are turned away (503); by
-    default as ``guard`` says, whose are the certificates, the bounds of a request, and where it may listen without tokens.
+    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: authenticated connections, more are
+    turned away (503); by default as ``guard`` says, whose are the certificates, the bounds of a request, the host names, and where
+    it may listen without tokens.
     ``came_round`` is called by the serving loop, ten times a second.
     """
 
@@ -267,6 +400,8 @@ class Server:
         self._idle_seconds = idle_seconds
         self._senders: Senders | None = None
         self._came_round = came_round
+        self._app = app
+        self._hosts = {*guard.hosts, parts.hostname or ""} - {""}
         self._config = uvicorn.Config(
             app,
             host=parts.hostname or "127.0.0.1",
@@ -274,11 +409,12 @@ class Server:
             loop="uvloop",
             log_config=None,
             access_log=False,
-            log_level="warning",
+            log_level="error",  # warnings are of requests that are no HTTP: an answer each, no line in the log
             lifespan="off",
             proxy_headers=False,
             timeout_graceful_shutdown=math.ceil(grace_seconds),
-            limit_concurrency=self._connections_max,
+            interface="asgi3",
+            ws="none",
         )
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -292,16 +428,19 @@ class Server:
 
     def _protocol(self, **options: Any) -> Protocol:
         assert self._senders is not None
-        return _Bounded(senders=self._senders, limits=self._guard.limits, **options)
+        return _Bounded(senders=self._senders, guard=self._guard, **options)
 
     def _accepting(self, server: uvicorn.Server, bound: socket.socket) -> Accepting:
         return Accepting(
             bound,
-            lambda lost: self._protocol(
-                config=self._config, server_state=server.server_state, app_state=server.lifespan.state, lost=lost
+            lambda connection: self._protocol(
+                config=self._config,
+                server_state=server.server_state,
+                app_state=server.lifespan.state,
+                connection=connection,
             ),
             self._guard.tls,
-            2 * self._connections_max,  # those above the first half are told that it is too many
+            self._connections_max,
             self._guard.limits.request_seconds,
         )
 
@@ -328,9 +467,12 @@ class Server:
         host, port = bound.getsockname()[:2]
         try:
             self._guard.check_address(host, self._wanted)
+            cross_site = CrossSite(self._hosts, self._guard.proxies, self._guard.guarded)
         except SettingsError:
             bound.close()
             raise
+        self._config.app = _Gated(self._app, cross_site)
+        allow_descriptors(self._connections_max)
         self.url = f"{self._scheme}://{host}:{port}"
         started = threading.Event()
         came_round, guard = self._came_round, self._guard

@@ -179,7 +179,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     quota: Size = Size(10_000_000_000)
     host: str | None = None  # default: this machine's name
     heartbeat_interval: Duration = Duration(1.0)
-    connections_max: int = 512  # open at once; whoever comes then is turned away
+    connections_max: int = 512  # authenticated connections; as many others may be on their way there
     idle_timeout: Duration = Duration(30.0)  # a connection on which a block makes no progress for so long is given up
     drain_timeout: Duration = Duration(10.0)  # when it ends, blocks under way get so long to come to theirs
     store_back: bool = False  # what a task had to read from the WAL is kept at its host as well
@@ -221,7 +221,8 @@ class SecuritySettings(Section, frozen=True, kw_only=True):
     key_file: str | None = None  # its key
     request_size: Size = Size(8_000_000)  # a body may have so many bytes
     request_timeout: Duration = Duration(30.0)  # and take so long to arrive, with its head
-    connections_max: int = 1_000  # of one service at a time
+    connections_max: int = 1_000  # authenticated connections of one service; as many others may be on their way there
+    hosts: tuple[str, ...] = ()  # more host names of the services: aliases, and proxies in front of them
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -301,6 +302,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}=[A-Za-z0-9_.-]{0,64}")
 _MODULE = re.compile(r"[^\W\d]\w*")
 _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_DNS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 #: receivers that one driver keeps at most
 MANAGED_COUNT_MAX = 1000
 
@@ -870,6 +872,9 @@ def _check_security(security: SecuritySettings, refuse: _Refusals) -> None:
         raise refuse(
             "security.cert_file", "security.cert_file and security.key_file belong together: name both, or none"
         )
+    for host in security.hosts:
+        if not _DNS_NAME.fullmatch(host):
+            raise refuse.value("security.hosts", host, 'write a host name alone, as in "forebay.example.com"')
 
 
 def _check_secret_path(key: str, written: str | None, refuse: _Refusals) -> None:

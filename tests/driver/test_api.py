@@ -100,7 +100,8 @@ def test_a_body_that_is_no_such_message_is_refused_with_the_field(url: str) -> N
 
 def test_a_body_beyond_the_limit_is_refused(url: str) -> None:
     """INV-6."""
-    answer = urllib3.request("POST", url + "/v1/blocks/report", body=b" " * (Limits().request_bytes + 1), retries=False)
+    body, headers = b" " * (Limits().request_bytes + 1), {"content-type": "application/json"}
+    answer = urllib3.request("POST", url + "/v1/blocks/report", body=body, headers=headers, retries=False)
     assert answer.status == 413
 
 

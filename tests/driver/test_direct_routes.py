@@ -52,10 +52,10 @@ def test_a_report_is_decided_once_and_answered_on_both_ways_alike(decided: Decid
     """A body of unknown length goes through the framework, one with its length does not."""
     decided.outcome = m.ReportAnswer(results=(m.BlockResult(block_id="b", accepted=True),))
     body = msgspec.json.encode(REPORT)
-    direct = urllib3.request("POST", url + "/v1/blocks/report", body=body, retries=False)
-    framework = urllib3.request(
-        "POST", url + "/v1/blocks/report", body=iter([body]), headers={"transfer-encoding": "chunked"}, retries=False
-    )
+    json = {"content-type": "application/json"}
+    chunked = {**json, "transfer-encoding": "chunked"}
+    direct = urllib3.request("POST", url + "/v1/blocks/report", body=body, headers=json, retries=False)
+    framework = urllib3.request("POST", url + "/v1/blocks/report", body=iter([body]), headers=chunked, retries=False)
     assert decided.requests == [REPORT, REPORT]
     assert (direct.status, direct.data) == (framework.status, framework.data)
     assert direct.headers["content-type"] == framework.headers["content-type"] == "application/json"

@@ -1,4 +1,4 @@
-"""What a service takes from a connection, whoever it is (INV-6)."""
+"""What a service accepts from a connection before it knows the peer (INV-6)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from urllib.parse import urlsplit
 
 import pytest
 import urllib3
-from litestar import get
+from litestar import get, post
+from litestar.params import JSONBody
 
+from forebay import messages as m
 from forebay.access import Guard
-from forebay.http import Server, application
+from forebay.http import (
+    BODY_BYTES_PER_SECOND_MIN,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    PIPELINED_MAX,
+    URL_BYTES_MAX,
+    Server,
+    application,
+    needs,
+)
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
 
@@ -25,10 +36,15 @@ async def fine() -> str:
     return "fine"
 
 
+@post("/v1/read", status_code=200)
+async def read(data: JSONBody[m.Done]) -> m.Done:
+    return data
+
+
 @pytest.fixture(params=["300ms"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     limited = settings(tmp_path, request_timeout=request.param, connections_max=8)  # type: ignore[arg-type]
-    with Server(application("t", "1", [fine]), "http://127.0.0.1:0", guard=Guard(limited)) as server:
+    with Server(application("t", "1", [fine, read]), "http://127.0.0.1:0", guard=Guard(limited)) as server:
         yield server
 
 
@@ -36,7 +52,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 def https_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     files = Authority(tmp_path).issue("host")
     limited = settings(tmp_path, request_timeout=request.param, connections_max=8, **files)  # type: ignore[arg-type]
-    with Server(application("t", "1", [fine]), "https://127.0.0.1:0", guard=Guard(limited)) as server:
+    with Server(application("t", "1", [fine, read]), "https://127.0.0.1:0", guard=Guard(limited)) as server:
         yield server
 
 
@@ -56,8 +72,8 @@ def ended(connection: socket.socket) -> bool:
     [
         b"",
         b"GET /v1/fi",
-        b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n",
-        b"POST /v1/fine HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf",
+        b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n",
+        b"POST /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\nhalf",
         b"\r\n",
     ],
 )
@@ -72,7 +88,7 @@ def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent
 def test_empty_lines_after_an_answer_do_not_keep_a_connection(server: Server) -> None:
     """They begin no request, and the wait for the next one had ended with the first byte."""
     with connect(server) as connection:
-        connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         answer = b""
         while not answer.endswith(b"fine"):
             answer += connection.recv(1000)
@@ -87,15 +103,206 @@ def test_a_connection_that_is_kept_is_given_the_time_for_each_request(server: Se
         assert pool.num_connections == 1
 
 
+# ---- the time of a body ----------------------------------------------------------------------------------------------
+
+#: the head of a request that a route reads whole, with ``%d`` bytes of body
+POST = b"POST /v1/read HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+
+
+@pytest.mark.parametrize("length", [b"content-length: 9\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n9\r\n"])
+def test_a_body_that_stops_midway_ends_its_connection_without_an_answer(tmp_path: Path, length: bytes) -> None:
+    """The route waits for the rest, so nothing else ends the connection."""
+    limited = settings(tmp_path, request_timeout="300ms", request_size="65536B")
+    with Server(application("t", "1", [read]), "http://127.0.0.1:0", guard=Guard(limited)) as server:
+        with connect(server) as connection:
+            connection.sendall(POST + length + b"half")
+            assert ended(connection)
+
+
+def test_a_body_may_take_longer_than_its_head(server: Server) -> None:
+    """For each so many bytes it says to have, a second. A silent connection that came later shows how the time passes."""
+    body = b"{}".rjust(600 * BODY_BYTES_PER_SECOND_MIN // 100)
+    with connect(server) as connection:
+        connection.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body[:100])
+        for _ in range(3):
+            with connect(server) as silent:
+                assert ended(silent)
+        connection.sendall(body[100:])
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_was_answered_before_it_arrived_has_no_more_time_than_a_head(server: Server) -> None:
+    """However long it says it is: a byte now and then would keep the connection for years."""
+    with connect(server) as connection:
+        connection.sendall(POST + b"content-length: %d\r\n\r\n" % (1 << 60))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+        connection.settimeout(0.05)
+        trickle = b"x"
+        while True:
+            try:
+                connection.sendall(trickle)
+                if ended(connection):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+
+
+# ---- the size of a head ----------------------------------------------------------------------------------------------
+
+HEAD = b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"
+#: what is sent first, again and again, and what the answer begins with
+ENDLESS = {
+    "a URL": (b"GET /", b"a" * 1000, b"HTTP/1.1 414 "),
+    "a method": (b"", b"G" * 1000, b"HTTP/1.1 400 "),
+    "a header's name": (HEAD, b"a" * 1000, b"HTTP/1.1 431 "),
+    "a header's value": (HEAD + b"a: ", b"a" * 1000, b"HTTP/1.1 431 "),
+    "headers": (HEAD, b"a: %s\r\n" % (b"a" * 1000), b"HTTP/1.1 431 "),
+    "small headers": (HEAD, b"a:\r\n", b"HTTP/1.1 431 "),
+    "empty lines": (b"", b"\r\n" * 500, b"HTTP/1.1 431 "),
+    "a chunk's extension": (CHUNKED + b"2;", b"a" * 1000, b""),
+    "a trailer": (CHUNKED + b"0\r\n", b"a: %s\r\n" % (b"a" * 1000), b""),
+    "a trailer's value": (CHUNKED + b"0\r\na: ", b"a" * 1000, b""),
+}
+
+
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
-def test_connections_beyond_the_limit_are_ended_at_once_and_those_below_twice_it_are_told(server: Server) -> None:
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_request_whose_head_has_no_end_is_refused_with_its_bound(server: Server, name: str) -> None:
+    first, again, answer = ENDLESS[name]
+    with connect(server) as connection:
+        connection.sendall(first)
+        sent = 0
+        try:
+            while sent < 64 << 20:
+                sent += connection.send(again)
+        except OSError:
+            pass
+        assert sent < 64 << 20, "it is read on and on"
+    with connect(server) as connection:  # no more than is read before the answer, so that the answer arrives
+        connection.sendall(first)
+        received = b""
+        connection.settimeout(0.02)
+        while True:
+            try:
+                connection.sendall(again)
+                part = connection.recv(1000)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            received += part
+            if not part or part.endswith(b"}"):
+                break
+        assert received.startswith(answer)
+
+
+@pytest.mark.parametrize("server", ["60s"], indirect=True)
+def test_a_head_within_its_bounds_is_served(server: Server) -> None:
+    url = b"/v1/fine?".ljust(URL_BYTES_MAX, b"a")
+    names = b"".join(b"h%02d: \r\n" % number for number in range(HEADERS_MAX - 2))
+    rest = HEADERS_BYTES_MAX - 3 * (HEADERS_MAX - 2) - len(b"host127.0.0.1long")
+    with connect(server) as connection:
+        head = b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\n%slong: %s\r\n\r\n" % (url, names, b"a" * rest)
+        connection.sendall(head)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("server", ["60s"], indirect=True)
+def test_more_requests_than_may_wait_for_answers_end_their_connection(server: Server) -> None:
+    """One read has room for thousands of them, and each costs far more than its bytes."""
+    request = HEAD + b"\r\n"
+    for number, answered in ((PIPELINED_MAX + 1, True), (PIPELINED_MAX + 2, False)):
+        with connect(server) as connection:
+            connection.sendall(request * number)
+            received = b""
+            while received.count(b"\r\n\r\nfine") < number:
+                try:
+                    part = connection.recv(100_000)
+                except ConnectionResetError:
+                    break
+                if not part:
+                    break
+                received += part
+            assert (received.count(b"\r\n\r\nfine") == number) == answered
+
+
+# ---- the number of connections ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server", ["600s"], indirect=True)
+def test_silent_connections_end_for_new_ones_and_keep_nobody_out(server: Server) -> None:
     with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, retries=False) as pool:
         assert pool.request("GET", "/v1/fine").status == 200
-        kept = [connect(server) for _ in range(30)]
-        refused = [connection for connection in kept[16:] if ended(connection)]
-        assert len(refused) == 14
-        assert pool.request("GET", "/v1/fine").status == 503  # known too many, and told so
-        for connection in kept:
+        silent = [connect(server) for _ in range(30)]
+        assert all(ended(connection) for connection in silent[:22])  # the oldest
+        assert pool.request("GET", "/v1/fine").status == 200
+        assert pool.num_connections == 1  # kept all the while
+        with connect(server) as newcomer:
+            newcomer.sendall(HEAD + b"\r\n")
+            assert newcomer.recv(1000).startswith(b"HTTP/1.1 200 ")
+        for connection in silent[23:]:
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
+        for connection in silent:
+            connection.close()
+
+
+@pytest.mark.parametrize("server", ["600s"], indirect=True)
+def test_authenticated_connections_beyond_the_limit_are_told_and_silent_ones_do_not_count(server: Server) -> None:
+    silent = [connect(server) for _ in range(8)]
+    known = [connect(server) for _ in range(9)]
+    answers = []
+    for connection in known:
+        connection.sendall(HEAD + b"\r\n")
+        answers.append(connection.recv(1000)[:13])
+    assert answers == [b"HTTP/1.1 200 "] * 8 + [b"HTTP/1.1 503 "]
+    for connection in (*silent, *known):
+        connection.close()
+
+
+@pytest.fixture
+def guarded_server(tmp_path: Path) -> Iterator[Server]:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("the-token-of-everybody\n")
+    guard = Guard(settings(tmp_path, request_timeout="600s", connections_max=8, token_file=str(tokens)))  # type: ignore[arg-type]
+    with Server(application("t", "1", [health, guarded], guard), "http://127.0.0.1:0", guard=guard) as server:
+        yield server
+
+
+@get("/v1/health", opt=needs())
+async def health() -> str:
+    return "well"
+
+
+@get("/v1/guarded", opt=needs("reader"))
+async def guarded() -> str:
+    return "fine"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"), [(b"GET /v1/health HTTP/1.1", b"200"), (b"GET /v1/guarded HTTP/1.1", b"401")]
+)
+def test_a_connection_without_a_valid_token_stays_unauthenticated_whatever_it_asks(
+    guarded_server: Server, request_line: bytes, status: bytes
+) -> None:
+    host = b"\r\nhost: any.example\r\n"
+    with connect(guarded_server) as known:
+        known.sendall(b"GET /v1/guarded HTTP/1.1" + host + b"authorization: Bearer the-token-of-everybody\r\n\r\n")
+        assert known.recv(1000).startswith(b"HTTP/1.1 200 ")
+        strangers = []
+        for _ in range(12):
+            strangers.append(connect(guarded_server))
+            strangers[-1].sendall(request_line + host + b"authorization: Bearer not-a-token-of-ours\r\n\r\n")
+            assert strangers[-1].recv(1000).startswith(b"HTTP/1.1 " + status)
+        assert all(ended(connection) for connection in strangers[:4])
+        known.sendall(b"GET /v1/guarded HTTP/1.1" + host + b"authorization: Bearer the-token-of-everybody\r\n\r\n")
+        assert known.recv(1000).startswith(b"HTTP/1.1 200 ")
+        for connection in strangers:
             connection.close()
 
 
@@ -112,19 +319,21 @@ def test_a_handshake_that_does_not_arrive_ends_its_connection(https_server: Serv
 
 def test_what_begins_no_handshake_ends_its_connection(https_server: Server) -> None:
     with connect(https_server) as connection:
-        connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         while not ended(connection):  # an alert before
             pass
 
 
 @pytest.mark.parametrize("https_server", ["600s"], indirect=True)
-def test_handshakes_without_an_end_count_among_the_connections(https_server: Server, tmp_path: Path) -> None:
-    """And what ends makes room again."""
-    silent = [connect(https_server) for _ in range(16)]
-    with connect(https_server) as refused:
-        assert ended(refused)
+def test_handshakes_without_an_end_make_room_for_new_ones(https_server: Server, tmp_path: Path) -> None:
+    """They count from their first byte on, and keep nobody out."""
+    silent = [connect(https_server) for _ in range(12)]
+    assert all(ended(connection) for connection in silent[:4])
+    with urllib3.PoolManager(ca_certs=str(tmp_path / "authority.pem"), retries=False) as pool:
+        assert pool.request("GET", f"{https_server.url}/v1/fine").data == b"fine"
+    assert ended(silent[4])
+    silent[-1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        silent[-1].recv(1)
     for connection in silent:
         connection.close()
-    with urllib3.PoolManager(ca_certs=str(tmp_path / "authority.pem")) as pool:
-        retries = urllib3.Retry(20, backoff_factor=0.05)  # the server sees by and by that they are closed
-        assert pool.request("GET", f"{https_server.url}/v1/fine", retries=retries).data == b"fine"

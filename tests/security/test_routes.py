@@ -107,7 +107,9 @@ def may(method: str, path: str) -> tuple[str, ...]:
 
 
 def ask(url: str, method: str, path: str, authorization: str | None, body: bytes = b"{}") -> urllib3.BaseHTTPResponse:
-    headers = {"authorization": authorization} if authorization is not None else {}
+    headers = {"content-type": "application/json"}
+    if authorization is not None:
+        headers["authorization"] = authorization
     path = path.replace("{stream}", "s").replace("{block_id}", "r1-1-1")
     return urllib3.request(method, url + path, headers=headers, body=body if method == "POST" else None, retries=False)
 
@@ -233,7 +235,7 @@ def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
             answer = urllib3.request(
                 "POST",
                 server.url + path,
-                headers={"authorization": f"Bearer {token(name)}"},
+                headers={"authorization": f"Bearer {token(name)}", "content-type": "application/json"},
                 body=iter([body]) if chunked else body,
                 retries=False,
             )

@@ -322,6 +322,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "security.request_size": ("1000B", 'must be at least "65536B"'),
     "security.request_timeout": NO_TIME,
     "security.connections_max": (7, "must be at least 8"),
+    "security.hosts": (["http://proxy"], 'write a host name alone, as in "forebay.example.com"'),
 }
 
 

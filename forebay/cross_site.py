@@ -1,0 +1,135 @@
+"""Requests that a web page made a browser send: refused by their headers, before anything else reads them. Pure.
+
+A service without tokens trusts whatever reaches it, and a browser on the same machine reaches it for any page that it shows.
+Two ways lead there. *Cross-site*: a page of another site sends a request; the browser says so in ``Origin`` and
+``Sec-Fetch-Site``. Without asking the service first, it sends only a GET, a HEAD, or a POST whose content type a form can have, so a
+POST has to be ``application/json``. *DNS rebinding*: a page's own name is made to lead to this machine; the browser then takes the
+service for the page's own site and names that site in ``Host``. An address in ``Host`` is never rebound: only names are looked up.
+
+With tokens rebinding gains nothing, since no browser has the token: then any ``Host`` is answered.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import msgspec
+
+JSON = "application/json"
+#: values of Sec-Fetch-Site of the service's own pages, and of a person who typed the address
+_OWN_SITE = ("same-origin", "none")
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]*)?|\[[A-Za-z0-9:.%]+\](:[0-9]*)?")
+_LOCAL_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The answer to a request that a browser may have sent for another site."""
+
+    status: int
+    code: str
+    message: str
+
+
+class CrossSite:
+    """The decision for one service.
+
+    ``hosts``: names by which others reach it, beside the loopback names and every numeric address. ``proxies``: names of
+    proxies in front of it; their pages are its own. ``guarded``: whether it asks for tokens.
+    """
+
+    def __init__(self, hosts: Iterable[str], proxies: Iterable[str], guarded: bool) -> None:
+        self._proxies = frozenset(_plain(host) for host in proxies)
+        self._hosts = self._proxies | {_plain(host) for host in hosts}
+        self._guarded = guarded
+
+    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:
+        """``headers``: names in lower case, as ASGI gives them. None: the request may be served."""
+        hosts: list[str] = []
+        origins: list[str] = []
+        sites: list[str] = []
+        types: list[str] = []
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value.decode("latin-1"))
+            elif name == b"origin":
+                origins.append(value.decode("latin-1"))
+            elif name == b"sec-fetch-site":
+                sites.append(value.decode("latin-1"))
+            elif name == b"content-type":
+                types.append(value.decode("latin-1"))
+        if len(hosts) != 1:
+            return Refused(400, "bad-request", "the request needs one Host header")
+        if not self._guarded and not self._is_own(hosts[0]):
+            return Refused(
+                421,
+                "bad-request",
+                f"host {_shown(hosts[0])} is not a name of this service, which asks for no tokens: add it to "
+                f"security.hosts, or use an address such as 127.0.0.1",
+            )
+        for origin in origins:
+            if not self._is_own_origin(origin, hosts[0]):
+                return Refused(
+                    403,
+                    "forbidden",
+                    f"origin {_shown(origin)} is another site than {_shown(hosts[0])}: a page of it may not send requests "
+                    f"here; if it is this service behind a proxy, add its host name to security.hosts",
+                )
+        for site in sites:
+            if site.strip().lower() not in _OWN_SITE:
+                return Refused(
+                    403,
+                    "forbidden",
+                    f"Sec-Fetch-Site {_shown(site)}: a page of another site may not send requests here",
+                )
+        if method == "POST" and [_media_type(written) for written in types] != [JSON]:
+            return Refused(
+                415,
+                "bad-request",
+                f"a POST needs the header `content-type: {JSON}`, not {_shown(', '.join(types)) if types else 'none'}",
+            )
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        name = _name(host)
+        return name in _LOCAL_NAMES or name in self._hosts or _is_address(name)
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        scheme, separator, place = origin.strip().lower().partition("://")
+        if not separator or scheme not in ("http", "https"):
+            return False  # "null" too: a file, or a page without rights
+        return place == host.strip().lower() or _name(place) in self._proxies
+
+
+def _name(written: str) -> str:
+    """Of ``name``, ``name:port``, ``[address]:port``; "" for anything else."""
+    if _HOST.fullmatch(written) is None:
+        return ""
+    try:
+        return _plain(urlsplit(f"//{written}").hostname or "")
+    except ValueError:
+        return ""
+
+
+def _plain(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _media_type(written: str) -> str:
+    return written.partition(";")[0].strip().lower()
+
+
+def _shown(value: str) -> str:
+    """Short, and without signs that a terminal or log would obey."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "...'"

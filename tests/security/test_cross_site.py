@@ -1,0 +1,229 @@
+"""Requests that a web page makes a browser send: to services without tokens, and to guarded ones."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from driver.api import tracker_application
+from executor_agent.api import AgentStatus, agent_application
+from executor_agent.store import BlockStore
+from forebay import messages as m
+from forebay.access import Guard
+from forebay.client import Client
+from forebay.clock import SystemClock
+from forebay.cross_site import CrossSite
+from forebay.http import Server
+from tests.support.guarded import settings
+
+# a server's thread leaves its loop's sockets to the collector
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+STOP, REPORT = "/v1/operator/stop", "/v1/blocks/report"
+BODIES = {STOP: msgspec.json.encode(m.StopRequest()), REPORT: b'{"receiver_id":"r","epoch":1,"blocks":[]}'}
+JSON = ("content-type", "application/json")
+TOKEN = "the-token-of-everybody"
+
+
+class Submitted:
+    """The requests that were allowed."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def __call__(self, request: Any = None) -> Future[Any]:
+        self.requests.append(request)
+        future: Future[Any] = Future()
+        future.set_result(m.Done())
+        return future
+
+
+@pytest.fixture
+def submitted() -> Submitted:
+    return Submitted()
+
+
+def guard(folder: Path, **security: Any) -> Guard:
+    return Guard(settings(folder, **security))
+
+
+@pytest.fixture
+def driver(submitted: Submitted, tmp_path: Path) -> Iterator[str]:
+    open_guard = guard(tmp_path, hosts=["Proxy.example."])
+    app = tracker_application(submitted, submitted, lambda: None, "test", open_guard)
+    with Server(app, "http://127.0.0.1:0", guard=open_guard) as server:
+        yield server.url
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[str]:
+    store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+    store.open()
+
+    def status() -> AgentStatus:
+        return AgentStatus(
+            stream="s", host="h1", release="test", blocks=0, used_bytes=0, free_bytes=0, driver_epoch=0, deleted=0,
+            refused_commands=0, silent_driver="",
+        )  # fmt: skip
+
+    app = agent_application(store, status, "test", 30.0, guard(tmp_path))
+    with Server(app, "http://127.0.0.1:0", guard=guard(tmp_path)) as server:
+        yield server.url
+
+
+def ask(url: str, method: str, path: str, *headers: tuple[str, str]) -> tuple[int, str]:
+    """Status and body, with ``headers`` and no others but the length; ``host`` is the url's unless given."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        if not any(name == "host" for name, _ in headers):
+            connection.putheader("host", parts.netloc)
+        for name, value in headers:
+            connection.putheader(name, value)
+        body = BODIES.get(path, b"") if method == "POST" else b""
+        connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+FOREIGN = [
+    (403, ("origin", "https://evil.example")),
+    (403, ("origin", "http://127.0.0.1:1")),
+    (403, ("origin", "http://127.0.0.1")),
+    (403, ("origin", "null")),
+    (403, ("origin", "file://")),
+    (403, ("origin", "")),
+    (403, ("sec-fetch-site", "cross-site")),
+    (403, ("sec-fetch-site", "same-site")),
+    (421, ("host", "evil.example")),
+    (421, ("host", "127.0.0.1.evil.example:7080")),
+    (421, ("host", "evil.example@127.0.0.1")),
+    (421, ("host", "evil.example/127.0.0.1")),
+    (421, ("host", "")),
+]
+
+
+@pytest.mark.parametrize(("status", "header"), FOREIGN)
+@pytest.mark.parametrize("path", [STOP, REPORT])
+def test_a_page_of_another_site_changes_nothing_at_a_driver_without_tokens(
+    driver: str, submitted: Submitted, path: str, status: int, header: tuple[str, str]
+) -> None:
+    """On the short way of frequent messages too."""
+    answered, words = ask(driver, "POST", path, JSON, header)
+    assert answered == status, words
+    assert not submitted.requests
+
+
+@pytest.mark.parametrize(("status", "header"), FOREIGN)
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/openapi.json", "/v1/health", "/v1/blocks/s/r1-1-1"])
+def test_a_page_of_another_site_reads_nothing_from_an_agent_without_tokens(
+    agent: str, path: str, status: int, header: tuple[str, str]
+) -> None:
+    assert ask(agent, "GET", path, header)[0] == status
+
+
+@pytest.mark.parametrize("path", [STOP, REPORT])
+@pytest.mark.parametrize(
+    "types",
+    [
+        [],  # a page can send bytes without a type
+        ["text/plain"],
+        ["text/plain;charset=application/json"],
+        ["application/x-www-form-urlencoded"],
+        ["multipart/form-data; boundary=x"],
+        ["text/plain", "application/json"],
+        [""],
+    ],
+)
+def test_a_post_that_a_page_can_send_without_asking_first_is_refused(
+    driver: str, submitted: Submitted, path: str, types: list[str]
+) -> None:
+    status, words = ask(driver, "POST", path, *(("content-type", written) for written in types))
+    assert status == 415 and "content-type: application/json" in words
+    assert not submitted.requests
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("host", "localhost:9")],
+        [("host", "LOCALHOST")],
+        [("host", "[::1]:7080")],
+        [("host", "10.1.2.3:80")],  # a proxy or port forward; an address is not rebound
+        [("host", "proxy.example")],
+        [("sec-fetch-site", "none")],
+        [("sec-fetch-site", "same-origin"), ("host", "localhost:1"), ("origin", "http://localhost:1")],
+        [("origin", "https://proxy.example")],  # in front of this service, which it asks by its address
+    ],
+)
+def test_own_pages_and_programs_without_an_origin_are_served(
+    driver: str, submitted: Submitted, headers: list[tuple[str, str]]
+) -> None:
+    assert ask(driver, "POST", STOP, ("content-type", "application/json; charset=utf-8"), *headers)[0] == 200
+    assert len(submitted.requests) == 1
+
+
+def test_two_hosts_or_none_are_no_request(driver: str) -> None:
+    assert ask(driver, "GET", "/v1/health", ("host", "localhost"), ("host", "localhost"))[0] == 400
+    parts = urlsplit(driver)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
+    connection.putrequest("GET", "/v1/health", skip_host=True)
+    connection.endheaders()
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_a_refusal_says_what_to_set(driver: str) -> None:
+    assert "add it to security.hosts" in ask(driver, "GET", "/v1/status", ("host", "evil.example"))[1]
+    assert (
+        "add its host name to security.hosts" in ask(driver, "GET", "/v1/status", ("origin", "http://evil.example"))[1]
+    )
+
+
+def test_the_names_in_the_settings_urls_are_accepted(tmp_path: Path) -> None:
+    """As others are told to ask for the services."""
+    made = settings(tmp_path)
+    made = msgspec.structs.replace(
+        made,
+        driver=msgspec.structs.replace(made.driver, urls=("http://one.example:1", "http://two.example:1")),
+        agent=msgspec.structs.replace(made.agent, url="http://agent.example:1", host="h1"),
+    )
+    check = CrossSite(Guard(made).hosts, (), guarded=False).check
+    for host in ("one.example:1", "two.example", "agent.example", "h1:7081"):
+        assert check("GET", [(b"host", host.encode())]) is None
+
+
+def test_with_tokens_any_host_is_answered_and_no_page_of_another_site(submitted: Submitted, tmp_path: Path) -> None:
+    """A rebound page has no token."""
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(TOKEN + "\n")
+    guarded = guard(tmp_path, token_file=str(tokens))
+    app = tracker_application(submitted, submitted, lambda: None, "test", guarded)
+    bearer = ("authorization", f"Bearer {TOKEN}")
+    with Server(app, "http://127.0.0.1:0", guard=guarded) as server:
+        assert ask(server.url, "POST", STOP, JSON, bearer, ("host", "any.example"))[0] == 200
+        for status, header in FOREIGN:
+            if header[0] != "host":
+                assert ask(server.url, "POST", STOP, JSON, bearer, header)[0] == status
+        assert ask(server.url, "POST", STOP, ("content-type", "text/plain"), bearer)[0] == 415
+        assert ask(server.url, "POST", STOP, JSON, ("host", "any.example"))[0] == 401
+    assert len(submitted.requests) == 1
+
+
+def test_our_own_client_is_served(driver: str, submitted: Submitted) -> None:
+    Client(driver).post(REPORT, m.ReportRequest(receiver_id="r", epoch=1, blocks=()), m.Done)
+    Client(driver.replace("127.0.0.1", "localhost")).post(STOP, m.StopRequest(), m.Done)
+    assert len(submitted.requests) == 2
