@@ -42,6 +42,7 @@ BENCHMARKS = {
     "locality": "benchmarks.locality",
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",
+    "flood": "benchmarks.flood",
 }
 SMALL_SCALE = 0.05
 

@@ -1,12 +1,15 @@
 """Requests that a web page made a browser send: refused by their headers, before anything else reads them. Pure.
 
-A service without tokens trusts whatever reaches it, and a browser on the same machine reaches it for any page that it shows.
-Two ways lead there. *Cross-site*: a page of another site sends a request; the browser says so in ``Origin`` and
-``Sec-Fetch-Site``. Without asking the service first, it sends only a GET, a HEAD, or a POST whose content type a form can have, so a
-POST has to be ``application/json``. *DNS rebinding*: a page's own name is made to lead to this machine; the browser then takes the
-service for the page's own site and names that site in ``Host``. An address in ``Host`` is never rebound: only names are looked up.
+A service without tokens trusts every request, and a browser on the same machine reaches it for any page that it shows. Two ways
+lead there:
 
-With tokens rebinding gains nothing, since no browser has the token: then any ``Host`` is answered.
+- *Cross-site*: a page of another site sends a request. The browser names the site in ``Origin`` and ``Sec-Fetch-Site``. Without
+  asking the service first, a browser sends only a GET, a HEAD, or a POST with the content type of a form. So a POST needs
+  ``application/json``.
+- *DNS rebinding*: the name of a page's own site is made to resolve to this machine. The browser then takes the service for that
+  site and names it in ``Host``. Only names are resolved, so a numeric address in ``Host`` is harmless.
+
+With tokens rebinding gains nothing, since no browser has the token. Then any ``Host`` is answered.
 """
 
 from __future__ import annotations

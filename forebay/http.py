@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from forebay import messages
 from forebay.accepting import Accepting, Connection, allow_descriptors
-from forebay.access import OPEN, Guard, Limits
+from forebay.access import OPEN, Guard
 from forebay.cross_site import JSON, CrossSite
 from forebay.errors import (
     AccessError,
@@ -376,9 +376,9 @@ class Server:
     """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
 
     Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
-    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: authenticated connections, more are
-    turned away (503); by default as ``guard`` says, whose are the certificates, the bounds of a request, the host names, and where
-    it may listen without tokens.
+    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: authenticated connections, more
+    are turned away (503); by default as ``guard`` says, whose are the certificates, the bounds of a request, the host names, and
+    where it may listen without tokens.
     ``came_round`` is called by the serving loop, ten times a second.
     """
 

@@ -88,6 +88,12 @@ LINES = {
         "Protobuf, records/s",
         "the same, against FromString alone",
     ],
+    "flood": [
+        "driver: longest heartbeat, flooded / not",
+        "driver: memory that the flood takes",
+        "agent: longest heartbeat, flooded / not",
+        "agent: memory that the flood takes",
+    ],
 }
 NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
 NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")

@@ -113,10 +113,10 @@ POST = b"POST /v1/read HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/
 def test_a_body_that_stops_midway_ends_its_connection_without_an_answer(tmp_path: Path, length: bytes) -> None:
     """The route waits for the rest, so nothing else ends the connection."""
     limited = settings(tmp_path, request_timeout="300ms", request_size="65536B")
-    with Server(application("t", "1", [read]), "http://127.0.0.1:0", guard=Guard(limited)) as server:
-        with connect(server) as connection:
-            connection.sendall(POST + length + b"half")
-            assert ended(connection)
+    app = application("t", "1", [read])
+    with Server(app, "http://127.0.0.1:0", guard=Guard(limited)) as server, connect(server) as connection:
+        connection.sendall(POST + length + b"half")
+        assert ended(connection)
 
 
 def test_a_body_may_take_longer_than_its_head(server: Server) -> None:
