@@ -200,14 +200,16 @@ def test_a_request_whose_head_has_no_end_is_refused_with_its_bound(server: Serve
 
 
 @pytest.mark.parametrize("server", ["60s"], indirect=True)
-def test_a_head_within_its_bounds_is_served(server: Server) -> None:
-    url = b"/v1/fine?".ljust(URL_BYTES_MAX, b"a")
-    names = b"".join(b"h%02d: \r\n" % number for number in range(HEADERS_MAX - 2))
-    rest = HEADERS_BYTES_MAX - 3 * (HEADERS_MAX - 2) - len(b"host127.0.0.1long")
-    with connect(server) as connection:
-        head = b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\n%slong: %s\r\n\r\n" % (url, names, b"a" * rest)
-        connection.sendall(head)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+def test_a_head_is_served_up_to_each_bound_and_refused_one_beyond(server: Server) -> None:
+    for more_url, more_headers, more_bytes, status in ((0, 0, 0, 200), (1, 0, 0, 414), (0, 1, -3, 431), (0, 0, 1, 431)):
+        url = b"/v1/fine?".ljust(URL_BYTES_MAX + more_url, b"a")
+        small = HEADERS_MAX - 2 + more_headers  # beside host and long
+        headers = b"".join(b"h%02d: \r\n" % (number % 100) for number in range(small))
+        rest = HEADERS_BYTES_MAX + more_bytes - 3 * small - len(b"host127.0.0.1long")
+        with connect(server) as connection:
+            head = b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\n%slong: %s\r\n\r\n"
+            connection.sendall(head % (url, headers, b"a" * rest))
+            assert connection.recv(1000).startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize("server", ["60s"], indirect=True)
