@@ -27,6 +27,7 @@ _COMMANDS = {
     "lag": "deploy.lag",
     "offsets": "deploy.offsets",
     "cursors": "deploy.cursors",
+    "batch": "deploy.batches",
     "audit": "deploy.audit",
     "wal": "deploy.wal_commands",
     "journal": "deploy.journal",

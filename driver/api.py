@@ -33,7 +33,9 @@ FromReceiver = (
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
-Submitted = Request | m.ReplayRequest | m.ResetRequest | m.StopRequest | m.IntakeRequest | m.SpanRequest
+Submitted = (
+    Request | m.ReplayRequest | m.ResetRequest | m.RetryRequest | m.StopRequest | m.IntakeRequest | m.SpanRequest
+)
 Submit = Callable[[Submitted], "Future[Any]"]
 
 
@@ -257,6 +259,10 @@ def tracker_application(
     async def reset(data: JSONBody[m.ResetRequest]) -> m.ResetAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post("/v1/operator/retry", status_code=200, summary="Try failed batches again now", tags=["people"], opt=OPERATOR)
+    async def retry(data: JSONBody[m.RetryRequest]) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post(
         "/v1/operator/stop",
         status_code=200,
@@ -308,6 +314,7 @@ def tracker_application(
             replay,
             fence,
             reset,
+            retry,
             stop,
             get_status,
             get_lag,

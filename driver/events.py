@@ -193,6 +193,22 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
     attempts: int
 
 
+class JobFailed(_Event, frozen=True, tag="job-failed"):
+    """An attempt to make an output of a batch failed. ``error``: its class and message, one line; ``place``: the file, line and
+    function of the user's code where it was raised, "" if none is known. ``attempts``: all that failed, over every driver;
+    ``repeats``: how many of the last ones failed with this error at this place. ``since_ms``: when the first one failed."""
+
+    batch_id: int
+    output: str
+    error: str
+    place: str
+    attempts: int
+    repeats: int
+    since_ms: int
+    time_ms: int
+    replay: int = 0
+
+
 class RateLearned(_Event, frozen=True, tag="rate-learned"):
     """The job was seen to take ``rate`` records/s: the next driver begins with it."""
 
@@ -365,6 +381,7 @@ Event: TypeAlias = (
     | OutputCompleted
     | WindowChanged
     | BatchCompleted
+    | JobFailed
     | RateLearned
     | LossAccepted
     | ReplayBegun

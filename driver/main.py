@@ -60,6 +60,8 @@ def with_engine(
         take_over,
         until_caught_up,
         standby,
+        # one that is to end by itself ends with the failure
+        waits_when_failed=not until_caught_up,
     )
     driver.overdue = _end_at_once
     driver.watch, driver.came_round = notifier.watch, notifier.came_round

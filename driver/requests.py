@@ -108,6 +108,13 @@ class CompleteOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class FailJob:
+    """An attempt at an unfinished batch failed; nothing is journalled of one that is completed by now."""
+
+    failure: ev.JobFailed
+
+
+@dataclass(frozen=True, slots=True)
 class KeepWindow:
     """From now on ``batches`` batches before an unfinished one stay readable."""
 
@@ -277,6 +284,7 @@ Request = (
     | NameCursor
     | Complete
     | CompleteOutput
+    | FailJob
     | KeepWindow
     | LearnRate
     | BeginDrain

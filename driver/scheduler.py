@@ -2,8 +2,8 @@
 
 The timer asks for an allocation at every batch interval; intervals that were missed coalesce into one. Each of
 ``concurrent_jobs`` workers takes the next unfinished batch in order, makes its outputs one after the other, tries again
-``job_max_failures`` times, and stops the driver with the batch intact if that fails too: no batch is skipped. While one fails
-or can't be read no other begins.
+``job_max_failures`` times; then the batch is failed. It is intact and never skipped: it is tried again after growing delays
+(``driver.job_failures``), or the failure ends the jobs. While one fails or can't be read no other begins.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from itertools import chain
 
 from driver.batch import BatchWork, Engine, NamedJob, Written
 from driver.batch_order import Run, following, window
-from driver.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
+from driver.events import Event, JobFailed, LossAccepted, ReplayBegun, ReplayedBatch
+from driver.job_failures import FailingJobs, shown
 from driver.listeners import BatchFailed, BatchStarted, Happened
 from driver.loop import DriverLoop
-from driver.requests import Allocate, AllocateSpans, Ask, Complete, CompleteOutput
+from driver.requests import Allocate, AllocateSpans, Ask, Complete, CompleteOutput, FailJob
 from driver.state import Batch, State
 from driver.taken import Taken
 from forebay import failpoints
 from forebay.clock import Clock
-from forebay.errors import FencedError, JobError, UnreadableBlockError
+from forebay.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.kafka.planning import sizes
 from forebay.messages import TrackedBatch
 
@@ -43,6 +44,8 @@ class Scheduler:
     called when a job has returned, before that is journalled; what it raises fails the attempt. ``told`` hears of
     attempts; it must not block. While no person has decided, a batch that no tier could read is tried again every
     ``unreadable_retry_seconds``. ``allocation``: what makes a batch of a direct stream, given its time; None: blocks do.
+    ``waits_when_failed``: whether a failed batch is tried again by this scheduler; else its failure ends the jobs. ``failing``:
+    what is known of attempts that failed before.
     ``lost`` is asked when an attempt failed: whether some of what the batch reads is gone for good and that was journalled, so
     that it goes on without; what it raises ends the jobs."""
 
@@ -68,7 +71,13 @@ class Scheduler:
         unreadable_retry_seconds: float = 30.0,
         allocation: Callable[[int], AllocateSpans | None] | None = None,
         lost: Callable[[BatchWork], bool] = lambda _: False,
+        waits_when_failed: bool = False,
+        failing: FailingJobs | None = None,
     ) -> None:
+        self._waits_when_failed = waits_when_failed
+        self._failing = failing or FailingJobs(clock, max_failures, {})
+        self._waiting: set[Run] = set()  # failed batches that wait for their next attempt
+        self._retries = 0  # how often an operator asked for one
         self._lost = lost
         self._copies = copies
         self._unreadable_retry = unreadable_retry_seconds
@@ -100,7 +109,7 @@ class Scheduler:
         self._timer = threading.Thread(target=self._tick, name="batch-timer", daemon=True)
         self._reruns: set[Run] = set()
         #: batch id → (state, attempts, detail), and the last completed batches: for status
-        self.running: dict[int, tuple[str, int, str]] = {}
+        self.running: dict[int, tuple[str, int, str]] = self._failing.shown()
         self.recent: deque[TrackedBatch] = deque(maxlen=5)
         self.tiers: dict[str, int] = {}
 
@@ -150,6 +159,26 @@ class Scheduler:
             self._error = error
         self.stop()
 
+    def retry(self) -> tuple[int, ...]:
+        """Begins the next attempt at every failed and every unreadable batch now; returns their ids."""
+        with self._changed:
+            held_up = tuple(sorted(batch_id for _, batch_id in tuple(self._held_up)))
+            self._waiting.clear()
+            self._retries += 1
+            self._changed.notify_all()
+        return held_up
+
+    @property
+    def failed(self) -> str:
+        """Which batch is failed, and with what error; "" if none is."""
+        return self._failing.words
+
+    @property
+    def waits_for_retry(self) -> bool:
+        """Whether nothing goes on before the next attempt at a failed batch begins."""
+        with self._changed:
+            return bool(self._waiting) and self._in_work <= self._held_up
+
     def _wake(self, losses_accepted: int = 0) -> None:
         with self._changed:
             self._changes += 1
@@ -180,8 +209,9 @@ class Scheduler:
             self._fail(error)
 
     def drain(self) -> None:
-        """From now on no batch is made of nothing."""
+        """From now on no batch is made of nothing. A failed batch gets one more attempt now."""
         self._empty_batches = False
+        self.retry()
 
     def allocate(self, time_ms: int, empty: bool = False) -> None:
         """Makes a batch of what waits, if there is room for one; ``empty``: also of nothing."""
@@ -235,7 +265,7 @@ class Scheduler:
         written: list[Written] = []
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._losses_accepted
-            self.running[work.batch_id] = ("running", attempts, "")
+            self._show(work, "running", attempts)
             began = self._clock.monotonic()
             run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
             try:
@@ -253,26 +283,27 @@ class Scheduler:
                 self._await_loss(losses_accepted)
                 if self._stopping.is_set():
                     return
-            except FencedError:
-                raise  # an output has seen a newer driver (INV-4)
-            except Exception as error:
-                words = f"{type(error).__name__}: {error}"
-                self.running[work.batch_id] = ("failing", attempts, words)
+            except (FencedError, EngineLostError):
+                raise  # an output has seen a newer driver (INV-4); or no attempt can succeed in this process
+            except (Exception, SystemExit) as error:
+                failure = self._failing.note(run_of, error)
+                self._show(work, "failing", attempts)
                 self._held_up.add(run)
                 lost = self._lost(run_of)
                 final = attempts >= self._max_failures and not lost
-                self._told([_failed(run_of, self._clock.wall_ms(), words, final)])
-                if final:
-                    again = "driver" if self._allocation is None else "stream, with the same checkpoint,"
-                    raise JobError(
-                        f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
-                        f"intact and runs again when the {again} is started again. Last error: {words}"
-                    ) from error
-                log.error("attempt %d of batch %d failed, trying again: %s", attempts, work.batch_id, words)
+                self._told([_failed(run_of, self._clock.wall_ms(), failure.error, final)])
+                if self._allocation is None:
+                    self._loop.ask(FailJob(failure))
                 self._reruns.add(run)
-                attempts += not lost
-                if self._stopping.wait(self._retry_delay):
+                if final and not self._waits_when_failed:
+                    raise self._job_error(work, attempts, failure) from error
+                if final:
+                    self._await_retry(run, *self._failing.fail(run_of, failure))
+                    if self._stopping.is_set():
+                        return
+                elif self._stopping.wait(self._retry_delay):
                     return
+                attempts += not lost
             else:
                 worked_ms += round((self._clock.monotonic() - began) * 1000)
                 for tier, count in tiers.items():
@@ -281,13 +312,41 @@ class Scheduler:
                     break
                 written = work.written
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
+                self._failing.forget(work.batch_id)
             work = replace(self._work(self._loop.ask(Ask(partial(self._again, work=work)))), written=list(written))
         self._complete(work, attempts, worked_ms)
+
+    def _show(self, work: BatchWork, state: str, attempts: int) -> None:
+        """On status: with the last error, and all attempts that failed, of drivers before this one too."""
+        failure = self._failing.of(work.batch_id)
+        if failure is not None:
+            attempts = failure.attempts + (state == "running")
+        self.running[work.batch_id] = (state, attempts, shown(failure) if failure is not None else "")
+
+    def _job_error(self, work: BatchWork, attempts: int, failure: JobFailed) -> JobError:
+        again = "driver" if self._allocation is None else "stream, with the same checkpoint,"
+        place = f" at {failure.place}" if failure.place else ""
+        return JobError(
+            f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
+            f"intact and runs again when the {again} is started again. Last error: {failure.error}{place}"
+        )
+
+    def _await_retry(self, run: Run, seconds: float, words: str) -> None:
+        """Until the next attempt at a failed batch is due, or an operator asks for it."""
+        batch_id = run[1]
+        with self._changed:
+            self.running[batch_id] = ("failed", self.running[batch_id][1], words)
+            self._waiting.add(run)
+            self._changed.wait_for(lambda: run not in self._waiting or self._stopping.is_set(), seconds)
+            self._waiting.discard(run)
 
     def _await_loss(self, seen: int) -> None:
         """Until a person has accepted a loss, or it is time to try again in case the bytes came back."""
         with self._changed:
-            decided = lambda: self._losses_accepted != seen or self._stopping.is_set()  # noqa: E731
+            retries = self._retries
+            decided = lambda: (  # noqa: E731
+                self._losses_accepted != seen or self._retries != retries or self._stopping.is_set()
+            )
             self._changed.wait_for(decided, self._unreadable_retry)
 
     def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
@@ -296,6 +355,7 @@ class Scheduler:
         self._loop.ask(Complete(work.batch_id, ended_ms, attempts, work.replay))
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
+        self._failing.forget(work.batch_id)
         self._reruns.discard((work.replay, work.batch_id))
         references = list(chain.from_iterable(work.tasks))
         records = sum(reference.records for reference in references) + sizes(

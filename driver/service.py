@@ -29,6 +29,7 @@ from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
 from driver.intake import intake, span
+from driver.job_failures import FailingJobs
 from driver.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by, wait_until_stale
 from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
@@ -72,6 +73,7 @@ from forebay.messages import (
     RegisterRequest,
     ReplayRequest,
     ResetRequest,
+    RetryRequest,
     SpanAnswer,
     SpanRequest,
     StopRequest,
@@ -121,6 +123,7 @@ class Driver:
     """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from anywhere; then ``close``.
 
     ``admin`` tells what there is to receive; ``make_engine`` makes the engine once agents and stores are known.
+    ``waits_when_failed``: as in ``driver.scheduler.Scheduler``.
     """
 
     def __init__(
@@ -135,7 +138,9 @@ class Driver:
         until_caught_up: bool = False,
         standby: bool = False,
         listeners: Sequence[Listener] = (),
+        waits_when_failed: bool = False,
     ) -> None:
+        self._waits_when_failed = waits_when_failed
         self._listeners = _listeners(settings, listeners, clock)
         self._settings = settings
         self._admin = admin
@@ -311,6 +316,8 @@ class Driver:
             self._listeners.tell_all,
             self.given_copies,
             settings.driver.unreadable_retry,
+            waits_when_failed=self._waits_when_failed,
+            failing=FailingJobs(self._clock, settings.driver.job_max_failures, state.failures),
         )
         self.watch("decide")
         loop.came_round = lambda: self.came_round("decide")
@@ -446,6 +453,8 @@ class Driver:
             seconds = self._settings.driver.receiver_timeout
             resetting = Resetting(self._loop.ask, self._admin, self._settings.group, self._stopping, seconds)
             return self._operator.submit(resetting.run, request)
+        if isinstance(request, RetryRequest):
+            return _outcome(self._retry_as_told, request)
         if isinstance(request, StopRequest):
             return _outcome(self._stop_as_told, request)
         if isinstance(request, RegisterRequest) and (self._drain is not None or self._stopping.is_set()):
@@ -533,6 +542,7 @@ class Driver:
             self._stopping,
             self._clock,
             self._settings.driver.stop_timeout if timeout_seconds is None else timeout_seconds,
+            lambda: scheduler.waits_for_retry,
         )
         scheduler.drain()
         threading.Thread(target=self._drain_and_stop, args=(self._drain,), name="drain", daemon=True).start()
@@ -547,7 +557,8 @@ class Driver:
         self.stop()
         if not cut_off:
             return
-        log.warning("the time for draining is over: %s left", drain.left.words)
+        why = "a batch failed again" if drain.hopeless else "its time is over"
+        log.warning("the drain ends since %s: %s left", why, drain.left.words)
         self._engine.cancel()
         if not self._ran.wait(GRACE_SECONDS):
             self.overdue(str(self.summary()))
@@ -583,6 +594,13 @@ class Driver:
         self.stop(drain=True, timeout_seconds=seconds)
         return OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")
 
+    def _retry_as_told(self, _: RetryRequest) -> OperatorAnswer:
+        batches = self._scheduler.retry() if self._scheduler is not None else ()
+        if not batches:
+            return OperatorAnswer(message="no batch is failed or unreadable: nothing to try again")
+        ids = ", ".join(map(str, batches))
+        return OperatorAnswer(message=f"batch {ids} is tried again now; `forebay status` shows how it goes")
+
     def in_job(self) -> bool:
         """Whether the calling thread is one that runs jobs: nobody may wait in it for their end."""
         return self._scheduler is not None and self._scheduler.in_job()
@@ -613,18 +631,24 @@ class Driver:
         seconds = settings.stop_timeout + GRACE_SECONDS if settings.stop == "drain" or self._drain else LEAVE_SECONDS
         return Standing(
             self._loop is not None or self._leader is not None,
-            f"{self._state}: {self._detail}" if self._detail else self._state,
+            ": ".join(filter(None, self._shown())),
             seconds + CLOSE_SECONDS if stopping else None,
         )
 
     # ---- what people see -----------------------------------------------------------------------------------------
+
+    def _shown(self) -> tuple[str, str]:
+        """State and detail: a running driver with a failed batch is ``failed``."""
+        failed = self._scheduler.failed if self._scheduler is not None and self._state == "running" else ""
+        return ("failed", failed) if failed else (self._state, self._detail)
 
     def _not_ready(self) -> str | None:
         if self._loop is not None and self._loop.waiting_for_space:
             return WAITING_FOR_SPACE
         if self._loop is not None and self._loop.reserve_reached:
             return RESERVE_REACHED
-        return None if self._state == "running" and not self._detail else f"{self._state}: {self._detail}"
+        state, detail = self._shown()
+        return None if state == "running" and not detail else f"{state}: {detail}"
 
     def _status(self) -> Future[Any]:
         if self._loop is None or self._scheduler is None:
@@ -635,9 +659,10 @@ class Driver:
 
     def _read_status(self, _: State) -> Any:
         assert self._tracker is not None and self._scheduler is not None and self._loop is not None
+        state, detail = self._shown()
         soft = {
-            "state": self._state,
-            "detail": self._detail or (RESERVE_REACHED if self._loop.reserve_reached else ""),
+            "state": state,
+            "detail": detail or (RESERVE_REACHED if self._loop.reserve_reached else ""),
             "tiers": self._scheduler.tiers,
             "requests": self._requests(),
             "foreign": self._foreign,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JNetworkError
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -28,7 +29,7 @@ from driver.spark_address import addressed
 from driver.spark_blocks import TaskPartitions, executors, hosts_of
 from driver.spark_executors import check, far, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
-from forebay.errors import ForebayError, JobError, UsageError
+from forebay.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings import Settings
 from pyspark_forebay.schema import spark_schema
 from wal.reading import ReadPlan, TierCounts
@@ -151,6 +152,10 @@ class SparkJobs(ABC):
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """As ``driver.batch.Engine.run``. Raises JobError if the old attempt's tasks don't end in time."""
         context = self.session.sparkContext
+        if why := why_lost(context):
+            raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
+        if self._given is None:
+            log_task_failures(context, work.attempt == 1)
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
@@ -164,8 +169,10 @@ class SparkJobs(ABC):
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
         try:
             job(batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self._session is not None:
+                if why := why_lost(context):
+                    raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver") from error
                 _cancel(context, group)
             cause = unreadable(error)
             if cause is None or cause is error:
@@ -262,6 +269,27 @@ class SparkEngine(SparkJobs):
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
+
+
+def why_lost(context: SparkContext) -> str:
+    """Why no job can run in ``context`` any more; "" if it is alive."""
+    try:
+        stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (Py4JNetworkError, OSError) as error:
+        return f"Spark's JVM has ended: {error}"
+    return "the Spark context was stopped" if stopped else ""
+
+
+#: they log each failed task with Java's and Python's stack
+_TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
+
+
+def log_task_failures(context: SparkContext, yes: bool) -> None:
+    """Whether Spark's own log has failed tasks. It has those of the first attempt at a batch; later attempts mostly fail with
+    the same error, and the driver logs it if it is another one (``driver.job_failures``)."""
+    log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for name in _TASK_LOGGERS:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
 
 
 def _cancel(context: SparkContext, group: str) -> None:

@@ -320,6 +320,7 @@ class State(msgspec.Struct, dict=True):
     cursor: str = ""  # of a direct stream that reads through an intake: its cursor there
     ended_cursors: list[EndedCursor] = []  # the newest, oldest first
     lost: dict[str, str] = {}  # ranges of blocks, by their labels, whose loss a person accepted → the cause
+    failures: dict[int, ev.JobFailed] = {}  # unfinished batch → the last attempt at it, which failed
 
     @property
     def is_direct(self) -> bool:

@@ -89,6 +89,7 @@ class Summary:
 class Drain:
     """Runs in a thread of its own until all is completed, the time is over, or ``stopped`` is set by somebody else.
 
+    ``held_up``: whether a failed batch holds the others up, which then are not waited for.
     ``allocate`` makes a batch of what waits. ``receivers``: those that were told to drain; ``left``: what was still to be
     waited for when it ended.
     """
@@ -101,7 +102,10 @@ class Drain:
         stopped: threading.Event,
         clock: Clock,
         timeout_seconds: float,
+        held_up: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._held_up = held_up
+        self.hopeless = False  # it ended since a failed batch holds the others up
         self._ask = ask
         self._look = look
         self._allocate = allocate
@@ -122,6 +126,9 @@ class Drain:
             while self._see().receivers and self._goes_on():
                 pass
             while (left := self._see()).blocks or left.batches:
+                self.hopeless = self._held_up()
+                if self.hopeless:
+                    break
                 if left.blocks:
                     self._allocate()
                 if not self._goes_on():

@@ -44,6 +44,7 @@ from driver.requests import (
     CompleteOutput,
     Copied,
     EndSpans,
+    FailJob,
     FoundPartitions,
     HoldForReset,
     KeepWindow,
@@ -205,6 +206,7 @@ class Tracker:
             NameCursor: self._name_cursor,
             Complete: self._complete,
             CompleteOutput: self._complete_output,
+            FailJob: self._fail_job,
             KeepWindow: self._keep_window,
             LearnRate: self._learn_rate,
             BeginDrain: self._begin_drain,
@@ -972,6 +974,13 @@ class Tracker:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         done = ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay)
         return Decision(None, self._applied(done))
+
+    def _fail_job(self, request: FailJob, now: float, now_ms: int) -> Decision:
+        batch_id = request.failure.batch_id
+        batch = self.state.batches.get(batch_id)
+        if batch_id not in self.state.replaying and (batch is None or batch.completed_ms is not None):
+            return Decision()
+        return Decision(None, self._applied(request.failure))
 
     def _keep_window(self, request: KeepWindow, now: float, now_ms: int) -> Decision:
         if request.batches == self.state.window_batches:

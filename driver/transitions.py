@@ -372,11 +372,13 @@ def _output_completed(state: State, event: ev.OutputCompleted) -> None:
         if state.replays[-1].replay != event.replay or event.output in again.outputs:
             raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
         state.replaying[event.batch_id] = msgspec.structs.replace(again, outputs=outputs)
+        state.failures.pop(event.batch_id, None)
         return
     batch = state.batches[event.batch_id]
     if batch.completed_ms is not None or event.output in batch.outputs:
         raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
     batch.outputs = (*batch.outputs, event.output)
+    state.failures.pop(event.batch_id, None)
 
 
 def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
@@ -385,9 +387,19 @@ def _batch_completed(state: State, event: ev.BatchCompleted) -> None:
         raise BrokenInvariant(f"batch {event.batch_id} was completed twice or never allocated (INV-3)")
     batch.completed_ms = event.time_ms
     batch.attempts = event.attempts
+    state.failures.pop(event.batch_id, None)
     state.batches_completed += 1
     state.records_completed += state.index.records.pop(event.batch_id)
     _advance_completed_prefix(state)
+
+
+def _job_failed(state: State, event: ev.JobFailed) -> None:
+    batch = state.batches.get(event.batch_id)
+    if event.batch_id not in state.replaying and (batch is None or batch.completed_ms is not None):
+        raise BrokenInvariant(
+            f"an attempt at batch {event.batch_id} failed, which was completed or never allocated (INV-3)"
+        )
+    state.failures[event.batch_id] = event
 
 
 def _rate_learned(state: State, event: ev.RateLearned) -> None:
@@ -491,6 +503,7 @@ def _replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     if following != event.batch_id or state.replays[-1].replay != event.replay:
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
     state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
+    state.failures.pop(event.batch_id, None)
     while len(state.replay_window) > (state.window_batches if state.replaying else 0):
         _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
     replay = state.replays[-1]
@@ -694,6 +707,7 @@ _APPLY = {
     ev.OutputCompleted: _output_completed,
     ev.WindowChanged: _window_changed,
     ev.BatchCompleted: _batch_completed,
+    ev.JobFailed: _job_failed,
     ev.RateLearned: _rate_learned,
     ev.LossAccepted: _loss_accepted,
     ev.ReplayBegun: _replay_begun,

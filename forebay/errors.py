@@ -26,6 +26,7 @@
     ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
     ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
     │   └── LostBlockError         … and each one said that it has it no more, or damaged: not that it was out of reach
+    ├── EngineLostError            what runs the jobs has ended (Spark's JVM, its context): no attempt can succeed in this process
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
 Raise or handle; nothing logs an error and goes on as if it had not happened.
@@ -165,6 +166,10 @@ class UnreadableBlockError(ForebayError):
 
 
 class LostBlockError(UnreadableBlockError):
+    pass
+
+
+class EngineLostError(ForebayError):
     pass
 
 

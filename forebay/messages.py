@@ -626,7 +626,7 @@ class TrackedBatch(Message, frozen=True, kw_only=True):
     batch_id: int
     number: int  # its place in the sequence of its lineage, from 1
     time_ms: int
-    state: str  # queued | running | failing | unreadable | completed
+    state: str  # queued | running | failing | failed | unreadable | completed
     blocks: int
     records: int
     attempts: int
@@ -788,6 +788,10 @@ class StopRequest(Message, frozen=True, kw_only=True):
 
     drain: bool = False
     timeout_seconds: Amount = 0.0
+
+
+class RetryRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/retry. The next attempt at every failed or unreadable batch begins now."""
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):

@@ -201,6 +201,7 @@ ELSEWHERE = {
     "LossAccepted": "tests/integration/test_lost_block.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
+    "JobFailed": "tests/driver/test_failing_jobs.py: one that is lost is found again by the next attempt",
     "RateLearned": "tests/driver/test_backpressure.py: one that is lost is learned again",
     "OutputCompleted": "tests/integration/test_batches.py",
     "WindowChanged": "tests/integration/test_batches.py",

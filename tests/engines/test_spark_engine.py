@@ -21,10 +21,11 @@ from pyspark import InheritableThread
 
 from driver import spark_engine
 from driver.batch import Batch, BatchWork
+from driver.job_errors import describe
 from driver.local_engine import read_plan
 from driver.spark_engine import SparkEngine, _running_tasks
 from driver.spark_tasks import KafkaRecord
-from forebay.errors import JobError, UnreadableBlockError
+from forebay.errors import EngineLostError, JobError, UnreadableBlockError
 from forebay.units import Duration
 from pyspark_forebay.schema import spark_schema
 from tests.support.hdfs import HdfsServer
@@ -380,3 +381,43 @@ def test_tasks_open_encrypted_blocks_with_keys_that_never_travel(spark: Any, sto
     fresh = stored.add(*KeyRing({"new": key}).seal(*block({("a", 0): filler(50)}, sequence=2)))
     with pytest.raises(UnreadableBlockError, match="encrypted with key 'new'"):
         engine.run(BatchWork(1 << 40 | 2, 2, 0, False, ((fresh,),)), lambda batch: batch.df.count())
+
+
+def test_error_in_a_task_is_described_by_its_worker_and_repeats_of_it_leave_sparks_log_alone(
+    spark: Any, stored: Stored
+) -> None:
+    """The JVM quotes Python's traceback in hundreds of lines of its own."""
+    engine = SparkEngine(stored.settings(), dict, spark)
+    engine.start()
+    work = store(stored)
+
+    def by_rows(batch: Batch) -> None:
+        batch.rdd.map(lambda record: {}["carrier"]).collect()
+
+    def by_frame(batch: Batch) -> None:
+        batch.df.mapInArrow(lambda batches: ({}["carrier"] for _ in batches), "a int").collect()
+
+    for job in (by_rows, by_frame):
+        with pytest.raises(Exception) as found:  # noqa: PT011 - Spark's own, of several kinds
+            engine.run(work, job)
+        problem = describe(found.value)
+        assert problem.error == "KeyError: 'carrier'"
+        assert problem.place.startswith(f"{__file__}:")
+        assert "carrier" in problem.place
+        assert len(problem.trace.splitlines()) < 60
+    levels = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager
+    engine._given = None  # as if the engine had made the session
+    try:
+        for attempt, logged in ((1, True), (2, False), (1, True)):
+            with pytest.raises(Exception, match="carrier"):
+                engine.run(replace(work, attempt=attempt), by_rows)
+            assert levels.getLogger("org.apache.spark.executor.Executor").isErrorEnabled() is logged
+    finally:
+        engine._given = spark
+
+
+def test_engine_whose_spark_context_has_stopped_is_lost(monkeypatch: pytest.MonkeyPatch, engine: SparkEngine) -> None:
+    """No attempt in this process can succeed: the driver is started again."""
+    monkeypatch.setattr(spark_engine, "why_lost", lambda _: "Spark's JVM has ended: connection refused")
+    with pytest.raises(EngineLostError, match="Spark's JVM has ended: connection refused"):
+        engine.run(BatchWork(batch_id=1, number=1, time_ms=1, rerun=False, tasks=()), lambda _: None)

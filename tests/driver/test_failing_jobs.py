@@ -1,0 +1,263 @@
+"""A job that fails leaves its batch intact and its driver up; the error is told once, and kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.batch import Batch, NamedJob
+from driver.events import JobFailed
+from driver.job_failures import FailingJobs
+from driver.local_engine import LocalEngine
+from driver.service import Driver
+from forebay import messages as m
+from forebay.client import Client
+from forebay.clock import ManualClock, SystemClock
+from forebay.errors import EngineLostError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import MockBroker
+from forebay.restarts import RestartPolicy
+from forebay.settings import Settings, from_values
+from forebay.values import TopicPartition
+from tests.support.played import PlayedReceiver
+
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Settings:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    return from_values(
+        {
+            "stream": "s",
+            "kafka": {"topics": [topic], "group": topic, **mock_broker.options},
+            "wal": {"url": f"file://{tmp_path}/wal"},
+            "driver": {
+                "journal": f"file://{tmp_path}/journal",
+                "url": "http://127.0.0.1:0",
+                "engine": "local",
+                "batch_interval": "20ms",
+                "job_retry_delay": "1ms",
+                "job_max_failures": 3,
+                "lease_duration": "300ms",
+                "receiver_timeout": "2s",
+                "snapshot_copy_interval": "0s",
+            },
+            "agent": {"blocks": f"{tmp_path}/blocks"},
+        }
+    )
+
+
+class Running:
+    """A driver as ``forebay driver`` runs it, in a thread."""
+
+    def __init__(self, settings: Settings, *jobs: Callable[[Batch], None]) -> None:
+        self.settings = settings
+        named = [NamedJob(f"job-{number}", job) for number, job in enumerate(jobs)]
+        self.driver = Driver(
+            settings,
+            KafkaAdmin(settings.kafka.options),
+            LocalEngine(settings, dict),
+            named,
+            SystemClock(),
+            "test",
+            waits_when_failed=True,
+        )
+        self.error: BaseException | None = None
+        self.driver.start()
+        self.client = Client(self.driver.url)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.driver.run()
+        except BaseException as error:
+            self.error = error
+
+    def status(self) -> m.StatusAnswer:
+        return self.client.get("/v1/status", m.StatusAnswer)
+
+    def until(self, holds: Callable[[m.StatusAnswer], Any]) -> m.StatusAnswer:
+        for _ in range(1500):
+            if holds(answer := self.status()):
+                return answer
+            threading.Event().wait(0.02)
+        raise AssertionError(f"it never came: {answer}")
+
+    def take_in(self, until: int) -> None:
+        self.until(lambda answer: answer.partitions and not answer.detail.startswith("finding"))
+        tp = TopicPartition(self.settings.kafka.topics[0], 0)
+        PlayedReceiver(self.settings, self.driver.url).take_in(tp, until)
+
+    def end(self) -> None:
+        self.driver.stop()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        self.driver.close()
+        self.client.close()
+
+
+@contextmanager
+def running(settings: Settings, *jobs: Callable[[Batch], None]) -> Iterator[Running]:
+    driver = Running(settings, *jobs)
+    try:
+        yield driver
+    finally:
+        driver.end()
+
+
+def failed(answer: m.StatusAnswer) -> bool:
+    return any(batch.state == "failed" for batch in answer.batches)
+
+
+class Carriers:
+    """A job that lacks a key until it is mended."""
+
+    def __init__(self) -> None:
+        self.mended = False
+        self.runs: list[tuple[int, int]] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self.runs.append((batch.id, batch.records))
+        if not self.mended:
+            look_up({}, "carrier")
+
+
+def look_up(row: dict[str, str], column: str) -> str:
+    return row[column]
+
+
+def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_succeeds(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-3: the batch is intact, and it is the same one that is tried again when an operator says so."""
+    job = Carriers()
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        answer = driver.until(failed)
+        (batch,) = answer.batches
+        assert (answer.state, batch.attempts) == ("failed", 3)
+        assert "KeyError: 'carrier'" in answer.detail
+        assert "KeyError: 'carrier' at " + __file__ in batch.detail
+        assert "in look_up: return row[column]" in batch.detail
+        assert driver.driver.standing().words.startswith("failed: batch ")
+        for _ in range(2):
+            seen = driver.status().batches[0].attempts
+            driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+            driver.until(lambda now, seen=seen: failed(now) and now.batches[0].attempts > seen)  # type: ignore[misc]
+        job.mended = True
+        told = driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        assert str(batch.batch_id) in told.message
+        answer = driver.until(lambda now: now.batches_completed == 1)
+        assert driver.until(lambda now: now.state == "running").detail == ""
+        assert {batch_id for batch_id, _ in job.runs} == {batch.batch_id}
+        assert len(job.runs) == 6
+        assert "nothing" in driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer).message
+    assert driver.error is None
+    errors = [r for r in caplog.records if r.levelno >= logging.WARNING and "KeyError" in r.getMessage()]
+    assert len(errors) == 1
+    assert "Traceback" in errors[0].getMessage()
+
+
+def test_next_driver_shows_the_last_error_before_its_own_first_attempt(settings: Settings) -> None:
+    with running(settings, Carriers()) as driver:
+        driver.take_in(5)
+        before = driver.until(failed)
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: Batch) -> None:
+        held.set()
+        go_on.wait(30)
+
+    with running(settings, slow) as driver:
+        assert held.wait(30)
+        answer = driver.until(lambda now: now.state == "failed")
+        assert (answer.batches[0].state, answer.batches[0].attempts) == ("running", 4)
+        assert "KeyError: 'carrier'" in answer.batches[0].detail
+        assert before.batches[0].batch_id == answer.batches[0].batch_id
+        go_on.set()
+        driver.until(lambda now: now.state == "running" and now.batches_completed == 1)
+
+
+def test_job_that_calls_exit_fails_its_batch_and_not_the_driver(settings: Settings) -> None:
+    def leaves(batch: Batch) -> None:
+        raise SystemExit(7)
+
+    with running(settings, leaves) as driver:
+        driver.take_in(5)
+        assert "SystemExit: 7" in driver.until(failed).batches[0].detail
+
+
+def test_failure_of_a_second_output_leaves_the_first_one_done(settings: Settings) -> None:
+    done: list[int] = []
+    job = Carriers()
+    with running(settings, lambda batch: done.append(batch.id), job) as driver:
+        driver.take_in(5)
+        answer = driver.until(failed)
+        assert answer.batches[0].outputs == ("job-0",)
+        job.mended = True
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        driver.until(lambda now: now.batches_completed == 1)
+    assert len(done) == 1
+
+
+def test_drain_tries_a_failed_batch_once_more_and_ends_without_it(settings: Settings) -> None:
+    """It does not wait ``driver.stop_timeout`` for a batch that fails again."""
+    job = Carriers()
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        driver.until(failed)
+        driver.driver.stop(drain=True, timeout_seconds=3600.0)
+        driver.thread.join(60)
+        assert not driver.thread.is_alive()
+    assert driver.error is None
+    assert len(job.runs) == 4
+    assert driver.driver.summary().left.batches == 1
+
+
+def test_engine_that_is_lost_ends_the_driver(settings: Settings) -> None:
+    """Another attempt in this process could not succeed: a supervisor starts the next driver."""
+
+    def lost(batch: Batch) -> None:
+        raise EngineLostError("Spark's JVM has ended")
+
+    driver = Running(settings, lost)
+    try:
+        driver.take_in(5)
+        driver.thread.join(30)
+        assert isinstance(driver.error, EngineLostError)
+    finally:
+        driver.end()
+
+
+def test_delays_between_attempts_at_a_failed_batch_grow_to_their_bound() -> None:
+    clock = ManualClock()
+    failing = FailingJobs(clock, 1, {}, RestartPolicy(first_delay_seconds=2.0, max_delay_seconds=10.0))
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    delays = [failing.fail(work, failing.note(work, ValueError("no")))[0] for _ in range(5)]
+    assert delays == [2, 4, 8, 10, 10]
+    last = failing.of(7)
+    assert last is not None
+    assert (last.attempts, last.repeats) == (5, 5)
+    assert failing.note(work, ValueError("another")).repeats == 1
+    failing.forget(7)
+    assert (failing.words, failing.of(7)) == ("", None)
+
+
+def test_failure_known_from_the_journal_counts_on() -> None:
+    known = JobFailed(
+        batch_id=7, output="job", error="ValueError: no", place="", attempts=4, repeats=4, since_ms=0, time_ms=1
+    )
+    failing = FailingJobs(ManualClock(), 4, {7: known})
+    assert "ValueError: no" in failing.words
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    failure = failing.note(work, ValueError("no"))
+    assert (failure.attempts, failure.since_ms) == (5, 0)
