@@ -18,7 +18,7 @@ from deploy.invocation import (
     person,
     shared_options,
 )
-from deploy.status import TIMEOUT_SECONDS, ask, needs_a_person
+from deploy.status import TIMEOUT_SECONDS, ask, problems
 from forebay.errors import RefusedError
 from forebay.messages import DropCursorRequest, OperatorAnswer, StatusAnswer, TrackedCursor
 
@@ -43,7 +43,7 @@ def cursors(context: click.Context) -> int | None:
     invocation = context.ensure_object(Invocation)
     answer = ask(invocation.settings())
     invocation.write(answer.cursors, lambda: [_table(answer.cursors)])
-    expired = [words for words in needs_a_person(answer) if words.startswith("cursor ")]
+    expired = [problem.cause for problem in problems(answer) if problem.kind == "cursor"]
     for words in expired:
         invocation.say(f"forebay: {words}")
     return FOUND if expired else FINE

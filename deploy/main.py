@@ -28,6 +28,7 @@ _COMMANDS = {
     "offsets": "deploy.offsets",
     "cursors": "deploy.cursors",
     "batch": "deploy.batches",
+    "forget": "deploy.forgetting",
     "audit": "deploy.audit",
     "wal": "deploy.wal_commands",
     "journal": "deploy.journal",

@@ -21,7 +21,7 @@ from deploy.invocation import (
 )
 from deploy.offsets_file import export_offsets, import_offsets
 from deploy.offsets_reset import reset
-from deploy.status import TIMEOUT_SECONDS, ask
+from deploy.status import TIMEOUT_SECONDS, ask, lag_in_words
 from forebay.errors import RefusedError, UsageError
 from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
 from forebay.values import TopicPartition
@@ -73,7 +73,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
                 p.position,
                 p.completed,
                 p.high_watermark if p.high_watermark >= 0 else "-",
-                max(0, p.high_watermark - p.position) if p.high_watermark >= 0 else "-",
+                lag_in_words(p),
                 p.topic_id or "-",
             )
             for p in partitions

@@ -9,7 +9,16 @@ import click
 
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.supervision import described
-from forebay.messages import ErrorNote, StatusAnswer, TrackedBatch, TrackedListener, TrackedReplay
+from driver.problems import in_answer
+from forebay.messages import (
+    ErrorNote,
+    Problem,
+    StatusAnswer,
+    TrackedBatch,
+    TrackedListener,
+    TrackedPartition,
+    TrackedReplay,
+)
 from forebay.settings import Settings
 from wal.reading import TIERS
 
@@ -31,20 +40,22 @@ def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusA
         client.close()
 
 
-def needs_a_person(answer: StatusAnswer) -> list[str]:
-    """A sentence for each thing that does not mend itself."""
-    found = [partition.trouble for partition in answer.partitions if partition.trouble]
-    found += [receiver.trouble for receiver in answer.managed if receiver.trouble]
-    found += [f"batch {b.batch_id} can't be read: {b.detail}" for b in answer.batches if b.state == "unreadable"]
-    found += [
-        f"cursor {c.cursor} {c.detail}. Start its query again, or say that you have seen it: "
-        f"forebay cursors drop {c.cursor} --yes"
-        for c in answer.cursors
-        if c.state == "expired"
-    ]
-    if answer.state == "failed":
-        found.append(f"the driver failed: {answer.detail}")
-    return found
+def problems(answer: StatusAnswer) -> list[Problem]:
+    """The driver's verdict, and what the rest of the answer shows, which an older driver does not list."""
+    return list(dict.fromkeys((*answer.problems, *in_answer(answer))))
+
+
+def in_words(problem: Problem) -> str:
+    """One sentence: the cause, and the next step where the cause does not name it."""
+    return f"{problem.cause}. Next step: {problem.command}" if problem.command else problem.cause
+
+
+def lag_in_words(partition: TrackedPartition) -> object:
+    """The number of offsets, or that it is unknown and how old the end is that was read last."""
+    if partition.lag is not None:
+        return partition.lag
+    age = partition.end_age_seconds
+    return f"unknown (end read {age:.0f} s ago)" if age >= 0 else "unknown"
 
 
 #: counts of a remote store that are no requests
@@ -120,7 +131,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     p.position,
                     p.completed,
                     p.high_watermark if p.high_watermark >= 0 else "-",
-                    max(0, p.high_watermark - p.position) if p.high_watermark >= 0 else "-",
+                    lag_in_words(p),
                     p.receiver_id or "-",
                 )
                 for p in answer.partitions
@@ -272,12 +283,16 @@ def _silence(seconds: float) -> str:
 def status(invocation: Invocation) -> int:
     """Ask the driver how its stream stands: partitions, receivers, agents and batches.
 
-    Exits with 1 if something waits for a person (said on stderr, with the command that decides it), with 3 if the
-    driver does not answer.
+    Exits with 1 if there is a problem: each is said on stderr with its cause and the next step. What is missing for less than
+    its grace is said too, and is no problem yet. Exits with 3 if no driver answers.
     """
     answer = ask(invocation.settings())
     invocation.write(answer, lambda: tables(answer))
-    found = needs_a_person(answer)
-    for words in (*found, *(partition.foreign for partition in answer.partitions if partition.foreign)):
+    found = problems(answer)
+    for problem in found:
+        invocation.say(f"forebay: {in_words(problem)}")
+    for problem in answer.pending:
+        invocation.say(f"forebay: not yet a problem: {problem.cause}")
+    for words in (partition.foreign for partition in answer.partitions if partition.foreign):
         invocation.say(f"forebay: {words}")
     return FOUND if found else FINE

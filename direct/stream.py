@@ -195,6 +195,7 @@ class DirectStream:
         self._stopping = threading.Event()
         self._ending = Ending()
         self._unreachable = ""
+        self._runs = False  # started, whether it has ended or not
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
         self._admin: KafkaAdmin | None = None
@@ -220,10 +221,18 @@ class DirectStream:
         except BaseException:
             self._close()
             raise
+        self._runs = True
         threading.Thread(target=self._run, name="direct-batches", daemon=True).start()
 
     def stop(self) -> None:
-        """Lets the running job finish, and begins no other."""
+        """Lets the running job finish, and begins no other. Returns at once when called in the job or before the start has
+        returned, else when the stream has ended. May be repeated."""
+        self._begin_stop()
+        in_job = self._scheduler is not None and self._scheduler.in_job()
+        if self._runs and not in_job:
+            self._ending.wait()
+
+    def _begin_stop(self) -> None:
         self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.stop()
@@ -353,7 +362,7 @@ class DirectStream:
 
     def _fail(self, error: BaseException) -> None:
         self._ending.fail(error)
-        self.stop()
+        self._begin_stop()
         if isinstance(error, FencedError):
             # what Spark still does for a job here would write beside the newer stream (INV-4)
             self._engine.cancel()

@@ -34,7 +34,14 @@ RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
 Submitted = (
-    Request | m.ReplayRequest | m.ResetRequest | m.RetryRequest | m.StopRequest | m.IntakeRequest | m.SpanRequest
+    Request
+    | m.ReplayRequest
+    | m.ResetRequest
+    | m.RetryRequest
+    | m.ForgetRequest
+    | m.StopRequest
+    | m.IntakeRequest
+    | m.SpanRequest
 )
 Submit = Callable[[Submitted], "Future[Any]"]
 
@@ -259,6 +266,16 @@ def tracker_application(
     async def reset(data: JSONBody[m.ResetRequest]) -> m.ResetAnswer:
         return await decided(data)  # type: ignore[no-any-return]
 
+    @post(
+        "/v1/operator/forget",
+        status_code=200,
+        summary="Wait for a receiver or host no more",
+        tags=["people"],
+        opt=OPERATOR,
+    )
+    async def forget(data: JSONBody[m.ForgetRequest]) -> m.OperatorAnswer:
+        return await decided(data)  # type: ignore[no-any-return]
+
     @post("/v1/operator/retry", status_code=200, summary="Try failed batches again now", tags=["people"], opt=OPERATOR)
     async def retry(data: JSONBody[m.RetryRequest]) -> m.OperatorAnswer:
         return await decided(data)  # type: ignore[no-any-return]
@@ -314,6 +331,7 @@ def tracker_application(
             replay,
             fence,
             reset,
+            forget,
             retry,
             stop,
             get_status,

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from driver.batch import BatchWork
 from driver.events import JobFailed
 from driver.job_errors import JobProblem, describe
+from driver.problems import RETRY_COMMAND
 from forebay.clock import Clock
 from forebay.restarts import RestartPolicy
 
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 
 #: delays between attempts at a failed batch
 RETRIES = RestartPolicy(first_delay_seconds=10.0, factor=2.0, max_delay_seconds=600.0)
-#: the command that begins the next attempt now
-RETRY_COMMAND = "forebay batch retry"
 
 
 class FailingJobs:

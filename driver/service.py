@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as AnswerLate
 from functools import partial
@@ -28,13 +28,16 @@ from driver.cursors import CursorRules
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
+from driver.health import Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.intake import intake, span
 from driver.job_failures import FailingJobs
-from driver.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by, wait_until_stale
+from driver.lease import Lease, LeaseKeeper, await_tasks_of, lease_path, read_lease, stand_by, wait_until_stale
 from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.loop import RESERVE_REACHED, DriverLoop
+from driver.problems import in_answer
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits, RateSharing
+from driver.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, soon, store_probe
 from driver.receiver_life import ManagedReceivers
 from driver.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
 from driver.resetting import Resetting
@@ -65,6 +68,7 @@ from forebay.kafka.admin import Committed
 from forebay.messages import (
     AgentHeartbeatRequest,
     ClaimRequest,
+    ForgetRequest,
     IntakeAnswer,
     IntakePartition,
     IntakeRequest,
@@ -76,6 +80,7 @@ from forebay.messages import (
     RetryRequest,
     SpanAnswer,
     SpanRequest,
+    StatusAnswer,
     StopRequest,
 )
 from forebay.notify import Standing
@@ -116,6 +121,8 @@ SUMMARY_SECONDS = 5.0
 LEAVE_SECONDS, CLOSE_SECONDS = 30.0, 15.0
 #: how often a standby looks at the lease, in the time that it lasts
 LOOKS_PER_LEASE = 10
+#: how long status waits for the deciding thread while the journal's store is out of reach
+JOURNAL_PATIENCE_SECONDS = 2.0
 WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
@@ -186,6 +193,10 @@ class Driver:
         self._tracker: Tracker | None = None
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
+        self._health: Health | None = None
+        self._health_log = HealthLog(settings.stream)
+        self._reach = Reach(())
+        self._ends: Ends | None = None
         self.url = ""
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -319,6 +330,7 @@ class Driver:
             waits_when_failed=self._waits_when_failed,
             failing=FailingJobs(self._clock, settings.driver.job_max_failures, state.failures),
         )
+        self._watch_reach(tracker)
         self.watch("decide")
         loop.came_round = lambda: self.came_round("decide")
         self._loop, self._scheduler = loop, scheduler
@@ -342,6 +354,28 @@ class Driver:
         if self._stopping.is_set():  # told before there was anything to stop
             scheduler.stop()
         return True
+
+    def _watch_reach(self, tracker: Tracker) -> None:
+        """Kafka and the stores are asked from now on whether they answer; what is missing is remembered."""
+        settings, clock = self._settings, self._clock
+        probes = [store_probe("journal", self._stores["journal"], lease_path(settings.stream), clock)]
+        if "wal" in self._stores:
+            marker = layout.lineage_marker(settings.stream, tracker.state.lineage)
+            probes.append(store_probe("wal", self._stores["wal"], marker, clock))
+        if not settings.own_source:
+            # the dictionary is copied in one step, since the deciding thread goes on meanwhile
+            def ends() -> Mapping[TopicPartition, int]:
+                return ends_of_known(self._admin, [p.tp for p in tuple(tracker.state.partitions.values())])
+
+            self._ends = Ends(ends, clock)
+            probes.append(Probe("kafka", self._ends.read, clock, INTERVAL_SECONDS))
+        self._reach = Reach(probes)
+        managed = settings.receiver.mode == "managed"
+        timeout = float(settings.driver.receiver_timeout)
+        grace = Grace(timeout, max(timeout, float(settings.receiver.start_timeout)) if managed else timeout)
+        self._health = Health(tracker, grace, managed, self._leads_since, self._reach.outages)
+        self._reach.start()
+        self._closing.callback(self._reach.stop)
 
     def _wait_and_lead(
         self, journal_storage: Storage, wal_storage: Storage | None
@@ -453,6 +487,8 @@ class Driver:
             seconds = self._settings.driver.receiver_timeout
             resetting = Resetting(self._loop.ask, self._admin, self._settings.group, self._stopping, seconds)
             return self._operator.submit(resetting.run, request)
+        if isinstance(request, ForgetRequest):
+            return self._loop.submit(Ask(partial(self._forget_as_told, request)))
         if isinstance(request, RetryRequest):
             return _outcome(self._retry_as_told, request)
         if isinstance(request, StopRequest):
@@ -594,6 +630,11 @@ class Driver:
         self.stop(drain=True, timeout_seconds=seconds)
         return OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")
 
+    def _forget_as_told(self, request: ForgetRequest, _: State) -> OperatorAnswer:
+        assert self._health is not None
+        self._health.forget(request.name, self._clock.monotonic())
+        return OperatorAnswer(message=f"{request.name} is not waited for any more, until it is heard again")
+
     def _retry_as_told(self, _: RetryRequest) -> OperatorAnswer:
         batches = self._scheduler.retry() if self._scheduler is not None else ()
         if not batches:
@@ -653,9 +694,19 @@ class Driver:
     def _status(self) -> Future[Any]:
         if self._loop is None or self._scheduler is None:
             return self._not_leading()
+        outage = next((outage for outage in self._reach.outages() if outage.name == "journal"), None)
         if self._loop.waiting_for_space:  # the deciding thread answers nobody: said at once rather than not at all
-            return _refused(WAITING_FOR_SPACE)
-        return self._loop.submit(Ask(self._read_status))
+            return _answered(self._status_without_state(WAITING_FOR_SPACE))
+        answer = self._loop.submit(Ask(self._read_status))
+        if outage is None:
+            return answer
+        return soon(answer, JOURNAL_PATIENCE_SECONDS, lambda: self._status_without_state(outage.cause))
+
+    def _status_without_state(self, cause: str) -> StatusAnswer:
+        """What can be said while the deciding thread waits for the journal's store."""
+        state, detail = self._shown()
+        assert self._tracker is not None
+        return journal_is_away(self._settings.stream, self._release, self._tracker.driver_epoch, state, detail, cause)
 
     def _read_status(self, _: State) -> Any:
         assert self._tracker is not None and self._scheduler is not None and self._loop is not None
@@ -670,14 +721,18 @@ class Driver:
             "recent": tuple(self._scheduler.recent),
             "listeners": self._listeners.status,
         }
-        return status(
+        verdict = self._look_at_health(self._tracker.state)
+        answer = status(
             self._tracker,
             self._clock.monotonic(),
             self._release,
             self._settings.driver.receiver_timeout,
             soft,
             self._clock.wall_ms(),
+            self._ends,
         )
+        problems = (*verdict.problems, *in_answer(answer))
+        return msgspec.structs.replace(answer, problems=problems, pending=verdict.pending)
 
     def _requests(self) -> dict[str, int]:
         """What this process asked of remote stores, and the seconds that this counts; nothing of local ones."""
@@ -738,6 +793,7 @@ class Driver:
             while not self._stopping.wait(self._settings.driver.placing_interval):
                 for words in self._loop.ask(PlaceReceivers()):
                     log.info("receiver %s", words)
+                self._health_log.note(self._loop.ask(Ask(self._look_at_health)))
                 for words in self._loop.ask(ExpireCursors()):
                     log.error("%s", words)
                 if self._listeners:
@@ -746,6 +802,11 @@ class Driver:
                     self._seen = seen
         except BaseException as error:
             self._fail(error)
+
+    def _look_at_health(self, _: State) -> Verdict:
+        assert self._health is not None
+        state, detail = self._shown()
+        return self._health.look(self._clock.monotonic(), state, detail)
 
     def _see_receivers(self, state: State) -> dict[str, SeenReceiver]:
         tracker, now, timeout = self._tracker, self._clock.monotonic(), self._settings.driver.receiver_timeout
@@ -1005,6 +1066,10 @@ def _cleanup_seconds(settings: Settings, wal_storage: Storage | None) -> float:
     if settings.wal.cleanup_interval is not None:
         return settings.wal.cleanup_interval
     return CLEANUP_SECONDS if wal_storage is None or wal_storage.appendable else CLEANUP_OF_OBJECTS_SECONDS
+
+
+def _answered(answer: Any) -> Future[Any]:
+    return _outcome(lambda given: given, answer)
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> Future[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from driver import cursors
 from driver import events as ev
+from driver.reach import END_AGE_SECONDS_MAX, Ends
 from driver.state import Batch, Receiver, State
 from driver.tracker import Tracker
 from forebay import messages as m
@@ -18,10 +19,16 @@ REPLAYED_SHOWN = 10
 
 
 def status(
-    tracker: Tracker, now: float, release: str, receiver_timeout: float, soft: Mapping[str, Any], now_ms: int = 0
+    tracker: Tracker,
+    now: float,
+    release: str,
+    receiver_timeout: float,
+    soft: Mapping[str, Any],
+    now_ms: int = 0,
+    ends: Ends | None = None,
 ) -> m.StatusAnswer:
     """The whole picture for people. ``soft``: state, detail, tiers, requests, running (batch id → (state, attempts, detail)),
-    recent (completed TrackedBatch)."""
+    recent (completed TrackedBatch). ``ends``: Kafka's end offsets; None for a source that only receivers know."""
     state = tracker.state
     partitions = []
     said: dict[tuple[str, str, int], m.PartitionStatus] = {
@@ -31,6 +38,9 @@ def status(
     }
     for p in state.partitions.values():
         news = said.get((p.owner, p.topic, p.partition))
+        heard = tracker.receiver_news.get(p.owner)
+        told = (news.high_watermark, now - heard.at) if news is not None and heard is not None else (-1, -1.0)
+        end, age = told if ends is None else _end(ends.of(p.tp), told[0])
         partitions.append(
             m.TrackedPartition(
                 topic=p.topic,
@@ -39,7 +49,9 @@ def status(
                 topic_id=p.life.topic_id,
                 position=p.position,
                 completed=p.completed,
-                high_watermark=news.high_watermark if news is not None else -1,
+                high_watermark=end,
+                end_age_seconds=round(age, 1),
+                lag=max(0, end - p.position) if end >= 0 and 0 <= age <= END_AGE_SECONDS_MAX else None,
                 receiver_id=p.owner,
                 token=p.token,
                 state="trouble"
@@ -129,6 +141,11 @@ def status(
         if state.cursors
         else 0,
     )
+
+
+def _end(read: tuple[int, float] | None, told: int) -> tuple[int, float]:
+    """The log's end and its age, as the driver read it. A receiver may have seen a later one; how old that is nobody knows."""
+    return (max(read[0], told), read[1]) if read is not None else (told, -1.0)
 
 
 def receiver_state(tracker: Tracker, receiver: Receiver, now: float, receiver_timeout: float) -> str:

@@ -9,7 +9,15 @@ import urllib3
 
 from forebay import messages
 from forebay.access import NO_ACCESS, Access, connections
-from forebay.errors import AccessError, FencedError, NotTakenError, RefusedError, UnreachableError, UsageError
+from forebay.errors import (
+    AccessError,
+    FencedError,
+    NobodyListensError,
+    NotTakenError,
+    RefusedError,
+    UnreachableError,
+    UsageError,
+)
 
 Answer = TypeVar("Answer")
 
@@ -46,7 +54,8 @@ class Client:
                 redirect=False,
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            raise NotTakenError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
+            words = f"{self._url} did not answer {method} {path}: {_reason(error)}"
+            raise NobodyListensError(words, _reason(error)) from None
         except urllib3.exceptions.HTTPError as error:
             raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
         if 200 <= response.status < 300:

@@ -10,7 +10,7 @@ import msgspec
 
 from forebay.access import NO_ACCESS, Access
 from forebay.client import Client
-from forebay.errors import AccessError, NotTakenError, UnreachableError
+from forebay.errors import AccessError, NobodyListensError, NotTakenError, UnreachableError
 from forebay.security import Role
 from forebay.settings import Settings
 
@@ -25,7 +25,11 @@ class DriverClient:
     have been taken is never sent twice by itself: its error is raised, and the next request begins at the next url.
     """
 
-    def __init__(self, urls: Sequence[str], timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
+    def __init__(
+        self, urls: Sequence[str], timeout_seconds: float = 10.0, access: Access = NO_ACCESS, stream: str = ""
+    ) -> None:
+        """``stream``: named to a person when nobody listens at any of ``urls``; "" for processes, which wait."""
+        self._stream = stream
         self._clients = [Client(url, timeout_seconds, access) for url in urls]
         self._urls = tuple(url.rstrip("/") for url in urls)
         self._current = 0
@@ -36,7 +40,8 @@ class DriverClient:
         cls, settings: Settings, timeout_seconds: float = 10.0, role: Role = "operator", name: str | None = None
     ) -> DriverClient:
         """Of the stream's drivers, for a process of ``role``. Raises SettingsError as ``Access.of``."""
-        return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name))
+        asked_by_person = settings.stream if role == "operator" else ""
+        return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name), asked_by_person)
 
     @property
     def url(self) -> str:
@@ -57,6 +62,7 @@ class DriverClient:
 
     def _ask(self, ask: Callable[[Client], Found], repeatable: bool = False) -> Found:
         words: list[str] = []
+        silent = 0  # drivers' urls where nobody listens
         refused: AccessError | None = None
         for _ in self._clients:
             tried = self._current
@@ -64,6 +70,12 @@ class DriverClient:
                 return ask(self._clients[tried])
             except UnreachableError as error:
                 self._pass_on(tried)
+                silent += isinstance(error, NobodyListensError)
+                if self._stream and silent == len(self._clients):
+                    raise NotTakenError(
+                        f"no driver of stream {self._stream} at {', '.join(self._urls)}: start it with `forebay up` "
+                        f"({error.reason if isinstance(error, NobodyListensError) else error})"
+                    ) from None
                 if len(self._clients) == 1 or not (repeatable or isinstance(error, NotTakenError)):
                     raise
                 words.append(str(error))

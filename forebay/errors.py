@@ -9,6 +9,7 @@
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     │   ├── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
     │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
+    │       ├── NobodyListensError … and nothing accepts connections at that address
     │       └── AccessError        … or who listens knows no token of ours that may do that                exit 2
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
@@ -68,6 +69,14 @@ class NotTakenError(UnreachableError):
     def __init__(self, message: str, leader: str = "") -> None:
         super().__init__(message)
         self.leader = leader
+
+
+class NobodyListensError(NotTakenError):
+    """``reason``: as the connection's library reported it."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class AccessError(NotTakenError):

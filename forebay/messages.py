@@ -568,13 +568,15 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     topic_id: str
     position: int  # taken in
     completed: int  # up to here all batches are completed
-    high_watermark: int  # -1 if no receiver told yet
+    high_watermark: int  # the log's end in Kafka; -1 if nobody told yet
     receiver_id: str  # "" if unclaimed
     token: int
     state: str  # as PartitionStatus.state; "unclaimed"
     trouble: str = ""  # what must be decided, with the command that does it
     foreign: str = ""  # where somebody else has set the group's offset, which changes nothing
     rate: float = 0.0  # as PartitionStatus.rate
+    end_age_seconds: float = -1.0  # since high_watermark was read; -1: not known
+    lag: int | None = None  # offsets that are not taken in; None: not known, since the end is too old
 
 
 class TrackedReceiver(Message, frozen=True, kw_only=True):
@@ -673,6 +675,18 @@ class TrackedCursor(Message, frozen=True, kw_only=True):
     opened_ms: int = 0
 
 
+class Problem(Message, frozen=True, kw_only=True):
+    """Something that does not mend itself, or has not for too long. ``kind``: kafka | source | wal | journal |
+    partitions-without-receiver | receiver-gone | receiver-waiting | receiver-not-running | receiver-without-host | agent-gone |
+    partition | batch-unreadable | job | cursor | driver. ``command``: what to do, "" where ``cause`` names it. ``seconds``: since
+    when, as far as that is known."""
+
+    kind: str
+    cause: str
+    command: str = ""
+    seconds: float = 0.0
+
+
 class StatusAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/status."""
 
@@ -700,6 +714,8 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     listeners: tuple[TrackedListener, ...] = ()
     cursors: tuple[TrackedCursor, ...] = ()  # those at work or silent, and the last that ended
     held_for_cursors: int = 0  # bytes of WAL segments that nothing but cursors keeps
+    problems: tuple[Problem, ...] = ()  # `forebay status` exits with 1 if there is one
+    pending: tuple[Problem, ...] = ()  # would be problems, were their grace over
 
 
 class PartitionProgress(Message, frozen=True, kw_only=True):
@@ -788,6 +804,13 @@ class StopRequest(Message, frozen=True, kw_only=True):
 
     drain: bool = False
     timeout_seconds: Amount = 0.0
+
+
+class ForgetRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/forget. The receiver or the host's agent of this ``name`` is gone on purpose: status no longer waits for
+    it. One that comes back is known again."""
+
+    name: str
 
 
 class RetryRequest(Message, frozen=True, kw_only=True):

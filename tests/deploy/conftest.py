@@ -100,6 +100,8 @@ def tracked_partition(number: int = 0, trouble: str = "") -> m.TrackedPartition:
         token=1,
         state="trouble" if trouble else "active",
         trouble=trouble,
+        end_age_seconds=1.0,
+        lag=12,
     )
 
 

@@ -152,7 +152,7 @@ def test_a_driver_that_does_not_answer_is_exit_code_3(
     assert run(project, *arguments) == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("forebay: http://127.0.0.1:1 did not answer")
+    assert err.startswith("forebay: no driver of stream flights at http://127.0.0.1:1: start it with `forebay up` (")
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])

@@ -67,6 +67,8 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/operator/replay",
         "/v1/operator/fence",
         "/v1/operator/reset",
+        "/v1/operator/forget",
+        "/v1/operator/retry",
         "/v1/operator/stop",
         "/v1/status",
         "/v1/lag",

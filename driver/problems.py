@@ -1,0 +1,33 @@
+"""The problems that a status answer shows by itself, whoever made it. Values alone: the command line has it too."""
+
+from __future__ import annotations
+
+from forebay.messages import Problem, StatusAnswer
+
+#: the command that begins the next attempt at a failed batch now
+RETRY_COMMAND = "forebay batch retry"
+
+
+def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
+    """The problems that the rest of ``answer`` shows: what a person must decide, and batches that fail."""
+    found = [Problem(kind="partition", cause=p.trouble) for p in answer.partitions if p.trouble]
+    found += [Problem(kind="receiver-without-host", cause=r.trouble) for r in answer.managed if r.trouble]
+    for batch in answer.batches:
+        name = f"batch {batch.batch_id}"
+        if batch.state == "unreadable":
+            found.append(Problem(kind="batch-unreadable", cause=f"{name} can't be read: {batch.detail}"))
+        elif batch.state in ("failing", "failed") or (batch.state == "running" and batch.detail):
+            command = f"correct the job and start the driver again; if its cause is elsewhere: `{RETRY_COMMAND}`"
+            found.append(Problem(kind="job", cause=f"the job fails, {name}: {batch.detail}", command=command))
+    found += [
+        Problem(
+            kind="cursor",
+            cause=f"cursor {c.cursor} {c.detail}. Start its query again, or say that you have seen it: "
+            f"forebay cursors drop {c.cursor} --yes",
+        )
+        for c in answer.cursors
+        if c.state == "expired"
+    ]
+    if answer.state == "failed" and not any(problem.kind == "job" for problem in found):
+        found.append(Problem(kind="driver", cause=f"the driver failed: {answer.detail}"))
+    return tuple(found)
