@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from driver.loop import RESERVE_REACHED
 from driver.reach import Outage
 from driver.state import Partition
 from driver.tracker import Tracker
@@ -21,6 +22,7 @@ from forebay.values import TopicPartition, is_reserved, lineage_of
 
 log = logging.getLogger(__name__)
 
+WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 #: names that a sentence has before it counts the rest
 NAMES_SHOWN = 5
 #: how long a receiver or the driver may wait for something before that is a problem
@@ -34,6 +36,7 @@ _COMMANDS = {
     "wal": "make wal.url readable and writable again; then `forebay wal verify`",
     "journal": "make driver.journal readable and writable again; then `forebay journal inspect`",
 }
+_FREE_SPACE = "free space where driver.journal is kept; the driver goes on by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ class Health:
         kind = origin.lower()
         waits = cause and kind in ("kafka", "source", "wal") and state != "stopping"
         seconds = self._waiting("", bool(waits), now)
+        if detail == RESERVE_REACHED:
+            found.add("journal", detail, _FREE_SPACE)
         known = {problem.kind for problem in found.problems}
         if waits and kind not in known:
             found.add(kind, f"the driver waits for {origin}: {cause}", _COMMANDS[kind], seconds, WAITING_SECONDS)
@@ -256,10 +261,13 @@ class HealthLog:
         self._told &= {problem.kind for problem in verdict.pending}
 
 
-def journal_is_away(stream: str, release: str, epoch: int, state: str, detail: str, cause: str) -> StatusAnswer:
-    """What a driver can say of itself while the journal's store does not answer: nothing of the state is shown."""
+def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> StatusAnswer:
+    """What a driver can say of itself while it waits for the journal's store: nothing of the state is shown. ``outage``: why the
+    store is out of reach; "": it has no space."""
     problem = Problem(
-        kind="journal", cause=f"the journal's store is out of reach: {cause}", command=_COMMANDS["journal"]
+        kind="journal",
+        cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
+        command=_COMMANDS["journal"] if outage else _FREE_SPACE,
     )
     return StatusAnswer(
         stream=stream,
@@ -267,7 +275,7 @@ def journal_is_away(stream: str, release: str, epoch: int, state: str, detail: s
         lineage=lineage_of(epoch),
         driver_epoch=epoch,
         state="waiting",
-        detail=problem.cause if state != "failed" else detail,
+        detail=problem.cause,
         topic_ids_known=False,
         waiting_blocks=0,
         waiting_records=0,

@@ -91,8 +91,9 @@ class BatchCompleted(_Happened, frozen=True, tag="batch-completed"):
 
 
 class BatchFailed(_Happened, frozen=True, tag="batch-failed"):
-    """One attempt failed. ``final``: no other follows, the driver ends; the batch is intact. ``unreadable``: its blocks could
-    not be read, which is tried again without end."""
+    """One attempt failed. ``final``: the last of ``driver.job_max_failures``, or a later one: the batch is failed and intact, and
+    the driver ends or tries it again after a longer delay. ``unreadable``: its blocks could not be read, which is tried again
+    without end."""
 
     batch_id: int
     number: int

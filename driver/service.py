@@ -28,7 +28,7 @@ from driver.cursors import CursorRules
 from driver.dead_letters import settle
 from driver.discovery import check_commits, discover, foreign_commits
 from driver.events import Event
-from driver.health import Grace, Health, HealthLog, Verdict, journal_is_away
+from driver.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.intake import intake, span
 from driver.job_failures import FailingJobs
 from driver.lease import Lease, LeaseKeeper, await_tasks_of, lease_path, read_lease, stand_by, wait_until_stale
@@ -123,7 +123,6 @@ LEAVE_SECONDS, CLOSE_SECONDS = 30.0, 15.0
 LOOKS_PER_LEASE = 10
 #: how long status waits for the deciding thread while the journal's store is out of reach
 JOURNAL_PATIENCE_SECONDS = 2.0
-WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
 
 
 class Driver:
@@ -696,17 +695,15 @@ class Driver:
             return self._not_leading()
         outage = next((outage for outage in self._reach.outages() if outage.name == "journal"), None)
         if self._loop.waiting_for_space:  # the deciding thread answers nobody: said at once rather than not at all
-            return _answered(self._status_without_state(WAITING_FOR_SPACE))
+            return _answered(self._status_without_state(""))
         answer = self._loop.submit(Ask(self._read_status))
         if outage is None:
             return answer
         return soon(answer, JOURNAL_PATIENCE_SECONDS, lambda: self._status_without_state(outage.cause))
 
-    def _status_without_state(self, cause: str) -> StatusAnswer:
-        """What can be said while the deciding thread waits for the journal's store."""
-        state, detail = self._shown()
+    def _status_without_state(self, outage: str) -> StatusAnswer:
         assert self._tracker is not None
-        return journal_is_away(self._settings.stream, self._release, self._tracker.driver_epoch, state, detail, cause)
+        return journal_is_away(self._settings.stream, self._release, self._tracker.driver_epoch, outage)
 
     def _read_status(self, _: State) -> Any:
         assert self._tracker is not None and self._scheduler is not None and self._loop is not None
@@ -805,7 +802,9 @@ class Driver:
 
     def _look_at_health(self, _: State) -> Verdict:
         assert self._health is not None
+        assert self._loop is not None
         state, detail = self._shown()
+        detail = detail or (RESERVE_REACHED if self._loop.reserve_reached else "")
         return self._health.look(self._clock.monotonic(), state, detail)
 
     def _see_receivers(self, state: State) -> dict[str, SeenReceiver]:

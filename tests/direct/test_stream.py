@@ -324,6 +324,35 @@ def test_being_told_to_stop_while_it_starts_is_not_missed(
     assert runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
 
 
+def test_stop_returns_when_the_stream_has_ended_and_at_once_in_the_job(runs: Runs, tps: list[TopicPartition]) -> None:
+    """As ``IngestContext.stop``: who stops a stream may open its checkpoint next."""
+    seen: list[bool] = []
+
+    def job(batch: Batch) -> None:
+        runs.streams[-1].stop()
+        seen.append(runs.streams[-1].await_termination(0))
+
+    stream = runs.start(Subscribe([tps[0].topic]), job)
+    assert stream.await_termination(PATIENCE_SECONDS)
+    assert seen == [False]
+    in_job, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: Batch) -> None:
+        in_job.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    produce(runs.options, tps[0], 5)
+    second = runs.start(Subscribe([tps[0].topic]), slow)
+    assert in_job.wait(PATIENCE_SECONDS)
+    stopping = threading.Thread(target=second.stop)
+    stopping.start()
+    stopping.join(0.5)
+    assert stopping.is_alive()
+    go_on.set()
+    stopping.join(PATIENCE_SECONDS)
+    assert second.await_termination(0)
+
+
 def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: list[TopicPartition]) -> None:
     def callback(*_: object) -> None:
         raise SystemExit

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.health import Grace, Health, HealthLog, Verdict
+from driver.health import Grace, Health, HealthLog, Verdict, journal_is_away
+from driver.loop import RESERVE_REACHED
 from driver.problems import in_answer
 from driver.reach import END_AGE_SECONDS_MAX, HANG_SECONDS, Ends, Outage, Probe, ends_of_known, soon, still_there
 from driver.receiver_life import ManagedReceivers
@@ -199,6 +200,18 @@ def test_outage_of_kafka_and_of_each_store_is_a_problem_with_cause_and_command()
     # the driver's own words for the same are not said twice
     verdict = health_of(t, outages).look(wait(t, 1), "waiting", "Kafka: refused")
     assert [p.kind for p in verdict.problems] == ["kafka", "wal", "journal"]
+
+
+def test_journal_without_room_is_a_problem_whether_the_driver_can_answer_or_not() -> None:
+    t = Tracked()
+    health, _ = running(t)
+    (problem,) = health.look(wait(t, 1), detail=RESERVE_REACHED).problems
+    assert (problem.kind, problem.cause) == ("journal", RESERVE_REACHED)
+    for outage, words in (("", "waits for space"), ("no answer for 9 s", "out of reach: no answer for 9 s")):
+        answer = journal_is_away("s", "test", 1 << 40 | 3, outage)
+        assert (answer.lineage, answer.state) == (1, "waiting")
+        assert words in answer.problems[0].cause
+        assert answer.problems[0].command
 
 
 def test_driver_that_waits_for_kafka_is_a_problem_after_a_moment() -> None:
