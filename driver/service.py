@@ -512,7 +512,10 @@ class Driver:
         hosts: set[str] = self._ask(hosts_needed)
         until = self._clock.monotonic() + self._settings.driver.receiver_timeout
         while missing := sorted(hosts - self.agent_urls().keys()):
-            self._detail = f"waiting for the agents of hosts that keep blocks: {', '.join(missing)}"
+            detail = f"waiting for the agents of hosts that keep blocks: {', '.join(missing)}"
+            if detail != self._detail:
+                log.warning("%s. Next step: start `forebay agent` there", detail)
+            self._detail = detail
             if self._clock.monotonic() >= until or self._stopping.wait(HOSTS_LOOK_SECONDS):
                 break
         self._detail = "finding the partitions" if not self._partitions_found else ""
