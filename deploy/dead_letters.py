@@ -23,6 +23,7 @@ from deploy.invocation import (
 from deploy.replay import MomentType
 from forebay.errors import UsageError
 from forebay.settings import Settings
+from forebay.topic_pattern import matches
 from forebay.values import LINEAGE_SHIFT, TopicPartition
 
 if TYPE_CHECKING:
@@ -364,7 +365,7 @@ def check_target(settings: Settings, target: str | None) -> None:
     if target is None:
         return
     kafka = settings.kafka
-    if target in kafka.topics or (kafka.pattern is not None and re.fullmatch(kafka.pattern, target)):
+    if target in kafka.topics or (kafka.pattern is not None and matches(kafka.pattern, target)):
         raise UsageError(
             f"--to-topic {target}: stream {settings.stream!r} takes this topic in, so the job would get each record again; "
             "--to-source sends each record back to where it came from, if that is what you want"

@@ -17,6 +17,7 @@ from deploy.progress import progress_bar
 from deploy.replay import MomentType
 from forebay.errors import OutOfSpaceError, StoreError, UnreadableBlockError, UsageError
 from forebay.settings import Settings
+from forebay.topic_pattern import matches
 from forebay.values import Block, OffsetRange
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def check_topic(
     from forebay.kafka.admin import KafkaAdmin
 
     own = topic in settings.kafka.topics or topic in state.topics
-    own = own or (settings.kafka.pattern is not None and re.fullmatch(settings.kafka.pattern, topic) is not None)
+    own = own or (settings.kafka.pattern is not None and matches(settings.kafka.pattern, topic))
     if own and not force:
         raise UsageError(
             f"--to-topic {topic}: stream {state.stream!r} takes this topic in, so each record would come a second time; "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from driver.events import LifeStart
 from driver.requests import FoundPartitions
 from driver.upstream import Upstream
 from forebay.errors import ForebayError, UnreachableError
 from forebay.kafka.admin import Committed
-from forebay.settings import Settings
+from forebay.settings import KafkaSettings, Settings
+from forebay.topic_pattern import matches
 from forebay.values import TopicPartition
 
 #: the metadata of a commit of ours: lineage, life
@@ -21,10 +22,24 @@ class LostJournal(ForebayError):
     """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
 
 
+def subscription(kafka: KafkaSettings, topics: Iterable[str]) -> tuple[str, ...] | None:
+    """The names of ``topics`` that receivers subscribe to by ``kafka.pattern``; None without a pattern."""
+    if kafka.pattern is None:
+        return None
+    return tuple(sorted(topic for topic in topics if matches(kafka.pattern, topic)))
+
+
 def discover(
-    admin: Upstream, settings: Settings, known: set[str], known_topics: set[str], created: bool, now_ms: int
+    admin: Upstream,
+    settings: Settings,
+    there: Collection[TopicPartition],
+    known: set[str],
+    known_topics: set[str],
+    created: bool,
+    now_ms: int,
 ) -> FoundPartitions | None:
-    """Resolves where partitions that are not ``known`` (as "topic/partition") begin; None if there is none.
+    """Resolves where those partitions of ``there`` begin that are not ``known`` (as "topic/partition"); None if there is
+    none.
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
     named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
@@ -33,7 +48,7 @@ def discover(
     followed.
     """
     kafka = settings.kafka
-    new = {tp for tp in admin.partitions(kafka.topics, kafka.pattern) if str(tp) not in known}
+    new = {tp for tp in there if str(tp) not in known}
     if not new:
         return None
     topics = {tp.topic for tp in new}

@@ -26,7 +26,7 @@ from driver.catch_up import CatchUp
 from driver.cleaner import CleanedWal, Cleaner
 from driver.cursors import CursorRules
 from driver.dead_letters import settle
-from driver.discovery import check_commits, discover, foreign_commits
+from driver.discovery import check_commits, discover, foreign_commits, subscription
 from driver.events import Event
 from driver.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.intake import intake, span
@@ -246,6 +246,7 @@ class Driver:
             CursorRules(float(settings.driver.cursor_lease), float(settings.driver.cursor_timeout)),
             float(settings.driver.receiver_timeout),
         )
+        tracker.subscription = subscription(settings.kafka, state.topics)  # until Kafka is asked
         self._tracker = tracker
         self._before = (state.batches_completed, state.records_completed)
         again = tracker.pending_actions()
@@ -908,14 +909,22 @@ class Driver:
         return self._loop.ask(Ask(read))
 
     def _discover(self) -> tuple[bool, list[str]]:
-        """Whether the stream is created, and which of its topics are not there."""
-        assert self._loop is not None
+        """Whether the stream is created, and which of its topics are not there. Receivers are told the topics of a pattern
+        once their partitions are in the journal."""
+        assert self._loop is not None and self._tracker is not None
+        kafka = self._settings.kafka
         known, topics, created = self._ask(lambda s: (set(s.partitions), set(s.topics), s.created))
-        found = discover(self._admin, self._settings, known, topics, created, self._clock.wall_ms())
+        there = self._admin.partitions(kafka.topics, kafka.pattern)
+        found = discover(self._admin, self._settings, there, known, topics, created, self._clock.wall_ms())
         if found is not None:
             self._loop.ask(found)
             log.info("partitions begun: %s", ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in found.starts))
-        missing = set(self._settings.kafka.topics) - topics - ({s.topic for s in found.starts} if found else set())
+        self._tracker.subscription = subscription(kafka, {tp.topic for tp in there})
+        if self._tracker.subscription == () and not created:
+            raise UnreachableError(
+                f"no topic matches kafka.pattern = {kafka.pattern!r}; a topic created later is found"
+            )
+        missing = set(kafka.topics) - topics - ({s.topic for s in found.starts} if found else set())
         return created or found is not None, sorted(missing)
 
     def _look_at_commits_again(self) -> None:

@@ -177,6 +177,7 @@ class Tracker:
         self._limits = Limits(retention_ms, retention_bytes)
         self._batch_limits = batch_limits
         self.sharing = sharing
+        self.subscription: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics; set by discovery
         self._decide: dict[type, Callable[[Any, float, int], Decision]] = {
             m.RegisterRequest: self._register,
             m.LookRequest: self._look,
@@ -309,7 +310,9 @@ class Tracker:
             )
             self._forget(request.receiver_id)
         epoch = self.state.receivers[request.receiver_id].epoch
-        answer = m.RegisterAnswer(epoch=epoch, driver_epoch=self.driver_epoch, lineage=self.state.lineage)
+        answer = m.RegisterAnswer(
+            epoch=epoch, driver_epoch=self.driver_epoch, lineage=self.state.lineage, topics=self.subscription
+        )
         return Decision(answer, decided)
 
     def _check_epoch(self, receiver_id: str, epoch: int) -> None:
@@ -682,7 +685,12 @@ class Tracker:
         second = self._second_host(request, now)
         told = {request.second_host} | ({second.host} if second is not None else set())
         self._second_hosts.setdefault(request.receiver_id, set()).update(told & self.agent_news.keys())
-        answer = m.HeartbeatAnswer(driver_epoch=self.driver_epoch, commands=tuple(orders.open), second_host=second)
+        answer = m.HeartbeatAnswer(
+            driver_epoch=self.driver_epoch,
+            commands=tuple(orders.open),
+            second_host=second,
+            topics=self.subscription,
+        )
         outdated = self._outdated.get(request.receiver_id)
         return Decision(answer, self._settle(request.receiver_id, outdated) if outdated else ())
 

@@ -63,6 +63,7 @@ class RegisterAnswer(Message, frozen=True, kw_only=True):
     epoch: Number
     driver_epoch: Number
     lineage: Number
+    topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
 
 
 class PartitionView(Message, frozen=True, kw_only=True):
@@ -293,11 +294,15 @@ class SecondHost(Message, frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """``second_host``: where second copies go from now on; None: no host can take them, or none are wanted."""
+    """``second_host``: where second copies go from now on; None: no host can take them, or none are wanted.
+
+    ``topics``: the topics that ``kafka.pattern`` matches now; the receiver subscribes to exactly these. None: the
+    receiver subscribes to ``kafka.topics`` of its own settings, or keeps what it was told before."""
 
     driver_epoch: Number
     commands: tuple[Command, ...] = ()
     second_host: SecondHost | None = None
+    topics: tuple[str, ...] | None = None
 
 
 # ---- agents ----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import msgspec
 
 from forebay.errors import SettingsError
 from forebay.secret_file import check_secret_path
+from forebay.topic_pattern import matches
 from forebay.units import Duration, Size, parse_duration, parse_size
 from forebay.values import OFFSET_MAX, RESERVED_PREFIX, check_name, is_reserved, managed_id
 
@@ -41,7 +42,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
     topics: tuple[str, ...] = ()
-    pattern: str | None = None  # a regular expression over whole topic names, beginning with ^
+    #: a regular expression in Python's syntax, beginning with ^, that matches whole topic names (never one with __ in front)
+    pattern: str | None = None
     #: "earliest" | "latest" | "committed" | {"timestamp": ms} | {"topic/partition": offset, …}; for partitions that
     #: exist when the stream is created or the topic is added; later ones start at their beginning
     starting_offsets: str | dict[str, int] = "earliest"
@@ -929,7 +931,7 @@ def _check_dead_letters(settings: Settings, refuse: _Refusals) -> None:
     kafka = settings.kafka
     if not kafka.options.get("bootstrap.servers", "").strip():
         raise refuse.value("dead_letters.topic", topic, 'name its brokers by kafka."bootstrap.servers", or use a url')
-    if topic in kafka.topics or (kafka.pattern is not None and re.fullmatch(kafka.pattern, topic)):
+    if topic in kafka.topics or (kafka.pattern is not None and matches(kafka.pattern, topic)):
         raise refuse.value("dead_letters.topic", topic, "the stream takes this topic in: name another one")
 
 

@@ -21,9 +21,18 @@ from receiver.source import CommitPoint
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Registered: the store opens the epoch's first segment, the source joins the group."""
+    """Registered: the store opens the epoch's first segment, the source joins the group. ``topics``: as the driver says;
+    None: those of the settings."""
 
     epoch: int
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The source subscribes to exactly these topics from now on."""
+
+    topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class Exit:
 
 
 SourceAction: TypeAlias = (
-    Subscribe | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
+    Subscribe | Follow | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
 )
 DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
 Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit

@@ -29,7 +29,9 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
     act.Register: _Route(
         "/v1/receivers/register",
         messages.RegisterAnswer,
-        lambda request, answer: inp.Registered(request, answer.epoch, answer.driver_epoch, answer.lineage),
+        lambda request, answer: inp.Registered(
+            request, answer.epoch, answer.driver_epoch, answer.lineage, answer.topics
+        ),
     ),
     act.Look: _Route(
         "/v1/partitions/look",
@@ -60,7 +62,7 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
         "/v1/receivers/heartbeat",
         messages.HeartbeatAnswer,
         lambda request, answer: inp.HeartbeatAnswered(
-            request, answer.driver_epoch, answer.commands, answer.second_host
+            request, answer.driver_epoch, answer.commands, answer.second_host, answer.topics
         ),
     ),
 }

@@ -140,6 +140,7 @@ class Registered:
     epoch: int
     driver_epoch: int
     lineage: int
+    topics: tuple[str, ...] | None = None  # to subscribe to; None: those of the settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,7 @@ class HeartbeatAnswered:
     driver_epoch: int
     commands: Sequence[Command]
     second_host: SecondHost | None = None  # where second copies go; None: as before
+    topics: tuple[str, ...] | None = None  # to subscribe to; None: as before
 
 
 @dataclass(frozen=True, slots=True)

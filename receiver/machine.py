@@ -66,6 +66,7 @@ class ReceiverMachine:
         self.epoch = 0  # 0: not registered
         self._lineage = 0
         self._driver_epoch = 0  # the highest seen
+        self._topics: tuple[str, ...] | None = None  # that the driver said to subscribe to
         self._acknowledged = 0  # the highest command version done, of that driver
         self._register_at = 0.0
         self._registering = False
@@ -146,6 +147,8 @@ class ReceiverMachine:
             return f"{self._store} does not take blocks, polling is paused: {self._store_away}"
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
+        if self._topics == ():
+            return "no topic matches kafka.pattern"
         if not self._partitions and self._broker_error:
             return f"no partition assigned; {self._origin}: {self._broker_error}"
         if self._check_obstacle:
@@ -320,7 +323,8 @@ class ReceiverMachine:
         self._see_driver(event.driver_epoch)
         self._note(f"registered as {self._receiver_id}, epoch {event.epoch:x}")
         self._throttle.begin(now)
-        self._do(act.Subscribe(event.epoch))
+        self._topics = event.topics
+        self._do(act.Subscribe(event.epoch, event.topics))
 
     def _register_failed(self, reason: str, now: float) -> None:
         self._registering = False
@@ -1080,6 +1084,8 @@ class ReceiverMachine:
             self._second = second
             self._note(f"second copies go to host {second.host}")
             self._do(act.CopyTo(second))
+        if event.topics is not None and event.driver_epoch >= self._driver_epoch:
+            self._follow(event.topics)
         self._see_driver(event.driver_epoch)
         for command in sorted(event.commands, key=lambda c: c.version):
             if command.driver_epoch < self._driver_epoch:  # INV-4: an older driver's order, woken late
@@ -1091,6 +1097,12 @@ class ReceiverMachine:
                 self._acknowledged = command.version
                 self._heartbeat_at = now  # acknowledged at once: the process may be about to end
                 self._obey(command, now)
+
+    def _follow(self, topics: tuple[str, ...]) -> None:
+        if topics != self._topics and not self._draining:
+            self._topics = topics
+            self._note(f"subscribes to {', '.join(topics) or 'no topic'}, as the driver says")
+            self._do(act.Follow(topics))
 
     def _obey(self, command: messages.Command, now: float) -> None:
         self._note(f"the driver orders: {command.kind}")

@@ -88,6 +88,9 @@ class _Adapter(ABC):
     def subscribe(self, listener: Listener) -> None:
         self._listener = listener
 
+    def follow(self, topics: Sequence[str]) -> None:
+        raise AssertionError("a source of the user's own has no topics to follow")
+
     def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
         """As the seam says. Raises SourceError for what the user's class raises or gives wrong."""
         asked: list[Polled] | None = None

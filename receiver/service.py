@@ -251,8 +251,12 @@ class ReceiverService:
             self._source.pause(self._owned(action.partitions))
         elif isinstance(action, act.Resume):
             self._source.resume(self._owned(action.partitions))
+        elif isinstance(action, act.Follow):
+            self._source.follow(action.topics)
         elif isinstance(action, act.Subscribe):
             self._store.open_epoch(action.epoch)
+            if action.topics is not None:
+                self._source.follow(action.topics)
             self._source.subscribe(self)
             self._subscribed = True
 

@@ -54,6 +54,10 @@ class Source(Protocol):
     def subscribe(self, listener: Listener) -> None:
         """Joins the group. Called once, before the first poll."""
 
+    def follow(self, topics: Sequence[str]) -> None:
+        """Subscribes to exactly ``topics`` from now on, none of them included. Before :meth:`subscribe`: from then on.
+        Partitions of other topics are taken away by the listener, within later polls."""
+
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
         """Up to ``max_records`` records, waiting no longer than ``timeout_seconds``; each :class:`Columns` holds one
         partition's consecutive records in offset order, tagged with the generation of the start they came under."""

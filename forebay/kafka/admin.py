@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
@@ -28,6 +27,7 @@ from forebay.kafka.group_offsets import GroupOffsets
 from forebay.kafka.leaders import WHY_SECONDS, led_by_nobody, shown_partitions
 from forebay.kafka.options import client_options
 from forebay.kafka.positions import Point
+from forebay.topic_pattern import matches
 from forebay.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
@@ -163,14 +163,13 @@ class KafkaAdmin:
         }
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
-        """The partitions of ``topics``, or of the topics whose whole name matches ``pattern`` and is none of Kafka's
-        own; a missing topic has none."""
+        """The partitions of ``topics``, or of the topics that ``pattern`` matches (:mod:`forebay.topic_pattern`); a
+        missing topic has none."""
         wanted = set(topics)
-        expression = re.compile(pattern) if pattern is not None else None
         return {
             TopicPartition(name, number)
             for name, count in self.topics(internal=True).items()
-            if name in wanted or (expression is not None and not name.startswith("__") and expression.fullmatch(name))
+            if name in wanted or (pattern is not None and matches(pattern, name))
             for number in range(count)
         }
 

@@ -113,14 +113,14 @@ class KafkaSource:
         *,
         group: str,
         topics: Sequence[str] = (),
-        pattern: str | None = None,
         headers: bool = False,
         memory_bytes: int = 64_000_000,
         client_id: str = "forebay-receiver",
         metadata_refresh_seconds: float | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``options`` are the pass-through keys of ``[kafka]``; ``memory_bytes`` bounds librdkafka's prefetch queue.
+        """``options`` are the pass-through keys of ``[kafka]``; ``topics`` the names to subscribe to, until :meth:`follow`
+        names others; ``memory_bytes`` bounds librdkafka's prefetch queue.
 
         Raises SettingsError if an option that Forebay needs is set otherwise. No I/O before :meth:`subscribe`.
         """
@@ -130,7 +130,7 @@ class KafkaSource:
             metadata_refresh_seconds=metadata_refresh_seconds,
         )  # fmt: skip
         self._cooperative = is_cooperative(self._options)
-        self._subscription = [pattern] if pattern is not None else list(topics)
+        self._topics = list(topics)
         self._headers = headers
         self._client_id = client_id
         self._consumer: Consumer | None = None
@@ -155,9 +155,9 @@ class KafkaSource:
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
-        """The source of one receiver of ``settings``."""
+        """The source of one receiver of ``settings``. What ``kafka.pattern`` matches is for the driver to say."""
         return cls(
-            settings.kafka.options, group=settings.group, topics=settings.kafka.topics, pattern=settings.kafka.pattern,
+            settings.kafka.options, group=settings.group, topics=settings.kafka.topics,
             headers=settings.kafka.headers, memory_bytes=settings.receiver.memory, client_id=client_id,
             metadata_refresh_seconds=settings.kafka.discovery_interval,
         )  # fmt: skip
@@ -174,9 +174,26 @@ class KafkaSource:
             self._consumer = Consumer({**self._options, **callbacks}, logger=_log)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
-        self._consumer.subscribe(
-            self._subscription, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        if self._topics:
+            self._join(self._consumer)
+
+    def follow(self, topics: Sequence[str]) -> None:
+        """Subscribes to exactly ``topics`` from now on; without any it leaves the group. Before :meth:`subscribe`: from
+        then on. Raises ForebayError as librdkafka says."""
+        self._topics = list(topics)
+        if self._consumer is None:
+            return
+        self.last_error = ""  # of a topic that is not wanted any more, perhaps
+        try:
+            if self._topics:
+                self._join(self._consumer)
+            else:
+                self._consumer.unsubscribe()
+        except KafkaException as error:
+            raise _raisable(error) from None
+
+    def _join(self, consumer: Consumer) -> None:
+        consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from driver.discovery import LostJournal, check_commits, discover, foreign_commits
+from driver.discovery import LostJournal, check_commits, discover, foreign_commits, subscription
 from forebay.errors import UnreachableError
 from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.settings import Settings, from_values
+from forebay.settings import KafkaSettings, Settings, from_values
 from forebay.values import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -59,6 +59,29 @@ def test_an_offset_that_somebody_else_committed_is_pointed_out_with_the_way_to_g
         assert f"`forebay offsets reset t/0 --to {offset}`" in found[TP] and "goes on at 50" in found[TP]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "topic", "taken"),
+    [
+        (r"^ab\d+", "ab12", True),
+        (r"^ab\d+", "ab", False),
+        (r"^ab[0-9]", "ab12", False),  # a whole name, not a part of it
+        (r"^ab[0-9]", "ab1", True),
+        (r"^(?:ab1|ab12)", "ab12", True),
+        (r"^a|^b.*", "bcd", True),
+        (r"^.*", "__consumer_offsets", False),
+        (r"^__x", "__x", False),
+        (r"^_x", "_x", True),
+    ],
+)
+def test_a_pattern_is_a_python_expression_over_whole_names(pattern: str, topic: str, taken: bool) -> None:
+    kafka = KafkaSettings(pattern=pattern)
+    assert subscription(kafka, [topic]) == ((topic,) if taken else ())
+
+
+def test_receivers_of_named_topics_follow_their_own_settings() -> None:
+    assert subscription(KafkaSettings(topics=("t",)), ["t", "u"]) is None
+
+
 class Asked:
     """An admin client whose topics have one id after the other."""
 
@@ -78,7 +101,9 @@ class Asked:
 
 
 def look(admin: Asked) -> Any:
-    return discover(cast(KafkaAdmin, admin), SETTINGS, set(), set(), False, 1)
+    return discover(
+        cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), set(), set(), False, 1
+    )
 
 
 def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:

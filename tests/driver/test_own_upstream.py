@@ -98,6 +98,7 @@ def test_a_partition_that_appears_later_begins_at_its_beginning_whatever_the_pol
             "agent": {"blocks": "/b"},
         }
     )
-    found = discover(OwnUpstream(settings), settings, {"y/0"}, {"y"}, created=True, now_ms=1)
+    upstream = OwnUpstream(settings)
+    found = discover(upstream, settings, upstream.partitions(), {"y/0"}, {"y"}, created=True, now_ms=1)
     assert found is not None
     assert [(s.topic, s.start, s.topic_id) for s in found.starts] == [("x", 40, "id of x")]

@@ -212,6 +212,28 @@ def test_a_rebalance_tells_both_members_and_moves_partitions_only(
         poll_until(lambda: all(first.offsets(tp, 10) == list(range(190, 200)) for tp in every), first)
 
 
+@pytest.mark.kafka
+def test_source_follows_other_topics(
+    kafka_broker: KafkaBroker, protocol: dict[str, str], topic_name: Callable[[], str]
+) -> None:
+    """Nothing is subscribed to before topics are named; a topic that is not named any more is taken away."""
+    broker, topic, other = kafka_broker, topic_name(), topic_name()
+    broker.create_topic(topic)
+    broker.create_topic(other)
+    fill(broker, topic, 10)
+    fill(broker, other, 10)
+    one, two = set(partitions_of(topic)), set(partitions_of(other))
+    with Reader({**broker.options, **protocol}, topic, []) as reader:
+        poll_some(reader)
+        assert reader.told == []
+        for wanted, names in ((one, [topic]), (one | two, [topic, other]), (two, [other]), (set(), []), (one, [topic])):
+            reader.source.follow(names)
+            poll_until(lambda wanted=wanted: reader.source.owned == wanted, reader)  # type: ignore[misc]
+        reader.start(dict.fromkeys(one, 0))
+        poll_until(lambda: all(len(reader.offsets(tp)) == 10 for tp in one), reader)
+        assert not any(reader.offsets(tp) for tp in two)
+
+
 def test_a_start_within_a_callback_takes_effect_when_the_poll_returns(broker: Broker, topic: str) -> None:
     fill(broker, topic, 20)
     tp = TopicPartition(topic, 2)

@@ -30,6 +30,43 @@ def test_nothing_is_joined_before_the_driver_gave_an_epoch() -> None:
     assert stage.one(act.Subscribe).epoch == EPOCH
 
 
+def test_receiver_joins_the_topics_that_the_driver_names_at_registration() -> None:
+    stage = Stage().tell(inp.Tick())
+    stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, 1, 1, ("a", "b")))
+    assert stage.one(act.Subscribe) == act.Subscribe(EPOCH, ("a", "b"))
+    stage.none(act.Follow)
+
+
+def _named(stage: Stage, driver_epoch: int, topics: tuple[str, ...] | None) -> Stage:
+    """The answer to the next heartbeat names ``topics``."""
+    beats = stage.all(act.Heartbeat) or stage.wait(10.0).all(act.Heartbeat)
+    (beat,) = beats
+    stage.actions.clear()
+    return stage.tell(inp.HeartbeatAnswered(beat.request, driver_epoch, (), None, topics))
+
+
+def test_receiver_subscribes_again_when_the_driver_names_other_topics_and_only_then() -> None:
+    stage = Stage().tell(inp.Tick())
+    stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, numbered(1, 1), 1, ()))
+    assert stage.machine.detail == "no topic matches kafka.pattern"
+    assert _named(stage, numbered(1, 1), ("a",)).one(act.Follow) == act.Follow(("a",))
+    assert stage.machine.detail == ""
+    _named(stage, numbered(1, 1), ("a",)).none(act.Follow)
+    _named(stage, numbered(1, 1), None).none(act.Follow)  # a driver of an older release
+    assert _named(stage, numbered(1, 2), ("a", "b")).one(act.Follow) == act.Follow(("a", "b"))
+    _named(stage, numbered(1, 1), ("a",)).none(act.Follow)  # INV-4: of a driver that was superseded
+
+
+def test_draining_receiver_keeps_its_subscription() -> None:
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(5)).wait(10.0)  # a heartbeat is under way
+    beat = stage.one(act.Heartbeat)
+    stage.tell(inp.DrainRequested())
+    stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), None, ("other",)))
+    stage.none(act.Follow)
+
+
 def test_a_superseded_process_ends_with_code_4_and_does_nothing_more() -> None:
     """INV-4."""
     stage = Stage()
