@@ -1,4 +1,5 @@
-"""The ``forebay`` command. Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced."""
+"""The ``forebay`` command. Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced,
+5 runs already."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ _COMMANDS = {
 def commands(context: click.Context) -> None:
     """Forebay takes Kafka records in once, keeps them in a write-ahead log, and hands them to Spark jobs.
 
-    Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced. Data goes to stdout, words to
+    Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced, 5 runs already. Data goes to stdout, words to
     stderr. --config and --json are taken before and after the command.
     """
     context.ensure_object(Invocation)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from deploy.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
+from deploy.run_lock import only_one
 from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
 from deploy.validation import import_jobs, require_writable
 from forebay.settings import Settings
@@ -126,15 +127,24 @@ def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
     With receiver.mode = "managed" the agent runs the receivers that the driver places on it. SIGTERM or Ctrl-C stops all:
     receivers drain first, then the driver, then the agent; a second one kills. What exited
     with 4 (fenced) stays down; what exited with 2 (wrong use) stops all, since they share the configuration.
+
+    Agent and receivers are started once the driver leads (with --standby: stands by). If the stream runs already, here by
+    another `forebay up` or elsewhere under a driver that leads, it exits with 5, says which process that is, and starts
+    nothing beside it.
     """
     settings = invocation.settings()
-    supervisor = Supervisor(
-        children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
-        logs=LogLines(folder),
-        say=lambda words: invocation.say(f"up | {words}"),
-    )
-    with stopping_on_signals(supervisor):
-        return supervisor.run()
+
+    def say(words: str) -> None:
+        invocation.say(f"up | {words}")
+
+    with only_one(settings.agent.blocks, settings.stream, say):
+        supervisor = Supervisor(
+            children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
+            logs=LogLines(folder),
+            say=say,
+        )
+        with stopping_on_signals(supervisor):
+            return supervisor.run()
 
 
 def _base(config_path: Path) -> tuple[str, ...]:
@@ -154,6 +164,7 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
         (*base, "driver", *(["--standby"] if standby else [])),
         stop_rank=1,
         stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS,
+        goes_first=True,
     )
     if settings.receiver.mode == "managed":
         agent = ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds + agent_seconds)

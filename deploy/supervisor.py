@@ -13,11 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from deploy.readiness import ReadySocket
 from deploy.supervision import VERDICTS, Verdict, described, how_it_ended
 from forebay.clock import Clock, SystemClock
 from forebay.restarts import RestartPolicy
@@ -27,12 +28,14 @@ from forebay.tether import tethered
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child process. Those of a lower ``stop_rank`` are stopped first, and each is killed after ``stop_seconds``."""
+    """A child process. Those of a lower ``stop_rank`` are stopped first, and each is killed after ``stop_seconds``. Where
+    one ``goes_first``, the others are started once it has said by ``NOTIFY_SOCKET`` that it is ready."""
 
     name: str
     command: tuple[str, ...]
     stop_rank: int = 0
     stop_seconds: float = 30.0
+    goes_first: bool = False
 
 
 #: how long the last lines of an ended child are waited for: a process that left its group may hold the pipe open
@@ -58,6 +61,11 @@ class _Child:
 class _Ended:
     child: _Child
     return_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """The child that goes first is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +115,14 @@ class Supervisor:
         self._children = [_Child(spec) for spec in children]
         self._policy = policy or RestartPolicy()
         self._environment = dict(os.environ if environment is None else environment)
+        self._first_environment = self._environment  # of the child that goes first
         self._logs = logs or LogLines()
         self._say = say
         self._clock = clock or SystemClock()
-        self._happened: queue.SimpleQueue[_Ended | _Asked] = queue.SimpleQueue()
+        self._happened: queue.SimpleQueue[_Ended | _Asked | _Ready] = queue.SimpleQueue()
+        self._waiting = [child for child in self._children if not child.spec.goes_first]  # for the one that goes first
+        if len(self._waiting) == len(self._children):
+            self._waiting = []
         self._stopping = False
         self._killing = False
         self._worst = 0
@@ -120,17 +132,21 @@ class Supervisor:
 
         Return 0, or the exit code of the first child that stays down.
         """
-        try:
-            for child in self._children:
-                self._start(child)
-            while self._work_left():
-                self._wait()
-                self._restart_due()
-                if self._stopping:
-                    self._stop_next()
-        except BaseException:
-            self._kill_all()
-            raise
+        with ReadySocket(lambda: self._happened.put(_Ready())) if self._waiting else nullcontext() as ready:
+            if ready is not None:
+                self._first_environment = {**self._environment, **ready.environment}
+            try:
+                for child in self._children:
+                    if child not in self._waiting:
+                        self._start(child)
+                while self._work_left():
+                    self._wait()
+                    self._restart_due()
+                    if self._stopping:
+                        self._stop_next()
+            except BaseException:
+                self._kill_all()
+                raise
         for child in self._children:
             if child.log is not None:
                 child.log.join(_LAST_LINES_SECONDS)
@@ -170,12 +186,21 @@ class Supervisor:
             return
         if isinstance(happened, _Ended):
             self._ended(happened.child, happened.return_code)
+        elif isinstance(happened, _Ready):
+            self._start_waiting()
         elif not self._stopping:
             self._begin_stop("stopping")
         elif not self._killing:
             self._killing = True
             self._say("asked again: killing what is left")
             self._kill_all()
+
+    def _start_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._stopping:
+            return
+        for child in waiting:
+            self._start(child)
 
     def _start(self, child: _Child) -> None:
         child.restart_at = None
@@ -187,7 +212,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self._first_environment if child.spec.goes_first else self._environment,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches the supervisor alone, which stops in order
             )
         finally:
@@ -210,12 +235,13 @@ class Supervisor:
         _kill_group(child.process.pid)
         child.process, child.kill_at = None, None
         ran_seconds = self._clock.monotonic() - child.started
-        what = f"{child.spec.name} {described(return_code)}"
+        alone = bool(self._waiting)
+        what = f"{child.spec.name} {described(return_code, alone)}"
         if self._stopping:
             if return_code != 0:
                 self._say(what)
             return
-        verdict, reason = VERDICTS[how_it_ended(return_code)]
+        verdict, reason = VERDICTS[how_it_ended(return_code, alone)]
         if verdict is Verdict.RESTART:
             child.failures = self._policy.failures_after(child.failures, ran_seconds)
             delay = self._policy.delay_seconds(child.failures)

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.clock import Clock
-from forebay.errors import FencedError, ForebayError, StoreError
+from forebay.errors import AlreadyRunningError, FencedError, StoreError
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Lease(msgspec.Struct, frozen=True):
         return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
 
-class LeaseHeld(ForebayError):
+class LeaseHeld(AlreadyRunningError):
     """Another driver is at work."""
 
 

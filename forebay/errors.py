@@ -11,6 +11,7 @@
     │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
     │       ├── NobodyListensError … and nothing accepts connections at that address
     │       └── AccessError        … or who listens knows no token of ours that may do that                exit 2
+    ├── AlreadyRunningError        another process does this already: names it; nothing was started            exit 5
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
@@ -89,6 +90,12 @@ class AccessError(NotTakenError):
     def __init__(self, message: str, code: str = "unauthenticated") -> None:
         super().__init__(message)
         self.code = code
+
+
+class AlreadyRunningError(ForebayError):
+    """Another process does already what this one was to do. The message names it; this one has changed nothing."""
+
+    exit_code = 5
 
 
 class FencedError(ForebayError):

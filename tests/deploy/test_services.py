@@ -27,6 +27,13 @@ def test_static_receivers_are_ups_own_and_stop_first() -> None:
     assert {child.name for child in made} == {"driver", "agent", "receiver-1", "receiver-2"}
 
 
+def test_nothing_is_started_before_ups_own_driver_leads() -> None:
+    """INV-4: what registers with a driver that runs already would fence that one's receivers."""
+    for mode in ("static", "managed"):
+        made = children(settings(mode), Path("f.toml"), range(1, 3))
+        assert [child.name for child in made if child.goes_first] == ["driver"]
+
+
 def test_managed_receivers_are_the_agents_which_ends_before_the_driver_and_has_the_time_to_drain_them() -> None:
     made = {child.name: child for child in children(settings("managed"), Path("f.toml"), range(1, 3))}
     assert set(made) == {"driver", "agent"}

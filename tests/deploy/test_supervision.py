@@ -16,6 +16,7 @@ from forebay.restarts import RestartPolicy
         (2, How.WRONG_USE, Verdict.STOP_ALL),
         (3, How.FAILED, Verdict.RESTART),
         (4, How.FENCED, Verdict.STAY_DOWN),
+        (5, How.REPLACED, Verdict.RESTART),
         (130, How.FAILED, Verdict.RESTART),
         (-9, How.KILLED, Verdict.RESTART),
         (-15, How.KILLED, Verdict.RESTART),
@@ -26,6 +27,12 @@ def test_each_exit_code_has_its_verdict(return_code: int, how: How, verdict: Ver
     """INV-4: what was fenced is never started again."""
     assert how_it_ended(return_code) is how
     assert VERDICTS[how][0] is verdict
+
+
+def test_first_child_that_finds_another_at_work_stops_all() -> None:
+    """INV-4: nothing is started that would fence what runs."""
+    assert how_it_ended(5, alone=True) is How.NOT_NEEDED
+    assert VERDICTS[How.NOT_NEEDED][0] is Verdict.STOP_ALL
 
 
 def test_the_table_has_a_row_with_a_reason_for_every_way_to_end() -> None:

@@ -268,3 +268,80 @@ def gone(pid: int) -> bool:
         return bool(select.select([descriptor], [], [], WAIT_SECONDS)[0])
     finally:
         os.close(descriptor)
+
+
+#: the child that goes first: says that it is ready once the file named in its environment is there
+FIRST = """
+import os, pathlib, signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("first runs")
+told = False
+while True:
+    if not told and pathlib.Path(os.environ["MAY"]).exists():
+        told = True
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        line.sendto(b"STATUS=running\\nREADY=1", os.environ["NOTIFY_SOCKET"])
+    time.sleep(0.02)
+"""
+
+
+def first(code: str) -> ChildSpec:
+    return ChildSpec("first", (sys.executable, "-u", "-c", code), stop_rank=1, goes_first=True)
+
+
+def test_children_start_when_the_first_one_is_ready(tmp_path: Path) -> None:
+    """However often the first one ends before."""
+    told, lines = Told(), Lines()
+    supervisor = Supervisor(
+        [first(FIRST), child("a", OBEDIENT), child("b", OBEDIENT)],
+        policy=QUICK,
+        say=told,
+        logs=LogLines(stream=lines),
+        environment={**os.environ, "MAY": str(tmp_path / "may")},
+    )
+    with running(supervisor) as ended:
+        lines.wait("first runs")
+        assert supervisor.kill("first")
+        lines.wait("first runs", times=2)
+        assert supervisor.pid("a") is None and supervisor.pid("b") is None
+        (tmp_path / "may").touch()
+        lines.wait("a | ready")
+        lines.wait("b | ready")
+        assert supervisor.kill("first")
+        lines.wait("first runs", times=3)
+        supervisor.stop()
+        assert ended() == 0
+    assert lines.getvalue().count("| ready") == 2, "ready again starts nothing again"
+    assert lines.getvalue().count("| drained") == 2
+
+
+def test_children_are_not_started_when_the_first_one_finds_another_at_work() -> None:
+    told, lines = Told(), Lines()
+    busy = first("import sys; sys.exit(5)")
+    supervisor = Supervisor([busy, child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    with running(supervisor) as ended:
+        assert ended() == 5
+    assert told.count("first found another at work (exit code 5) and stays down") == 1
+    assert lines.getvalue() == ""
+
+
+def test_first_child_that_was_replaced_later_is_started_again(tmp_path: Path) -> None:
+    told, lines = Told(), Lines()
+    (tmp_path / "may").touch()
+    over = tmp_path / "over"
+    code = f"{FIRST}    if told and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
+    supervisor = Supervisor(
+        [first(code), child("a", OBEDIENT)],
+        policy=QUICK,
+        say=told,
+        logs=LogLines(stream=lines),
+        environment={**os.environ, "MAY": str(tmp_path / "may")},
+    )
+    with running(supervisor) as ended:
+        lines.wait("a | ready")
+        over.touch()
+        told.wait("first found another in its place (exit code 5) after")
+        lines.wait("first runs", times=2)
+        assert supervisor.pid("a") is not None
+        supervisor.stop()
+        assert ended() == 0
