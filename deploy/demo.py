@@ -236,7 +236,7 @@ class Screen:
 @contextmanager
 def broker_process(kind: str, folder: Path) -> Iterator[str]:
     """A broker in a process of its own; yields its address."""
-    command = [sys.executable, "-m", "deploy.main", "broker", "--kind", kind, "--topic", f"{TOPIC}:{PARTITIONS}"]
+    command = [sys.executable, "-m", "forebay_start", "broker", "--kind", kind, "--topic", f"{TOPIC}:{PARTITIONS}"]
     command += ["--data", str(folder / "kafka")]
     with (folder / "logs" / "broker.log").open("ab") as log:
         process = subprocess.Popen(

@@ -16,6 +16,7 @@ import msgspec
 
 from forebay.errors import SettingsError
 from forebay.settings import Settings, load
+from forebay_start import find_first
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -145,10 +146,16 @@ def changing_options(function: _Function) -> _Function:
     return wrapper  # type: ignore[return-value]
 
 
+def job_folders(config_path: Path) -> list[Path]:
+    """Where the modules of a job are looked for first: the configuration's folder and the current one."""
+    return list(dict.fromkeys([config_path.resolve().parent, Path.cwd()]))
+
+
 def prepare_job_imports(config_path: Path) -> None:
     """Lets ``module:function`` be imported: the configuration's folder and the current one, for this process and for
     those it starts (Spark's Python workers import the job too)."""
-    folders = list(dict.fromkeys([str(config_path.resolve().parent), os.getcwd()]))
+    find_first()
+    folders = [str(folder) for folder in job_folders(config_path)]
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *inherited]))

@@ -12,6 +12,7 @@ import click
 from deploy.commands import LazyGroup
 from deploy.invocation import FINE, FOUND, Invocation, example, shared_options
 from forebay.errors import ForebayError
+from forebay_start import find_first
 
 #: command → its module
 _COMMANDS = {
@@ -60,6 +61,7 @@ def commands(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code. A person's mistake is one sentence; our fault, a traceback."""
+    find_first()  # before a job's folder is on the path
     try:
         result = commands.main(
             args=None if arguments is None else list(arguments), prog_name="forebay", standalone_mode=False

@@ -148,7 +148,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
 
 
 def _base(config_path: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "deploy.main", "--config", str(config_path.resolve()))
+    return (sys.executable, "-m", "forebay_start", "--config", str(config_path.resolve()))
 
 
 def children(settings: Settings, config_path: Path, receivers: range, standby: bool = False) -> list[ChildSpec]:

@@ -22,6 +22,7 @@ from deploy.invocation import (
     WRONG_USE,
     Invocation,
     example,
+    job_folders,
     pass_invocation,
     prepare_job_imports,
     shared_options,
@@ -30,6 +31,7 @@ from driver.spark_address import check_address
 from forebay.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.promises import without_wal
 from forebay.settings import Settings
+from forebay_start import hidden
 
 #: how long `validate` waits for a broker
 BROKER_TIMEOUT_SECONDS = 10.0
@@ -53,6 +55,7 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield from check_folders(settings)
     yield from _check_keys(settings)
     yield from _check_access(settings)
+    yield from _check_names(config_path)
     if settings.driver.job is None:
         yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
     else:
@@ -92,6 +95,14 @@ def check_folders(settings: Settings) -> Iterator[Check]:
             partial(require_store, key, place, settings) if is_remote(place) else partial(require_writable, key, place)
         )
         yield _outcome(name, f"{place} can be written", check)
+
+
+def _check_names(config_path: Path) -> Iterator[Check]:
+    """What jobs may expect to import, and don't get."""
+    for path in [path for folder in job_folders(config_path) for path in hidden(folder)]:
+        name = path.parent.name if path.name == "__init__.py" else path.stem
+        detail = f"{path}: `import {name}` gives Forebay's own package; give this one another name if a job needs it"
+        yield Check("names", "fine", detail)
 
 
 def _check_keys(settings: Settings) -> Iterator[Check]:

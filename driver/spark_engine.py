@@ -27,7 +27,7 @@ from driver.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_address import addressed
 from driver.spark_blocks import TaskPartitions, executors, hosts_of
-from driver.spark_executors import check, far, ship, strangers
+from driver.spark_executors import check, far, is_local, ship, strangers
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings import Settings
@@ -42,6 +42,9 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+
+#: a module of the user's own does not hide one of Forebay's from Spark's workers
+_OWN_DAEMON = {"spark.python.daemon.module": "forebay_start.spark_daemon"}
 
 _LOOK_SECONDS = 0.05
 
@@ -134,7 +137,9 @@ class SparkJobs(ABC):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        for key, value in {**DEFAULTS, **self._options}.items():
+        # executors elsewhere that Forebay is not installed on know no module of ours when a worker begins
+        own_daemon = _OWN_DAEMON if is_local(self._options.get("spark.master", "")) or not self._ship_code else {}
+        for key, value in {**DEFAULTS, **own_daemon, **self._options}.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

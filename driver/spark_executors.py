@@ -19,9 +19,10 @@ from pyspark import SparkContext
 
 from driver.spark_blocks import executors, hosts_of, partitions_on
 from forebay.errors import UsageError
+from forebay.named import refuse_own_name
 
 #: what tasks import, and what that imports
-_PACKAGES = ("forebay", "wal", "driver", "direct", "pyspark_forebay")
+_PACKAGES = ("forebay_start", "forebay", "wal", "driver", "direct", "pyspark_forebay")
 #: by these all that tasks need is imported
 _FIRST = ("driver.spark_engine", "direct.batch")
 #: as pyproject.toml has it
@@ -70,7 +71,12 @@ def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
 
 def far(context: SparkContext) -> bool:
     """Whether tasks run elsewhere than in the driver's own process and its forks."""
-    return not re.fullmatch(r"local(\[.*\])?", context.master or "")
+    return not is_local(context.master or "")
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run on the driver's own machine, in forks of one process there."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def bring(context: SparkContext) -> None:
@@ -108,6 +114,7 @@ def _sources() -> Iterator[tuple[Path, Path]]:
 def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
     """As :func:`_sources`, of the user's own modules and packages; a package's other files come along."""
     for name in modules:
+        refuse_own_name("spark.modules", name, name)
         try:
             found = importlib.util.find_spec(name)
         except (ImportError, ValueError):
