@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,10 +27,11 @@ from deploy.invocation import (
     prepare_job_imports,
     shared_options,
 )
-from driver.spark_address import check_address
+from driver.spark_address import check_address, check_master
+from driver.spark_java import check_java
 from forebay.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.promises import without_wal
-from forebay.settings import Settings
+from forebay.settings import Settings, load, mistakes
 from forebay_start import hidden
 
 #: how long `validate` waits for a broker
@@ -65,7 +66,8 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         names = ", ".join(settings.driver.listeners)
         yield _outcome("listeners", f"{names} can be made", lambda: make_listeners(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
-        yield _outcome("java", "found", _check_java)
+        yield _outcome("java", "found", check_java)
+        yield _check_master(settings)
         master = settings.spark.options.get("spark.master", "")
         yield _outcome("spark address", "this host has one", lambda: check_address(master))
     if settings.own_source:
@@ -74,9 +76,21 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield from _check_kafka(settings)
 
 
+def check_configuration(config_path: Path, offline: bool = False) -> Iterator[Check]:
+    """Each mistake in the file and the environment; if there is none, all the other checks."""
+    wrong = mistakes(config_path)
+    if wrong:
+        yield from (Check("configuration", "wrong", str(error)) for error in wrong)
+        yield Check("everything else", "unknown", "not checked: the configuration is wrong")
+        return
+    yield from (check_offline if offline else check_all)(load(config_path), config_path)
+
+
 def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
     """What the configuration says by itself, wherever it is looked at."""
     yield Check("configuration", "fine", str(config_path))
+    if settings.driver.engine == "spark":
+        yield _check_master(settings)
     if not settings.own_source:
         yield _check_kafka_options(settings)
 
@@ -126,12 +140,28 @@ def _check_access(settings: Settings) -> Iterator[Check]:
         words = "there are none: services listen on this machine alone"
         if tokens is not None:
             words = f"lines for each role: {tokens.summary}"
-        Guard(settings).tls()
+        guard = Guard(settings)
+        guard.tls()
+        for url in (settings.driver.url, settings.agent.url):
+            guard.check_address(_number_of(urlsplit(url).hostname or ""), url)
         Access.of(settings, "operator").tls()
     except SettingsError as error:
         yield Check("tokens", "wrong", str(error))
         return
     yield Check("tokens", "fine", words)
+
+
+def _number_of(host: str) -> str:
+    """The address of ``host`` as a service here would listen on it; ``host`` itself if it has none here."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return host
+
+
+def _check_master(settings: Settings) -> Check:
+    master = settings.spark.options.get("spark.master", "")
+    return _outcome("spark master", master or "as Spark's own defaults say", lambda: check_master(master))
 
 
 def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
@@ -209,16 +239,6 @@ def make_listeners(settings: Settings, config_path: Path) -> None:
         find_listener(name)
 
 
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if (home and os.access(Path(home) / "bin" / "java", os.X_OK)) or shutil.which("java"):
-        return
-    raise SettingsError(
-        "driver.engine = 'spark': no Java found by JAVA_HOME or on the PATH; install Java 17 or 21, "
-        "as in `apt-get install openjdk-17-jre-headless`"
-    )
-
-
 def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
     """The class, made but not started, and the partitions that it names here."""
     from forebay.own_source import OwnUpstream
@@ -288,9 +308,8 @@ def validate(invocation: Invocation, offline: bool) -> int:
     With --offline it may be that of another host. Exits with 2 if something is wrong, with 3 if all is right but no broker
     answers.
     """
-    settings = invocation.settings()
     checks = []
-    for check in (check_offline if offline else check_all)(settings, invocation.config_path):
+    for check in check_configuration(invocation.config_path, offline):
         checks.append(check)
         if not invocation.json:
             click.echo(f"{check.outcome:<12}{check.name}: {check.detail}")

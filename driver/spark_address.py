@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forebay.errors import SettingsError, UnreachableError
+from forebay.similar import did_you_mean
 
 #: in the environment of Spark's driver: its address
 ADDRESS = "SPARK_LOCAL_IP"
 #: or its name
 NAME = "SPARK_LOCAL_HOSTNAME"
 _LOOPBACK = "127.0.0.1"
+
+
+#: as Spark 4 reads them
+_MASTER = re.compile(
+    r"local(\[([0-9]+|\*)(\s*,\s*[0-9]+)?\])?"
+    r"|local-cluster\[\s*[0-9]+\s*,\s*[0-9]+\s*,\s*[0-9]+\s*\]"
+    r"|[a-z][a-z0-9+.-]*://.+|yarn|yarn-client|yarn-cluster"
+)
+_MASTERS = ("local", "local[*]", "local[2]", "spark://host:7077", "yarn", "k8s://https://host:443")
+
+
+def check_master(master: str) -> None:
+    """Raises SettingsError for a master that Spark can't read. "": Spark's own defaults name it."""
+    if master and not _MASTER.fullmatch(master):
+        raise SettingsError(
+            f"spark.'spark.master' = \"{master}\": {did_you_mean(master, _MASTERS)}write local[N], local[*], "
+            "spark://host:port, yarn or k8s://url"
+        )
 
 
 @contextmanager
@@ -23,6 +43,7 @@ def addressed(master: str) -> Iterator[None]:
     A local Spark listens on loopback, whatever the host is called; what the environment or the configuration says otherwise
     counts. Raises as :func:`check_address`.
     """
+    check_master(master)
     if not _is_local(master) or given():
         check_address(master)
         yield

@@ -28,6 +28,7 @@ from driver.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.spark_address import addressed
 from driver.spark_blocks import TaskPartitions, executors, hosts_of
 from driver.spark_executors import check, far, is_local, ship, strangers
+from driver.spark_java import check_java
 from driver.spark_tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from forebay.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings import Settings
@@ -148,7 +149,8 @@ class SparkJobs(ABC):
         except ForebayError:
             raise
         except Exception as error:
-            raise UsageError(f"Spark can't start (it needs Java 17 or 21): {error}") from error
+            check_java()  # of a Java that is missing or too old, Spark says no more than that its gateway ended
+            raise UsageError(f"Spark can't start: {error}") from error
         finally:
             if on_interrupt is not None and threading.current_thread() is threading.main_thread():
                 # PySpark takes Ctrl-C for itself, and raises KeyboardInterrupt amid a batch

@@ -48,7 +48,12 @@ class UsageError(ForebayError):
 
 
 class SettingsError(UsageError):
-    """A value in the configuration that can't be. The message names file, key, value and what is allowed."""
+    """A value in the configuration that can't be. The message names file, key, value and what is allowed. ``key``: which one
+    ("section.key"), "" if it is none of one key."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class UnknownTopicError(UsageError):

@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from forebay.errors import SettingsError
+from forebay.mistakes import all_mistakes
 from forebay.secret_file import check_secret_path
+from forebay.similar import did_you_mean
 from forebay.topic_pattern import matches
 from forebay.units import Duration, Size, parse_duration, parse_size
 from forebay.values import OFFSET_MAX, RESERVED_PREFIX, check_name, is_reserved, managed_id
@@ -288,6 +290,8 @@ _SECRET_KEYS = frozenset(
         "aws_access_key_id", "aws_secret_access_key", "aws_session_token",
     }
 )  # fmt: skip
+#: what is written without the "spark." that Spark's keys begin with, more often than other keys
+_SPARK_KEYS = ("spark.master", "spark.app.name", "spark.executor.memory", "spark.driver.memory")
 _ENVIRONMENT_PREFIX = "FOREBAY__"
 
 #: librdkafka's only keys for a consumer or an admin client that have no dot: any other such key in [kafka] is a slip
@@ -374,6 +378,20 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Sett
     Raises SettingsError with one sentence that names the file (or the environment variable), the key, its value and
     what is allowed.
     """
+    raw, variables = _read(path, environment)
+    return _from_values(raw, str(path), variables)
+
+
+def mistakes(path: str | Path, environment: Mapping[str, str] | None = None) -> list[SettingsError]:
+    """All that :func:`load` would refuse in ``path``, one after another; [] if nothing."""
+    try:
+        raw, variables = _read(path, environment)
+    except SettingsError as error:
+        return [error]
+    return all_mistakes(raw, lambda values: _from_values(values, str(path), variables))
+
+
+def _read(path: str | Path, environment: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str, str]]:
     path = Path(path)
     try:
         raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -381,8 +399,7 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Sett
         raise SettingsError(f"{path}: can't be read: {error.strerror}; name the file with --config FILE") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: is not valid TOML: {error}") from None
-    variables = _override(raw, os.environ if environment is None else environment)
-    return _from_values(raw, str(path), variables)
+    return raw, _override(raw, os.environ if environment is None else environment)
 
 
 def from_values(raw: Mapping[str, Any], source: str = "settings") -> Settings:
@@ -398,7 +415,7 @@ class _Refusals:
         self._variables = variables  # key → the environment variable that set it
 
     def __call__(self, key: str, words: str) -> SettingsError:
-        return SettingsError(f"{self._variables.get(key, self._source)}: {words}")
+        return SettingsError(f"{self._variables.get(key, self._source)}: {words}", key)
 
     def value(self, key: str, value: object, words: str) -> SettingsError:
         return self(key, f"{key} = {_shown(value)}: {words}")
@@ -432,7 +449,8 @@ def _kafka_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]
         if "." not in key and key not in _UNDOTTED_OPTIONS:
             raise refuse(
                 f"kafka.{key}",
-                f"unknown key kafka.{key}; allowed are {', '.join(sorted(own_keys))} and librdkafka's own, as in "
+                f"unknown key kafka.{key}; {did_you_mean(key, own_keys)}allowed are {', '.join(sorted(own_keys))} and "
+                "librdkafka's own, as in "
                 '"bootstrap.servers"',
             )
     starting = own.get("starting_offsets")
@@ -453,7 +471,8 @@ def _spark_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, Any]
         if not key.startswith("spark."):
             raise refuse(
                 f"spark.{key}",
-                f"unknown key {key!r} in [spark]; allowed are {', '.join(sorted(own_keys))} and Spark's own, as in "
+                f"unknown key {key!r} in [spark]; {did_you_mean(key, {*own_keys, *_SPARK_KEYS})}allowed are "
+                f"{', '.join(sorted(own_keys))} and Spark's own, as in "
                 '"spark.master"',
             )
     return {**own, "options": options}
@@ -465,7 +484,10 @@ def _storage_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, An
     for scheme, options in table.items():
         if scheme not in _STORES:
             allowed = ", ".join(f"[storage.{name}]" for name in _STORES)
-            raise refuse(f"storage.{scheme}", f"unknown section [storage.{scheme}]; allowed are {allowed}")
+            raise refuse(
+                f"storage.{scheme}",
+                f"unknown section [storage.{scheme}]; {did_you_mean(scheme, _STORES)}allowed are {allowed}",
+            )
         if not isinstance(options, Mapping):
             raise refuse(f"storage.{scheme}", f"storage.{scheme} is no section: write [storage.{scheme}]")
         flat = _flatten(options, keep=frozenset())
@@ -667,7 +689,9 @@ def _explain(refuse: _Refusals, values: Mapping[str, Any], message: str) -> Sett
         section = _SECTIONS.get(path)
         allowed = _fields(section) if section else _fields(Settings)
         key = f"{path}.{unknown[1]}" if path else unknown[1]
-        return refuse(key, f"unknown key {key}; allowed are {', '.join(sorted(allowed - {'options'}))}")
+        allowed -= {"options"}
+        meant = did_you_mean(unknown[1], allowed)
+        return refuse(key, f"unknown key {key}; {meant}allowed are {', '.join(sorted(allowed))}")
     if missing:
         if missing[1] in _SECTIONS:
             return refuse(missing[1], f"the section [{missing[1]}] is missing")
@@ -676,10 +700,10 @@ def _explain(refuse: _Refusals, values: Mapping[str, Any], message: str) -> Sett
     value: Any = values
     for part in filter(None, path.split(".")):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return refuse.value(path, value, _allowed(path, words))
+    return refuse.value(path, value, _allowed(path, words, value))
 
 
-def _allowed(path: str, words: str) -> str:
+def _allowed(path: str, words: str, value: object) -> str:
     section, _, key = path.partition(".")
     if not key and (section in _SECTIONS or section == "storage"):
         return f"is no section: write [{section}] and its keys below it"
@@ -687,7 +711,8 @@ def _allowed(path: str, words: str) -> str:
         return _STARTING_OFFSETS
     hint = get_type_hints(_SECTIONS[section]).get(key) if section in _SECTIONS else None
     if get_origin(hint) is Literal:
-        return f"allowed are {', '.join(_shown(choice) for choice in get_args(hint))}"
+        choices = get_args(hint)
+        return f"{did_you_mean(str(value), choices)}allowed are {', '.join(_shown(choice) for choice in choices)}"
     expected = _EXPECTED.search(words)
     if expected:
         return _WORDS.get(expected[1].split(" | ")[0], f"must be {expected[1]}")

@@ -15,6 +15,7 @@ from deploy.invocation import prepare_job_imports
 from deploy.main import main
 from forebay.errors import SettingsError, UsageError
 from forebay.kafka.broker import MockBroker
+from forebay_start import NAMES
 
 
 def checked(project: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -97,3 +98,73 @@ def test_the_job_can_be_imported_by_children_too(project: Any, monkeypatch: pyte
     prepare_job_imports(project.config)
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(project.folder), os.getcwd(), "/inherited"]
     assert sys.path.count(str(project.folder)) == 1
+
+
+def test_all_mistakes_of_the_configuration_are_lines_of_their_own(
+    project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.replace("[wal]", "[wal]\nretentoin = '1d'")
+    project.replace('engine = "local"', 'engine = "locla"')
+    assert main(["--config", str(project.config), "validate"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["wrong", "wrong", "unknown"]
+    assert sum("did you mean" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("section", ["driver", "agent"])
+def test_an_address_that_services_refuse_without_tokens_is_wrong(
+    section: str, project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = {"driver": "1", "agent": "2"}[section]
+    project.replace(f'"http://127.0.0.1:{port}"', f'"http://0.0.0.0:{port}"')
+    code, checks = checked(project, capsys)
+    assert code == 2
+    outcome, words = checks["tokens"]
+    assert outcome == "wrong" and f"http://0.0.0.0:{port}: without tokens" in words
+
+
+def test_a_master_that_spark_can_not_read_is_wrong_offline_too(
+    project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.replace('engine = "local"', 'engine = "spark"\n[spark]\n"spark.master" = "loca[2]"')
+    assert main(["--config", str(project.config), "validate", "--offline"]) == 2
+    assert "spark.'spark.master' = \"loca[2]\": did you mean local[2]?" in capsys.readouterr().out
+
+
+def test_an_unknown_key_of_a_store_is_wrong_with_its_name(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    project.replace("[wal]", '[storage.s3]\nendpoint_urll = "http://127.0.0.1:1"\n[wal]')
+    project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
+    code, checks = checked(project, capsys)
+    assert code == 2
+    outcome, words = checks["wal"]
+    assert outcome == "wrong" and "storage.s3.endpoint_urll" in words and "did you mean endpoint_url?" in words
+
+
+@pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("abfs", "adlfs")])
+def test_a_store_whose_package_is_missing_is_wrong_with_the_package(
+    scheme: str, package: str, project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fsspec")
+    project.replace(f"file://{project.folder}/wal", f"{scheme}://bucket/wal")
+    _, checks = checked(project, capsys)
+    assert checks["wal"][0] == "wrong" and f"pip install {package}" in checks["wal"][1]
+
+
+def test_modules_that_forebays_packages_hide_are_named(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (project.folder / "wal.py").write_text("")
+    _, checks = checked(project, capsys)
+    assert checks["names"] == (
+        "fine",
+        f"{project.folder}/wal.py: `import wal` gives Forebay's own package; give this one another name if a job needs it",
+    )
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_job_module_with_a_name_of_forebays_own_is_refused(
+    name: str, project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project.folder / f"{name}.py").write_text("def process(batch):\n    pass\n")
+    project.replace("jobs:process", f"{name}:process")
+    code, checks = checked(project, capsys)
+    assert code == 2
+    assert checks["job"][0] == "wrong" and f"{name!r} is a package of Forebay's own" in checks["job"][1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import errno
+import inspect
 import os
 import threading
 from collections import Counter
@@ -23,6 +24,7 @@ import tenacity
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.similar import did_you_mean
 from forebay.units import parse_duration, parse_size
 from wal.storage.protocol import AppendFile, Paths, check_path, is_path, not_appendable
 
@@ -62,6 +64,15 @@ _HOPELESS = frozenset(
      "UnauthorizedSSOTokenError", "NoSuchBucket", "InvalidBucketName"}
 )  # fmt: skip
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
+
+
+#: what fsspec takes from every file system's options
+_FSSPEC_KEYS = frozenset(
+    {
+        "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop",
+        "batch_size",
+    }
+)  # fmt: skip
 
 
 class _PassingError(StoreError):
@@ -298,6 +309,8 @@ class ObjectStorage:
             given["s3"] = {"payload_signing_enabled": False, **given.get("s3", {})}
             options["config_kwargs"] = {**own, **given}
         try:
+            if self._scheme == "s3":
+                _refuse_unknown(options)
             files = fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
         except ImportError:
             package = _PACKAGES[self._scheme]
@@ -400,3 +413,29 @@ def _answer(error: BaseException) -> tuple[int | None, str]:
 
 def _absent(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for a key that s3fs, or the client below it, would raise TypeError for at the first request."""
+    import aiobotocore.session  # type: ignore[import-untyped]
+    import s3fs  # type: ignore[import-untyped]
+
+    session = aiobotocore.session.AioSession
+    taken = _parameters(s3fs.S3FileSystem.__init__) | _parameters(session.__init__)
+    for section, given, known in (
+        ("storage.s3", options.keys(), taken | _FSSPEC_KEYS),
+        (
+            "storage.s3.client_kwargs",
+            options.get("client_kwargs", {}).keys(),
+            _parameters(session._create_client),
+        ),
+    ):
+        for key in sorted(given - known):
+            raise UsageError(
+                f"{section}.{key}: s3fs knows no such key; {did_you_mean(key, known)}see its documentation"
+            )
+
+
+def _parameters(function: Any) -> frozenset[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)) - {"self"}
