@@ -100,8 +100,14 @@ def test_the_job_can_be_imported_by_children_too(project: Any, monkeypatch: pyte
     assert sys.path.count(str(project.folder)) == 1
 
 
+@pytest.fixture
+def quick_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker does not answer, and is no matter."""
+    monkeypatch.setattr(validation, "BROKER_TIMEOUT_SECONDS", 0.2)
+
+
 def test_all_mistakes_of_the_configuration_are_lines_of_their_own(
-    project: Any, capsys: pytest.CaptureFixture[str]
+    project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
     project.replace("[wal]", "[wal]\nretentoin = '1d'")
     project.replace('engine = "local"', 'engine = "locla"')
@@ -113,7 +119,7 @@ def test_all_mistakes_of_the_configuration_are_lines_of_their_own(
 
 @pytest.mark.parametrize("section", ["driver", "agent"])
 def test_an_address_that_services_refuse_without_tokens_is_wrong(
-    section: str, project: Any, capsys: pytest.CaptureFixture[str]
+    section: str, project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
     port = {"driver": "1", "agent": "2"}[section]
     project.replace(f'"http://127.0.0.1:{port}"', f'"http://0.0.0.0:{port}"')
@@ -124,14 +130,16 @@ def test_an_address_that_services_refuse_without_tokens_is_wrong(
 
 
 def test_a_master_that_spark_can_not_read_is_wrong_offline_too(
-    project: Any, capsys: pytest.CaptureFixture[str]
+    project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
     project.replace('engine = "local"', 'engine = "spark"\n[spark]\n"spark.master" = "loca[2]"')
     assert main(["--config", str(project.config), "validate", "--offline"]) == 2
     assert "spark.'spark.master' = \"loca[2]\": did you mean local[2]?" in capsys.readouterr().out
 
 
-def test_an_unknown_key_of_a_store_is_wrong_with_its_name(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_key_of_a_store_is_wrong_with_its_name(
+    project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
+) -> None:
     project.replace("[wal]", '[storage.s3]\nendpoint_urll = "http://127.0.0.1:1"\n[wal]')
     project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
     code, checks = checked(project, capsys)
@@ -142,15 +150,16 @@ def test_an_unknown_key_of_a_store_is_wrong_with_its_name(project: Any, capsys: 
 
 @pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("abfs", "adlfs")])
 def test_a_store_whose_package_is_missing_is_wrong_with_the_package(
-    scheme: str, package: str, project: Any, capsys: pytest.CaptureFixture[str]
+    scheme: str, package: str, project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
-    pytest.importorskip("fsspec")
     project.replace(f"file://{project.folder}/wal", f"{scheme}://bucket/wal")
     _, checks = checked(project, capsys)
     assert checks["wal"][0] == "wrong" and f"pip install {package}" in checks["wal"][1]
 
 
-def test_modules_that_forebays_packages_hide_are_named(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_that_forebays_packages_hide_are_named(
+    project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
+) -> None:
     (project.folder / "wal.py").write_text("")
     _, checks = checked(project, capsys)
     assert checks["names"] == (
@@ -161,7 +170,7 @@ def test_modules_that_forebays_packages_hide_are_named(project: Any, capsys: pyt
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_job_module_with_a_name_of_forebays_own_is_refused(
-    name: str, project: Any, capsys: pytest.CaptureFixture[str]
+    name: str, project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
     (project.folder / f"{name}.py").write_text("def process(batch):\n    pass\n")
     project.replace("jobs:process", f"{name}:process")
