@@ -485,7 +485,7 @@ def tables(outcome: Outcome) -> list[Group]:
     type=click.Choice(["mock", "kafka"]),
     default="mock",
     show_default=True,
-    help="mock: librdkafka's own; kafka: a real Apache Kafka (fetched by make setup).",
+    help="mock: librdkafka's own; kafka: a real Apache Kafka (its jars are fetched at first use; needs Java).",
 )
 @click.option(
     "--keep",

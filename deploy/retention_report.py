@@ -34,12 +34,18 @@ class KeptOrGoing(msgspec.Struct, frozen=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True):
-    """Sizes in bytes. ``named_bytes`` is what ``wal.retention_size`` is held against: what the journal names."""
+    """Sizes in bytes. ``named_bytes`` and ``named_blocks`` are what ``wal.retention_size`` and ``wal.retention_blocks`` are held
+    against: what the journal names. ``free_bytes``: of the WAL's store, None if it has no such limit; ``keep_free_bytes``:
+    ``wal.retention_free``."""
 
     stream: str
     retention_ms: int
     retention_bytes: int
+    retention_blocks: int
+    keep_free_bytes: int
+    free_bytes: int | None
     named_bytes: int
+    named_blocks: int
     kept_bytes: int
     going_bytes: int
     segments: tuple[KeptOrGoing, ...]
@@ -55,6 +61,8 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
         raise UsageError(
             f"{journal_storage.url} holds no journal of stream {stream!r}: check stream and driver.journal"
         )
+    free_bytes = wal_storage.free_bytes()
+    limits = limits.within(free_bytes, state.index.bytes)
     listed = [path for path in wal_storage.list(f"{stream}/blocks") if parse_block(path) is not None]
     newest: dict[tuple[str, int], int] = {}
     for path in listed:
@@ -86,7 +94,11 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
         stream=stream,
         retention_ms=limits.retention_ms,
         retention_bytes=int(limits.retention_bytes),
+        retention_blocks=limits.retention_blocks,
+        keep_free_bytes=limits.free_bytes,
+        free_bytes=free_bytes,
         named_bytes=state.index.bytes,
+        named_blocks=state.index.blocks,
         kept_bytes=sum(s.bytes for s in segments if not s.goes),
         going_bytes=sum(s.bytes for s in segments if s.goes),
         segments=tuple(segments),
@@ -137,12 +149,14 @@ def _held(state: State, path: str) -> str:
 def tables(report: RetentionReport) -> list[Group]:
     from deploy.table import bytes_text, table
 
-    limit = bytes_text(report.retention_bytes) if report.retention_bytes else "no limit"
+    limit = bytes_text(report.retention_bytes) if report.retention_bytes else "any size"
+    count = f"{report.retention_blocks:,} blocks" if report.retention_blocks else "any number of blocks"
+    free = "" if report.free_bytes is None else f" with {bytes_text(report.free_bytes)} of its store free"
     return [
         table(
-            f"Retention of stream {report.stream}: {report.retention_ms / 1000:g} s, {limit}; the journal names "
-            f"{bytes_text(report.named_bytes)}; {bytes_text(report.going_bytes)} would go, "
-            f"{bytes_text(report.kept_bytes)} stay",
+            f"Retention of stream {report.stream}: {report.retention_ms / 1000:g} s, {limit}, {count}; the journal names "
+            f"{bytes_text(report.named_bytes)} in {report.named_blocks:,} blocks{free}; "
+            f"{bytes_text(report.going_bytes)} would go, {bytes_text(report.kept_bytes)} stay",
             ("segment", "size", "blocks", "goes", "reason"),
             [(s.path, bytes_text(s.bytes), s.blocks, "yes" if s.goes else "no", s.reason) for s in report.segments],
         )
@@ -158,11 +172,12 @@ def tables(report: RetentionReport) -> list[Group]:
 @shared_options
 @pass_invocation
 def retention(invocation: Invocation, dry_run: bool) -> int:
-    """Show each segment of the WAL, its size, and whether the next clean-up deletes it: by need, then time, then size.
+    """Show each segment of the WAL, its size, and whether the next clean-up deletes it: by need, then time, then size,
+    number of blocks and free space.
 
     Reads the journal and the WAL and changes nothing; a driver may be at work. It is the driver that deletes.
     """
-    from wal.retention import Limits
+    from driver.clean_up import retention_limits
     from wal.storage import open_storage
 
     settings = invocation.settings()
@@ -170,7 +185,7 @@ def retention(invocation: Invocation, dry_run: bool) -> int:
         open_storage(settings.driver.journal, settings.storage),
         open_storage(settings.wal.url, settings.storage),
         settings.stream,
-        Limits(round(settings.wal.retention * 1000), settings.wal.retention_size),
+        retention_limits(settings),
         int(time.time() * 1000),
     )
     invocation.write(report, lambda: tables(report))

@@ -107,14 +107,16 @@ def lowest(state: State, key: str) -> Place | None:
 
 @dataclass(slots=True)
 class BlockIndex:
-    """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``: of all segments that the
-    journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names. ``waiting_records``: in blocks
-    that wait; ``records``: in each unfinished batch. ``lowest``: ``topic/partition`` → where the cursor stands that is furthest
-    back, of partitions that cursors read. ``lives``: as :meth:`by_offset`, None until somebody asks."""
+    """``free``: (released_ms, path) of the segments that nothing holds, oldest first. ``bytes``, ``blocks``: in all
+    segments that the journal names. ``spare``: by host, local copies that nothing needs and no open clean-up names.
+    ``waiting_records``: in blocks that wait; ``records``: in each unfinished batch. ``lowest``: ``topic/partition`` →
+    where the cursor stands that is furthest back, of partitions that cursors read. ``lives``: as :meth:`by_offset`,
+    None until somebody asks."""
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)
     free: list[tuple[int, str]] = field(default_factory=list)
     bytes: int = 0
+    blocks: int = 0
     spare: dict[str, dict[str, None]] = field(default_factory=dict)
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
@@ -180,6 +182,7 @@ class BlockIndex:
         if share.blocks and not share.needed:
             self._not_free(share, block.handle.path)
         share.blocks[block.id] = None
+        self.blocks += 1
         share.held += 1
         share.unread += self.unread(block)
         grown = max(0, block.handle.offset + block.handle.length - share.bytes)
@@ -221,6 +224,7 @@ class BlockIndex:
         if not share.needed:
             self._not_free(share, path)
         del share.blocks[block.id]
+        self.blocks -= 1
         share.held -= released_ms is None or wanted
         share.unread -= self.unread(block)
         others = share.blocks
@@ -251,6 +255,7 @@ class BlockIndex:
         if not share.needed:
             self._not_free(share, path)
         self.bytes -= share.bytes
+        self.blocks -= len(share.blocks)
         if self.lives is not None:
             for block_id in share.blocks:
                 for r in blocks[block_id].meta.ranges:
@@ -302,11 +307,12 @@ class BlockIndex:
     def oldest(self) -> Iterator[ReleasedSegment]:
         """Segments that nothing holds, those first whose batches were completed first."""
         for released_ms, path in self.free:
-            yield ReleasedSegment(path, self.segments[path].bytes, released_ms)
+            share = self.segments[path]
+            yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
     def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
         """Those that go now (``wal.retention.due``); what is going already counts as gone."""
-        return due(self.oldest(), self.bytes, limits, now_ms)
+        return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
         share = self.segments.get(path)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from driver.state import State, is_fenced
+from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -19,15 +20,27 @@ COPIES_AT_ONCE = 10_000
 _BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
 
 
+def retention_limits(settings: Settings) -> Limits:
+    wal = settings.wal
+    return Limits(
+        retention_ms=round(wal.retention * 1000),
+        retention_bytes=int(wal.retention_size),
+        retention_blocks=wal.retention_blocks,
+        free_bytes=int(wal.retention_free),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CleanSegment:
     """Delete one WAL segment, if INV-8 lets it. ``facts``: what a scan found, for a writer not known to be fenced; whether it
-    is, the journal says. ``receiver_id`` and ``epoch``: of the writer, from the segment's name."""
+    is, the journal says. ``receiver_id`` and ``epoch``: of the writer, from the segment's name. ``limits``: of this round of
+    clean-up; None: the driver's settings, whatever the store's free space."""
 
     facts: SegmentFacts
     receiver_id: str
     epoch: int
     now_ms: int
+    limits: Limits | None = None
 
 
 def is_stray(state: State, block_id: str) -> bool:
@@ -71,11 +84,11 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     """INV-8 for one segment: ``wal.retention`` decides, with what the journal says of the blocks in it.
 
-    A block is released when the history holds its batch, no replay wants it, its segment is due by time or size
-    (``limits``), and no deletion of its local copy is under way, which would find its block gone. A block whose handle points
-    elsewhere was written a second time, after a failed sync or by a recovery that was cut off: here it is a copy, which
-    stays until the block is released, and then is an orphan. What a snapshot copy does not call released would be needed again
-    by a journal rebuilt from it.
+    A block is released when the history holds its batch, no replay wants it, its segment is due (``limits``, if the
+    request has none of its own), and no deletion of its local copy is under way, which would find its block gone. A
+    block whose handle points elsewhere was written a second time, after a failed sync or by a recovery that was cut
+    off: here it is a copy, which stays until the block is released, and then is an orphan. What a snapshot copy does
+    not call released would be needed again by a journal rebuilt from it.
     """
     facts = request.facts
     if facts.path in state.cleaning_segments:
@@ -90,7 +103,7 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     for block_id in share.blocks if share is not None else ():
         if block_id not in scanned:
             return Judgement(facts.path, (f"block {block_id} was not seen by the scan",))
-    gone = state.index.is_due(facts.path, limits, request.now_ms)
+    gone = state.index.is_due(facts.path, request.limits or limits, request.now_ms)
     needed: set[str] = set()
     released: set[str] = set()
     positions: dict[TopicPartition, Position] = {}

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from driver import history
@@ -108,10 +108,17 @@ class Cleaner:
         self._refuse_if_superseded()
         self._archive()
         if self._wal is not None:
-            self._wal.copies.keep_up()
-        self._loop.ask(CleanLocalCopies())
-        if self._wal is not None:
-            self._look_at_segments(self._wal)
+            limits = self._limits(self._wal)
+            self._wal.copies.keep_up(limits)
+            self._loop.ask(CleanLocalCopies())
+            self._look_at_segments(self._wal, limits)
+        else:
+            self._loop.ask(CleanLocalCopies())
+
+    def _limits(self, wal: CleanedWal) -> Limits:
+        """Of this round: less than the settings allow while the store lacks space."""
+        held_bytes = self._loop.ask(Ask(lambda state: state.index.bytes))
+        return wal.limits.within(wal.storage.free_bytes(), held_bytes)
 
     def act(self) -> None:
         """Deletes what was intended by now."""
@@ -153,9 +160,9 @@ class Cleaner:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
-    def _look_at_segments(self, wal: CleanedWal) -> None:
+    def _look_at_segments(self, wal: CleanedWal, limits: Limits) -> None:
         now_ms = self._clock.wall_ms()
-        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, wal.limits, now_ms), _writers(state))))
+        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, limits, now_ms), _writers(state))))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
         listed = wal.storage.list(f"{self._stream}/blocks")
         for path in listed:
@@ -181,7 +188,7 @@ class Cleaner:
                     facts = self._facts(wal.storage, path, receiver, epoch, sealed)
                 except FileNotFoundError:
                     continue  # deleted meanwhile, by an older driver whose durable intent it was
-                self._loop.ask(facts)
+                self._loop.ask(replace(facts, limits=limits))
 
     def _facts(self, storage: Storage, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
         scan = scan_segment(storage, path, payloads=False)

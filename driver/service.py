@@ -23,6 +23,7 @@ from driver.api import Submitted, tracker_application
 from driver.backpressure import Backpressure
 from driver.batch import Engine, NamedJob
 from driver.catch_up import CatchUp
+from driver.clean_up import retention_limits
 from driver.cleaner import CleanedWal, Cleaner
 from driver.cursors import CursorRules
 from driver.dead_letters import settle
@@ -90,7 +91,6 @@ from forebay.values import TopicPartition, is_reserved, lineage_of, managed_ordi
 from wal import layout
 from wal.encryption import load_keys
 from wal.probe import probe
-from wal.retention import Limits
 from wal.storage import Storage, open_storage
 from wal.writer import SegmentLimits
 
@@ -288,7 +288,7 @@ class Driver:
             lambda: load_keys(settings.wal.key_file),
         )
         adoption = AdoptionThread(adopter, loop, self._fail)
-        limits = Limits(round(settings.wal.retention * 1000), settings.wal.retention_size)
+        limits = retention_limits(settings)
         cleaned: CleanedWal | None = None
         if wal_storage is not None:
             copies = SnapshotCopies(

@@ -96,11 +96,12 @@ class SnapshotCopies:
         """The next round takes a copy whatever the journal says. From any thread."""
         self._wanted = True
 
-    def keep_up(self) -> None:
-        """Takes a copy if one is due, and deletes those that the last two make unnecessary. Raises OutOfSpaceError or
+    def keep_up(self, limits: Limits | None = None) -> None:
+        """Takes a copy if one is due, and deletes those that the last two make unnecessary. ``limits``: of this round of
+        clean-up; None: those of the settings. Raises OutOfSpaceError or
         StoreError: nothing is lost, call again."""
         with self._lock:
-            due = self._ask(Ask(lambda state: copy_due(state, self._limits, self._clock.wall_ms())))
+            due = self._ask(Ask(lambda state: copy_due(state, limits or self._limits, self._clock.wall_ms())))
             if not self._is_time(due):
                 return
             self._wanted = False

@@ -136,10 +136,11 @@ class CopyRules:
 
 
 class Tracker:
-    """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends earlier while
-    the WAL holds more than ``retention_bytes`` (0: no limit). ``sharing``: of the rate that was learned; None: receivers are
-    held to no rate. ``managed``: the receivers that it keeps; None: none. ``copy_rules``: None where there is a WAL.
-    ``host_timeout_seconds``: so long after it was heard a host has the url that its agent named."""
+    """``driver_epoch`` is this driver's journal epoch; ``retention_ms`` the rewind horizon of the WAL, which ends
+    earlier while the WAL holds more than ``retention_bytes`` (0: no limit), unless a round of clean-up brings limits of
+    its own. ``sharing``: of the rate that was learned; None: receivers are held to no rate. ``managed``: the receivers
+    that it keeps; None: none. ``copy_rules``: None where there is a WAL. ``host_timeout_seconds``: so long after it was
+    heard a host has the url that its agent named."""
 
     def __init__(
         self,

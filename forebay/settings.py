@@ -43,20 +43,22 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    topics: tuple[str, ...] = ()
-    #: a regular expression in Python's syntax, beginning with ^, that matches whole topic names (never one with __ in front)
+    topics: tuple[str, ...] = ()  # names of the topics; either these or pattern
+    #: regular expression in Python's syntax, beginning with ^, that matches whole topic names (never one that begins with __)
     pattern: str | None = None
-    #: "earliest" | "latest" | "committed" | {"timestamp": ms} | {"topic/partition": offset, …}; for partitions that
-    #: exist when the stream is created or the topic is added; later ones start at their beginning
+    #: first offset of partitions that exist when the stream is created or the topic is added: "earliest", "latest",
+    #: "committed", {timestamp = MS} or {"topic/partition" = OFFSET, …}; partitions added later start at their beginning
     starting_offsets: str | dict[str, int] = "earliest"
+    #: reaction to records that Kafka dropped before they were taken in: "stop" pauses the partition until `forebay
+    #: offsets accept-gap`, "record" records the gap and goes on
     on_gap: Literal["stop", "record"] = "stop"
-    group: str | None = None  # default: forebay.<stream>
-    headers: bool = False  # take record headers in
-    read_blocks: bool = True  # a batch may read from Kafka again what no copy of a block has any more
-    read_timeout: Duration = Duration(20.0)  # so long it may give nothing then, or leave a question unanswered
-    read_prefetch: Size = Size(8_000_000)  # bound on what a task's client holds of fetched messages meanwhile
-    discovery_interval: Duration = Duration(30.0)  # how often the driver looks for new partitions and topics
-    options: dict[str, str] = {}  # everything else, to librdkafka unchanged
+    group: str | None = None  # consumer group of the receivers; if unset, forebay.STREAM
+    headers: bool = False  # whether record headers are taken in
+    read_blocks: bool = True  # whether a batch may read records again from Kafka when no copy of their block is left
+    read_timeout: Duration = Duration(20.0)  # maximum time a broker may return no data or leave a request unanswered
+    read_prefetch: Size = Size(8_000_000)  # maximum size of the messages that a task's Kafka client holds in advance
+    discovery_interval: Duration = Duration(30.0)  # time between two checks for new topics and partitions
+    options: dict[str, str] = {}  # every other key, passed to librdkafka unchanged
 
     def __repr__(self) -> str:
         """Without the options, which may hold passwords."""
@@ -67,104 +69,133 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class WalSettings(Section, frozen=True, kw_only=True):
-    #: where it is kept; "none": nowhere, and receiver.copies on hosts' disks are all there is of a block
+    #: URL of the folder that holds the WAL; "none": no WAL, and the only copies of a block are those on hosts' disks
     url: str
-    segment_size: Size = Size(128_000_000)
-    segment_age: Duration = Duration(300.0)
-    retention: Duration = Duration(0.0)  # the rewind horizon: how long completed batches stay readable
-    retention_size: Size = Size(0)  # beyond it the oldest completed batches go before their time; 0B: no limit
-    #: receivers leave so much of the store free, so that completing and clean-up can free it; 0B: none
+    segment_size: Size = Size(128_000_000)  # size after which a WAL segment is sealed
+    segment_age: Duration = Duration(300.0)  # age after which a WAL segment is sealed
+    #: rewind horizon: how long completed batches stay readable; 0s: they are deleted as soon as they are completed
+    retention: Duration = Duration(7 * 86_400.0)
+    #: size of the WAL above which the oldest completed batches are deleted earlier; 0B: no limit
+    retention_size: Size = Size(10_000_000_000)
+    #: number of blocks in the WAL above which the oldest completed batches are deleted earlier, because the driver
+    #: holds 1 to 2 KB of memory for each; 0: no limit
+    retention_blocks: int = 50_000
+    #: free space of the WAL's store below which the oldest completed batches are deleted earlier; 0B: no limit
+    retention_free: Size = Size(2_000_000_000)
+    #: free space of the WAL's store that receivers leave for completing and deleting batches; 0B: none
     reserve: Size = Size(64_000_000)
-    cleanup_interval: Duration | None = None  # default: 2s where the store appends, 60s on others
-    compression: Literal["none", "lz4", "zstd"] = "none"  # of the Arrow buffers inside a block
-    key_file: str | None = None  # keys that encrypt blocks, the first one writes; default: blocks are not encrypted
-    #: the least time between two writes of one receiver; default: 0 where files are appended to, 250 ms for whole objects
+    #: time between two rounds of deleting from the WAL; if unset, 2s where files are appended to and 60s on other
+    #: stores
+    cleanup_interval: Duration | None = None
+    compression: Literal["none", "lz4", "zstd"] = "none"  # compression of the Arrow buffers inside a block
+    #: path of the file with the keys that encrypt blocks, the current one first; if unset, blocks are not encrypted
+    key_file: str | None = None
+    #: minimum time between two writes of one receiver; if unset, 0ms where files are appended to and 250ms on other
+    #: stores
     flush_interval: Duration | None = None
 
 
 class ReceiverSettings(Section, frozen=True, kw_only=True):
-    #: static: systemd or `forebay up` runs receivers; managed: agents run them, where the driver places them
+    #: "static": systemd or `forebay up` runs the receivers; "managed": agents run them where the driver places them
     mode: Literal["static", "managed"] = "static"
-    count: int = 1  # receivers that `forebay up` runs; managed: receivers of the stream, over all hosts
-    host: str | None = None  # default: this machine's name
-    preferred_hosts: tuple[str, ...] = ()  # hosts, or labels key=value of theirs, the best first; managed only
-    hosts_wait: Duration = Duration(30.0)  # how long a driver waits at start for a host of its own for each receiver
-    moves_max: int = 1  # receivers that are on the move at a time, for the sake of preference and evenness
-    #: how long a managed receiver that was started may take until it is heard; at least driver.receiver_timeout
+    #: number of receivers that `forebay up` runs on this machine; managed: number of receivers of the stream, over all
+    #: hosts
+    count: int = 1
+    host: str | None = None  # name of this host; if unset, this machine's name
+    preferred_hosts: tuple[str, ...] = ()  # managed: hosts, or their labels as key=value, the best first
+    #: managed: maximum time the driver waits at its start for a separate host for each receiver
+    hosts_wait: Duration = Duration(30.0)
+    moves_max: int = 1  # managed: maximum number of receivers that move to a better host at a time
+    #: managed: maximum time from the start of a receiver to its first heartbeat; at least driver.receiver_timeout
     start_timeout: Duration = Duration(90.0)
-    host_failures_max: int = 3  # after so many in a row a managed receiver is started on another host that has room
-    avoid_host: Duration = Duration(600.0)  # for so long; also a host where it hung
-    block_interval: Duration = Duration(0.2)
-    block_size: Size = Size(16_000_000)
-    #: "kafka", or "module:Class", a source of your own (docs/SOURCES.md), made with source_options
-    source: str = "kafka"
-    source_options: dict[str, Any] = {}
-    memory: Size = Size(64_000_000)  # bound on records held: open block, being stored, waiting for the driver's answer
-    poll_records: int = 10_000
-    store_timeout: Duration = Duration(30.0)
-    drain_timeout: Duration = Duration(20.0)
-    heartbeat_interval: Duration = Duration(1.0)
-    report_timeout: Duration = Duration(10.0)
-    reclaim_delay: Duration = Duration(0.5)
-    local_copies: bool = True  # write blocks to [agent].blocks of this host as well
-    copies: int = 1  # without a WAL: on so many hosts a block lies before it is reported, 1 or 2
-    #: what one receiver takes in at most, per second; 0 and 0B: no limit
-    max_rate: int = 0  # records
-    max_rate_bytes: Size = Size(0)  # of keys and values
-    max_rate_per_partition: int = 0
+    #: managed: number of failures in a row after which a receiver is started on another host with room
+    host_failures_max: int = 3
+    #: managed: how long a receiver avoids a host where it failed that often, or hung
+    avoid_host: Duration = Duration(600.0)
+    block_interval: Duration = Duration(0.2)  # age after which the open block is sealed
+    block_size: Size = Size(16_000_000)  # size after which the open block is sealed
+    source: str = "kafka"  # "kafka", or "module:Class" of a custom source (SOURCES.md)
+    source_options: dict[str, Any] = {}  # arguments of the custom source
+    #: maximum size of the records that a receiver holds: open block, blocks being stored, blocks waiting for the
+    #: driver's answer
+    memory: Size = Size(64_000_000)
+    poll_records: int = 10_000  # maximum number of records of one poll
+    store_timeout: Duration = Duration(30.0)  # how long writes to the WAL may fail before the receiver exits with 1
+    drain_timeout: Duration = Duration(20.0)  # maximum time a receiver takes to drain when it is stopped
+    heartbeat_interval: Duration = Duration(1.0)  # time between two heartbeats to the driver
+    report_timeout: Duration = Duration(10.0)  # maximum time the driver may take to answer a report
+    reclaim_delay: Duration = Duration(0.5)  # pause before a partition is claimed again after a refused claim or report
+    local_copies: bool = True  # whether blocks are also written to agent.blocks of this host
+    copies: int = 1  # without a WAL: number of hosts that hold a block before it is reported, 1 or 2
+    max_rate: int = 0  # maximum number of records per second of one receiver; 0: no limit
+    max_rate_bytes: Size = Size(0)  # maximum size of keys and values per second of one receiver; 0B: no limit
+    max_rate_per_partition: int = 0  # maximum number of records per second of one partition; 0: no limit
+    #: maximum size of keys and values per second of one partition; 0B: no limit
     max_rate_per_partition_bytes: Size = Size(0)
-    min_rate_per_partition: int = 1  # records/s that each partition gets, however low the learned rate is
-    initial_rate: int = 0  # records/s of a receiver until the driver has learned a rate; 0: no limit
+    #: number of records per second that each partition gets, however low the learned rate is
+    min_rate_per_partition: int = 1
+    #: maximum number of records per second of one receiver until backpressure has learned a rate; 0: no limit
+    initial_rate: int = 0
 
 
 class DriverSettings(Section, frozen=True, kw_only=True):
-    url: str = "http://127.0.0.1:7080"  # where this driver listens
-    #: all drivers of the stream, standbys too: receivers, agents and tools try them in turn; default: the url alone
-    urls: tuple[str, ...] = ()
-    journal: str
-    batch_interval: Duration = Duration(1.0)
-    #: "module:function", or a list of them: the outputs of each batch, made in this order
+    url: str = "http://127.0.0.1:7080"  # URL at which this driver listens
+    urls: tuple[str, ...] = ()  # URLs of all drivers of the stream, standbys included; if empty, driver.url alone
+    journal: str  # URL of the folder that holds the journal
+    batch_interval: Duration = Duration(1.0)  # time between two batches
+    #: "module:function" of the job, or a list of them: the outputs of each batch, made in this order
     job: str | tuple[str, ...] | None = None
-    engine: Literal["spark", "local"] = "spark"  # local: the job runs in the driver process, without Spark
-    job_max_failures: int = 4
-    job_retry_delay: Duration = Duration(1.0)
-    #: how long a retry waits for the end of the failed attempt's tasks, which were cancelled; the attempt then fails
+    #: "spark", or "local": the job runs in the driver process, without Spark
+    engine: Literal["spark", "local"] = "spark"
+    job_max_failures: int = 4  # number of failures in a row of one batch after which no other attempt is made
+    job_retry_delay: Duration = Duration(1.0)  # pause before a failed batch runs again
+    #: maximum time a retry waits for the end of the cancelled tasks of the attempt before it; after that the retry
+    #: fails
     old_tasks_timeout: Duration = Duration(120.0)
-    unreadable_retry: Duration = Duration(30.0)  # between two attempts at a batch that no tier could read
-    max_queued_batches: int = 4
-    concurrent_jobs: int = 1  # batches in work at once; they begin in order, and may end in any
-    window_batches: int = 0  # so many past batches stay readable for batch.window()
-    empty_batches: Literal["skip", "deliver"] = "skip"  # what an interval without blocks gives
-    #: what a stop does: leave: the running job ends, what else was taken in waits for the next driver; drain: receivers
-    #: drain, and all that was taken in is completed
+    unreadable_retry: Duration = Duration(30.0)  # pause before a batch with a block that can't be read is tried again
+    max_queued_batches: int = 4  # maximum number of batches that wait or run beyond the completed ones
+    #: number of batches that run at the same time; they begin in order and may end in any order
+    concurrent_jobs: int = 1
+    window_batches: int = 0  # number of past batches that stay readable for batch.window()
+    #: what an interval without blocks gives: "skip" no batch, "deliver" a batch without records
+    empty_batches: Literal["skip", "deliver"] = "skip"
+    #: what a stop does: "leave" ends after the running job, "drain" drains the receivers and completes all that was
+    #: taken in
     stop: Literal["leave", "drain"] = "leave"
-    stop_timeout: Duration = Duration(60.0)  # a drain may take so long; what is not completed then waits
-    tasks_per_batch: int = 0  # 0: as many as Spark's default parallelism, and at least tasks_min
-    tasks_min: int = 1
-    lease_duration: Duration = Duration(10.0)
-    #: silence after which a receiver, or a host, counts as lost; a managed receiver is then started anew
+    #: maximum time of a drain; batches that are not completed then wait for the next driver
+    stop_timeout: Duration = Duration(60.0)
+    tasks_per_batch: int = 0  # number of tasks of a batch; 0: Spark's default parallelism, and at least tasks_min
+    tasks_min: int = 1  # minimum number of tasks of a batch where tasks_per_batch is 0
+    lease_duration: Duration = Duration(10.0)  # time without renewal after which a standby takes the lead
+    #: silence after which a receiver or a host counts as lost; a managed receiver is then started elsewhere
     receiver_timeout: Duration = Duration(30.0)
-    cursor_timeout: Duration = Duration(
-        7 * 86_400.0
-    )  # what a query has yet to read is held so long after it was heard last
-    cursor_lease: Duration = Duration(10.0)  # so long after it was heard a query's cursor takes no other user
-    placing_interval: Duration = Duration(1.0)  # between two looks at where managed receivers shall run
-    journal_segment_size: Size = Size(64_000_000)
-    journal_reserve: Size = Size(64_000_000)  # with less left, nothing new is taken in; 0B: none
-    #: the least time between two writes of the journal; default: 0 where files are appended to, 100 ms for whole objects
+    #: how long after its last heartbeat the WAL holds what a query over the intake has not read
+    cursor_timeout: Duration = Duration(7 * 86_400.0)
+    cursor_lease: Duration = Duration(10.0)  # how long after its last heartbeat a cursor stays locked to its user
+    placing_interval: Duration = Duration(1.0)  # managed: time between two decisions on where receivers run
+    journal_segment_size: Size = Size(64_000_000)  # size after which a journal segment is sealed
+    #: free space of the journal's store below which nothing new is taken in; 0B: no limit
+    journal_reserve: Size = Size(64_000_000)
+    #: minimum time between two writes of the journal; if unset, 0ms where files are appended to and 100ms on other
+    #: stores
     journal_flush_interval: Duration | None = None
-    snapshot_copy_interval: Duration = Duration(30.0)  # copies that clean-up waits for are taken at most so often
-    max_batch_records: int = 0  # a batch takes no more blocks than fit; 0 and 0B: no limit
-    max_batch_bytes: Size = Size(0)
-    backpressure: bool = False  # receivers take in no more than the job was seen to process
-    backpressure_proportional: float = 1.0  # how much of the difference between rate and processing is followed
-    backpressure_integral: float = 0.2  # how much of what has piled up is taken off
-    backpressure_derivative: float = 0.0
-    backpressure_min_rate: int = 100  # records/s of the stream, however slow the job is
-    listeners: tuple[str, ...] = ()  # "module:Class" of driver.listeners.Listener, each made once and told what happens
-    web_hook: str | None = None  # a url that what happens is posted to, as JSON
-    web_hook_timeout: Duration = Duration(5.0)  # of one request; it is tried again a few times
-    listener_queue: int = 10_000  # events that wait for a listener at most; what is more is dropped and counted
+    #: minimum time between two snapshot copies that deletion from the WAL waits for
+    snapshot_copy_interval: Duration = Duration(30.0)
+    max_batch_records: int = 0  # maximum number of records of a batch, in whole blocks; 0: no limit
+    max_batch_bytes: Size = Size(0)  # maximum size of a batch as its blocks are stored, in whole blocks; 0B: no limit
+    backpressure: bool = False  # whether receivers take in no more than the job was seen to process
+    #: share of the difference between intake rate and processing rate that is corrected
+    backpressure_proportional: float = 1.0
+    backpressure_integral: float = 0.2  # share of the accumulated backlog that is corrected
+    backpressure_derivative: float = 0.0  # share of the change of that difference that is corrected
+    backpressure_min_rate: int = 100  # minimum rate of the stream that backpressure sets, in records per second
+    #: "module:Class" names of subclasses of driver.listeners.Listener that receive events
+    listeners: tuple[str, ...] = ()
+    web_hook: str | None = None  # URL to which events are posted as JSON
+    #: maximum time of one request to the web hook; it is tried again a few times
+    web_hook_timeout: Duration = Duration(5.0)
+    #: maximum number of events that wait for a listener; later ones are dropped and counted
+    listener_queue: int = 10_000
 
     @property
     def all_urls(self) -> tuple[str, ...]:
@@ -178,34 +209,35 @@ class DriverSettings(Section, frozen=True, kw_only=True):
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
-    url: str = "http://127.0.0.1:7081"
-    blocks: str
-    quota: Size = Size(10_000_000_000)
-    host: str | None = None  # default: this machine's name
-    heartbeat_interval: Duration = Duration(1.0)
-    connections_max: int = 512  # authenticated connections; as many others may be on their way there
-    idle_timeout: Duration = Duration(30.0)  # a connection on which a block makes no progress for so long is given up
-    drain_timeout: Duration = Duration(10.0)  # when it ends, blocks under way get so long to come to theirs
-    store_back: bool = False  # what a task had to read from the WAL is kept at its host as well
-    labels: tuple[str, ...] = ()  # key=value, for receiver.preferred_hosts
-    capacity: int = 4  # managed receivers that this host may run; 0: none
+    url: str = "http://127.0.0.1:7081"  # URL at which this agent listens
+    blocks: str  # path of the folder that holds this host's local copies of blocks
+    quota: Size = Size(10_000_000_000)  # maximum size of the local copies
+    host: str | None = None  # name of this host, as Spark knows it; if unset, this machine's name
+    heartbeat_interval: Duration = Duration(1.0)  # time between two heartbeats to the driver
+    connections_max: int = 512  # maximum number of authenticated connections; as many others may be opening
+    #: maximum time a connection may make no progress on a block before it is closed
+    idle_timeout: Duration = Duration(30.0)
+    drain_timeout: Duration = Duration(10.0)  # maximum time a stopping agent takes to finish requests under way
+    store_back: bool = False  # whether an agent keeps a copy of what a task on its host had to read from the WAL
+    labels: tuple[str, ...] = ()  # labels of this host as key=value, for receiver.preferred_hosts
+    capacity: int = 4  # maximum number of managed receivers on this host; 0: none
 
 
 class DeadLetterSettings(Section, frozen=True, kw_only=True):
     """Where records go that a job can't decode; with neither ``url`` nor ``topic`` the first of them fails its batch."""
 
-    url: str | None = None  # a folder of any store; every host's tasks write there
-    topic: str | None = None  # or a topic, at the brokers of [kafka]
-    #: a batch fails when more than this fraction of its records can't be decoded, and more than records_allowed
+    url: str | None = None  # URL of a folder for records that the job can't decode; every host's tasks write there
+    topic: str | None = None  # topic for them, at the brokers of [kafka], instead of a URL
+    #: share of undecodable records above which a batch fails, if there are more than records_allowed
     max_fraction: float = 0.5
-    records_allowed: int = 100
+    records_allowed: int = 100  # number of undecodable records up to which a batch never fails
 
 
 class SparkSettings(Section, frozen=True, kw_only=True):
-    #: what Spark's executors need of this project: auto: the driver brings it; installed: it is installed where they run
+    #: how Spark's executors get Forebay: "auto" the driver sends it; "installed" it is installed where they run
     ship: Literal["auto", "installed"] = "auto"
-    modules: tuple[str, ...] = ()  # modules and packages of the user's own that it brings with it
-    options: dict[str, str] = {}  # everything else, to Spark unchanged
+    modules: tuple[str, ...] = ()  # names of your own modules and packages that the driver sends as well
+    options: dict[str, str] = {}  # every other key, passed to Spark unchanged
 
     def __repr__(self) -> str:
         """Without the options, which may hold passwords."""
@@ -218,26 +250,28 @@ class SparkSettings(Section, frozen=True, kw_only=True):
 class SecuritySettings(Section, frozen=True, kw_only=True):
     """Who may ask the services (``forebay.security``), and by which certificates they know each other."""
 
-    token_file: str | None = None  # a path, or "credential:NAME"; without tokens services listen on this machine alone
-    #: what proves others' certificates; a service that has it wants a certificate of each client too
+    #: path of the file with tokens, or "credential:NAME" from systemd; if unset, services listen on loopback alone
+    token_file: str | None = None
+    #: path of the certificate authorities, in PEM form; a service that has it asks each client for a certificate
     ca_file: str | None = None
-    cert_file: str | None = None  # this process's own, in PEM form; with it, urls begin with https://
-    key_file: str | None = None  # its key
-    request_size: Size = Size(8_000_000)  # a body may have so many bytes
-    request_timeout: Duration = Duration(30.0)  # and take so long to arrive, with its head
-    connections_max: int = 1_000  # authenticated connections of one service; as many others may be on their way there
-    hosts: tuple[str, ...] = ()  # more host names of the services: aliases, and proxies in front of them
+    cert_file: str | None = None  # path of this process's certificate, in PEM form; if set, URLs begin with https://
+    key_file: str | None = None  # path of the certificate's private key, in PEM form
+    request_size: Size = Size(8_000_000)  # maximum size of a request's body
+    request_timeout: Duration = Duration(30.0)  # maximum time for a TLS handshake, and for a request to arrive
+    #: maximum number of authenticated connections of one service; as many others may be opening
+    connections_max: int = 1_000
+    hosts: tuple[str, ...] = ()  # further host names of the services: aliases, and proxies in front of them
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    stream: str
+    stream: str  # name of the stream: of its folders in WAL and journal, and of its consumer group
     kafka: KafkaSettings = KafkaSettings()  # may be left out with a source of the user's own
     wal: WalSettings
     receiver: ReceiverSettings = ReceiverSettings()
     driver: DriverSettings
     agent: AgentSettings
     spark: SparkSettings = SparkSettings()
-    #: scheme of a store's url → what its client is given (docs/OPERATIONS.md)
+    #: options of a store's client, in a section per URL scheme: [storage.s3], [storage.hdfs], … (OPERATIONS.md)
     storage: dict[str, dict[str, Any]] = {}
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()
@@ -316,6 +350,7 @@ MANAGED_COUNT_MAX = 1000
 _MINIMA: dict[str, int] = {
     "kafka.read_prefetch": 1 << 20,  # librdkafka fetches no less
     "wal.segment_size": 1,
+    "wal.retention_blocks": 0,
     "receiver.count": 1,
     "receiver.moves_max": 0,
     "receiver.host_failures_max": 1,
@@ -805,8 +840,8 @@ def _check_copies(settings: Settings, refuse: _Refusals) -> None:
     if not receiver.local_copies:
         words = f'wal.url = "{NO_WAL}" leaves nothing but local copies; set it to true'
         raise refuse.value("receiver.local_copies", receiver.local_copies, words)
-    for key in ("retention", "retention_size"):
-        if kept := getattr(wal, key):
+    for key in ("retention", "retention_size", "retention_blocks", "retention_free"):
+        if (kept := getattr(wal, key)) and kept != getattr(WalSettings(url=NO_WAL), key):
             words = f'wal.url = "{NO_WAL}" keeps nothing of completed batches; leave it out'
             raise refuse.value(f"wal.{key}", kept, words)
 

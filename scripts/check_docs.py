@@ -1,4 +1,5 @@
-"""Checks README, CHANGELOG and docs: relative links resolve, and every `make X` and `forebay X` that is named exists."""
+"""Checks README, CHANGELOG and docs: relative links resolve, every `make X` and `forebay X` that is named exists, and the page of
+settings is what the code says."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+import settings_page
 
 from deploy.main import commands
 
@@ -56,6 +58,7 @@ def main() -> int:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         problems += broken_links(page, text) + unknown_commands(page, text)
+    problems += settings_page.problems()
     print("\n".join(problems))
     return 1 if problems else 0
 

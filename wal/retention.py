@@ -8,15 +8,15 @@ block in it that nothing needs it:
   came in otherwise: the life has ended (what it alone held was adopted then), or the durable position is at or past its
   end. Until then its report may still arrive, and would be accepted.
 
-Of the segments that nothing holds, :func:`due` says which go now: by time when the rewind horizon has passed, else by size
-while the WAL holds more than it may, the oldest first.
+Of the segments that nothing holds, :func:`due` says which go now: by time when the rewind horizon has passed, else the
+oldest first while the WAL holds more bytes or blocks than it may, or its store has too little free space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from forebay.errors import CorruptionError
@@ -32,11 +32,22 @@ REASONS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``retention_ms``: how long completed batches stay readable. ``retention_bytes``: how much the WAL may hold before the
-    oldest of them go earlier; 0 for no limit."""
+    """``retention_ms``: how long completed batches stay readable. The oldest of them go earlier while the WAL holds more than
+    ``retention_bytes`` or ``retention_blocks``, or its store has less than ``free_bytes`` free; 0 for no limit.
+    ``room_bytes``: how much the WAL may hold with ``free_bytes`` left, as :meth:`within` found it; None: not known."""
 
     retention_ms: int
     retention_bytes: int = 0
+    retention_blocks: int = 0
+    free_bytes: int = 0
+    room_bytes: int | None = None
+
+    def within(self, free_bytes: int | None, held_bytes: int) -> Limits:
+        """The limits of one round of clean-up. ``free_bytes``: of the store, None if it has no such limit. ``held_bytes``: by
+        the WAL."""
+        if free_bytes is None or not self.free_bytes:
+            return self
+        return replace(self, room_bytes=max(0, held_bytes + free_bytes - self.free_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +57,33 @@ class ReleasedSegment:
     path: str
     bytes: int
     released_ms: int
+    blocks: int
 
 
 class Due(Enum):
     TIME = "its time has passed"
     SIZE = "the WAL holds more than retention_size"
+    BLOCKS = "the WAL holds more than retention_blocks"
+    SPACE = "the WAL's store has less than retention_free left"
 
 
 def due(
-    oldest_first: Iterable[ReleasedSegment], held_bytes: int, limits: Limits, now_ms: int
+    oldest_first: Iterable[ReleasedSegment], held_bytes: int, held_blocks: int, limits: Limits, now_ms: int
 ) -> Iterator[tuple[ReleasedSegment, Due]]:
-    """The segments that go now, in order. ``held_bytes``: of all segments, those that are needed too."""
+    """The segments that go now, in order. ``held_bytes``, ``held_blocks``: of all segments, those that are needed too."""
     for segment in oldest_first:
         if now_ms - segment.released_ms >= limits.retention_ms:
             yield segment, Due.TIME
         elif 0 < limits.retention_bytes < held_bytes:
             yield segment, Due.SIZE
+        elif 0 < limits.retention_blocks < held_blocks:
+            yield segment, Due.BLOCKS
+        elif limits.room_bytes is not None and limits.room_bytes < held_bytes:
+            yield segment, Due.SPACE
         else:
             return
         held_bytes -= segment.bytes
+        held_blocks -= segment.blocks
 
 
 class Standing(Enum):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
+import pytest
 
 from driver.block_index import BlockIndex
-from driver.clean_up import CleanSegment
+from driver.clean_up import CleanSegment, retention_limits
 from driver.events import BlockMoved
 from driver.requests import CleanedUp, CleanLocalCopies
 from driver.state import REPAIR_WRITER, State
 from driver.transitions import apply
+from forebay.settings import from_values
 from forebay.values import Handle
+from tests.settings.test_settings import good_values
 from tests.support.tracked import STREAM, Tracked
 from wal.retention import Due, FrameFacts, Limits, SegmentFacts
 
@@ -104,12 +109,45 @@ def test_the_oldest_go_before_their_time_while_the_wal_holds_too_much() -> None:
     assert list(t.state.index.due(Limits(1_000_000, 0), 5_000)) == []
 
 
+def test_the_oldest_go_before_their_time_while_the_wal_holds_too_many_blocks() -> None:
+    t, epoch = worked()
+    due = list(t.state.index.due(Limits(1_000_000, retention_blocks=3), 5_000))
+    assert [(s.path, why) for s, why in due] == [(path(epoch, 1), Due.BLOCKS)]
+    assert list(t.state.index.due(Limits(1_000_000, retention_blocks=4), 5_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "gone"),
+    [(20_000, 0), (19_999, 1), (18_000, 1), (17_999, 2), (0, 4), (None, 0)],
+    ids=["as much free as asked for", "a byte less", "a segment less", "more than one", "full", "not known"],
+)
+def test_the_oldest_go_before_their_time_while_the_store_lacks_free_space(free_bytes: int | None, gone: int) -> None:
+    t, epoch = worked()
+    assert [segment.bytes for segment in t.state.index.oldest()] == [2_000, 3_000, 4_000, 5_000]
+    limits = Limits(1_000_000, free_bytes=20_000).within(free_bytes, t.state.index.bytes)
+    due = list(t.state.index.due(limits, 5_000))
+    assert [(s.path, why) for s, why in due] == [(path(epoch, n + 1), Due.SPACE) for n in range(gone)]
+    unlimited = Limits(1_000_000).within(free_bytes, t.state.index.bytes)
+    assert list(t.state.index.due(unlimited, 5_000)) == []
+
+
+def test_the_tracker_deletes_for_lack_of_space_what_time_alone_would_keep() -> None:
+    """The limits of a round come with its request: the tracker knows nothing of the store's free space."""
+    for free_bytes, goes in ((10_000, False), (9_999, True)):
+        t, epoch = worked(2, retention_ms=10**9)
+        t.say(CleanLocalCopies())
+        t.say(CleanedUp(max(t.state.cleanups)))
+        t.copy()
+        limits = Limits(10**9, free_bytes=10_000).within(free_bytes, t.state.index.bytes)
+        assert bool(t.decide(replace(clean(t, epoch, 1), limits=limits)).events) == goes
+
+
 def test_what_a_batch_needs_stays_however_much_the_wal_holds() -> None:
     """INV-8: retention by size takes nothing that is needed."""
     t, epoch = worked(1)
     token = t.state.partitions["t/0"].token
     t.take_in(epoch, token, 50, path=path(epoch, 1))
-    assert list(t.state.index.due(Limits(0, 1), 1_000_000)) == []
+    assert list(t.state.index.due(Limits(0, 1, 1, 1, 0), 1_000_000)) == []
     assert not t.decide(clean(t, epoch, 1)).events
 
 
@@ -120,3 +158,8 @@ def test_the_tracker_deletes_by_size_what_time_alone_would_keep() -> None:
         t.say(CleanedUp(max(t.state.cleanups)))
         t.copy()
         assert bool(t.decide(clean(t, epoch, 1)).events) == goes
+
+
+def test_every_limit_of_the_settings_reaches_clean_up() -> None:
+    wal = {"url": "file:///w", "retention": "2s", "retention_size": "3B", "retention_blocks": 5, "retention_free": "7B"}
+    assert retention_limits(from_values(good_values(wal=wal))) == Limits(2_000, 3, 5, 7)

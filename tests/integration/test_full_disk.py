@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.broker import KafkaBroker
+from forebay.settings import WalSettings
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 
@@ -88,6 +89,32 @@ def test_receivers_wait_for_space_in_the_wal_and_say_so(
         cluster.wait(lambda: (r := cluster.receiver("r1")) and r.state == "waiting", "the receiver to wait still")
         assert cluster.wait(cluster.status, "status").batches_completed >= stuck.batches_completed
         filler.unlink()
+        finish(cluster, flow)
+
+
+def test_completed_batches_leave_the_wal_before_their_time_where_the_disk_is_small(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """With the default retention a disk smaller than ``wal.retention_free`` keeps none of them, and intake goes on."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    retention = {
+        key: getattr(WalSettings(url="none"), key)
+        for key in ("retention", "retention_size", "retention_blocks", "retention_free")
+    }
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Flow(kafka_broker.options, topic, rate=1_000, padding=1_000) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1,
+            wal={
+                **retention, "retention": f"{retention['retention']:g}s", "retention_size": f"{retention['retention_size']}B",
+                "retention_free": f"{retention['retention_free']}B", "url": f"file://{disk}/wal", "reserve": "1MB",
+            },
+            receiver={"local_copies": False, "block_size": "100KB"},
+        ) as cluster,
+    ):  # fmt: skip
+        cluster.wait(lambda: flow.records * 1_000 >= 4 * DISK_BYTES, "four times as many records as the disk holds")
         finish(cluster, flow)
 
 

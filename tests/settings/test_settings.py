@@ -61,6 +61,10 @@ def test_a_whole_file_gives_settings_with_defaults(tmp_path: Path) -> None:
     assert settings.kafka.options == {"bootstrap.servers": "127.0.0.1:9092"}
     assert settings.receiver.block_interval == 0.2
     assert settings.receiver.memory == 64_000_000
+    wal = settings.wal
+    assert (wal.retention, wal.retention_size, wal.retention_blocks, wal.retention_free) == (
+        7 * 24 * 3600, 10_000_000_000, 50_000, 2_000_000_000,
+    )  # fmt: skip
     assert settings.group == "forebay.flights"
     assert settings.completed_group == "forebay.flights.completed"
 
@@ -226,6 +230,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "wal.segment_age": NO_TIME,
     "wal.retention": NO_DURATION,
     "wal.retention_size": NO_SIZE,
+    "wal.retention_blocks": NEGATIVE,
+    "wal.retention_free": NO_SIZE,
     "wal.reserve": NO_SIZE,
     "wal.cleanup_interval": NO_TIME,
     "wal.compression": ("gzip", 'allowed are "none", "lz4", "zstd"'),
@@ -360,6 +366,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"wal__url": "none", "receiver__local_copies": False}, ["receiver.local_copies", "none"]),
     ({"wal__url": "none", "wal__retention": "1h"}, ["wal.retention", "none"]),
     ({"wal__url": "none", "wal__retention_size": "1GB"}, ["wal.retention_size", "none"]),
+    ({"wal__url": "none", "wal__retention_blocks": 7}, ["wal.retention_blocks", "none"]),
+    ({"wal__url": "none", "wal__retention_free": "1GB"}, ["wal.retention_free", "none"]),
     ({"receiver__preferred_hosts": ["a b"]}, ["receiver.preferred_hosts", "key=value"]),
     ({"agent__labels": ["fast"]}, ['agent.labels = "fast"', "key=value"]),
     ({"stream": "s" * 63, "receiver__mode": "managed"}, ["stream", "managed receivers' ids"]),

@@ -1,0 +1,120 @@
+"""docs/SETTINGS.md beside the settings themselves, read without the script that writes the page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+from forebay.settings import Section, Settings, from_values, load
+from scripts import settings_page
+from tests.settings.test_settings import good_values
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = {
+    cells[0].strip("`"): tuple(cells)
+    for line in (ROOT / "docs" / "SETTINGS.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| `")
+    for cells in [[cell.strip() for cell in line.strip("| ").split(" | ")]]
+}
+
+
+def keys() -> list[str]:
+    """Every key of the settings; ``options`` holds what passes through, and is none."""
+    found = []
+    for section, hint in get_type_hints(Settings).items():
+        if isinstance(hint, type) and issubclass(hint, Section):
+            found += [f"{section}.{name}" for name in hint.__struct_fields__ if name != "options"]
+        else:
+            found.append(section)
+    return found
+
+
+def value(settings: Settings, key: str) -> Any:
+    found: Any = settings
+    for name in key.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def given(key: str, toml: str) -> Settings:
+    """Settings where ``key`` is written out as ``toml``."""
+    values = good_values()
+    section, _, name = key.rpartition(".")
+    own = values.setdefault(section, {}) if section else values
+    written = tomllib.loads(f"x = {toml}")["x"]
+    if key == "kafka.topics":
+        own["pattern"] = "^t"
+    own[name] = written
+    return from_values(values)
+
+
+def test_the_page_has_a_row_for_every_key_and_no_other() -> None:
+    assert sorted(ROWS) == sorted(keys())
+
+
+@pytest.mark.parametrize("key", keys())
+def test_documented_default_is_the_default_and_the_meaning_is_not_empty(key: str) -> None:
+    _, kind, default, meaning = ROWS[key]
+    assert kind and re.search(r"\w{3}", meaning)
+    section, _, name = key.rpartition(".")
+    hints = get_type_hints(Settings)
+    field = next(f for f in msgspec.structs.fields(hints[section] if section else Settings) if f.name == name)
+    if default == "required":
+        assert field.required
+    elif default == "unset":
+        assert field.default is None
+    else:
+        assert default == f"`{default.strip('`')}`"
+        as_is = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator]
+        assert value(given(key, default.strip("`")), key) == as_is
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('`"7d"`', '`"1d"`'),
+        ("| `driver.unreadable_retry` |", "| `driver.unreadable` |"),
+        ("Name of the stream", "Words"),
+    ],
+)
+def test_check_names_the_page_when_it_is_not_what_the_code_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    assert settings_page.problems() == []
+    changed = tmp_path / "SETTINGS.md"
+    changed.write_text(settings_page.page().replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(settings_page, "PAGE", changed)
+    assert len(settings_page.problems()) == 1
+
+
+def test_check_names_a_key_without_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
+    comments = settings_page._comments()
+    monkeypatch.setattr(settings_page, "_comments", lambda: {**comments, ("WalSettings", "reserve"): ""})
+    assert settings_page.problems() == ["forebay/settings.py: without a comment that says what it means: wal.reserve"]
+
+
+#: what the example names for its machine; every other key that it writes out has its default
+OWN = {
+    "stream", "kafka.topics", "wal.url", "receiver.count", "driver.journal", "driver.job", "agent.blocks", "dead_letters.url",
+}  # fmt: skip
+
+
+def test_the_example_of_one_machine_shows_defaults_but_for_what_it_names_itself() -> None:
+    path = ROOT / "deploy" / "examples" / "one-machine.toml"
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    names = {f"{s}.{n}" for s, own in written.items() if isinstance(own, dict) for n in own} | {
+        name for name, own in written.items() if not isinstance(own, dict)
+    }
+    example, defaults = load(path, {}), from_values(good_values())
+    differing = {key for key in keys() if key in names and value(example, key) != value(defaults, key)}
+    assert differing - OWN == set()
