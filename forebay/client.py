@@ -8,7 +8,8 @@ import msgspec
 import urllib3
 
 from forebay import messages
-from forebay.access import NO_ACCESS, Access, connections
+from forebay.access import NO_ACCESS, Access
+from forebay.connections import connections
 from forebay.errors import (
     AccessError,
     FencedError,

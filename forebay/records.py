@@ -22,7 +22,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from forebay.arrow_sizes import decompressed_sizes
@@ -287,6 +286,8 @@ def _oversized(payload: Any, meta: BlockMeta) -> str:
 
 def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, damaged: Any) -> int:
     """Checks that all rows are of ``range_``, ascending from ``next_offset`` on; the offset after the last row."""
+    import pyarrow.compute as pc  # slow to import, and needed where rows are read alone
+
     if not batch.num_rows:
         raise damaged(f"range {range_.label} holds an empty record batch")
     topic: Column = batch.column(2)
@@ -372,6 +373,8 @@ def _microseconds(milliseconds: Column) -> Column:
     try:
         return milliseconds.cast(wanted)
     except pa.ArrowInvalid:
+        import pyarrow.compute as pc
+
         numbers: Any = milliseconds.view(pa.int64())
         bounded: Any = pc.max_element_wise(pc.min_element_wise(numbers, _LATEST), _EARLIEST)
         return pc.multiply(bounded, 1000).view(wanted)

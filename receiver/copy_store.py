@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from forebay.access import Access, connections
+from forebay.access import Access
 from forebay.clock import Clock
+from forebay.connections import connections
 from forebay.errors import ForebayError, OutOfSpaceError, StoreError
 from forebay.messages import SecondHost
 from forebay.values import Block, BlockMeta, Handle

@@ -21,8 +21,9 @@ import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from forebay.access import NO_ACCESS, Access, connections
+from forebay.access import NO_ACCESS, Access
 from forebay.clock import SystemClock
+from forebay.connections import connections
 from forebay.errors import (
     AccessError,
     CorruptionError,

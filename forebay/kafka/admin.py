@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError, SettingsError, UnknownTopicError, UnreachableError, UsageError
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.group_offsets import GroupOffsets
 from forebay.kafka.leaders import WHY_SECONDS, led_by_nobody, shown_partitions
 from forebay.kafka.options import client_options
@@ -30,7 +31,9 @@ from forebay.kafka.positions import Point
 from forebay.topic_pattern import matches
 from forebay.values import TopicPartition
 
-_log = logging.getLogger("forebay.kafka")
+#: of a client that is asked questions: the reasons of a failure are in its error, and its log would repeat them
+_log = logging.getLogger("forebay.kafka.admin")
+_log.setLevel(logging.CRITICAL)
 _Answer = TypeVar("_Answer")
 
 # untyped in confluent-kafka
@@ -108,6 +111,7 @@ class KafkaAdmin:
         )
         self._tells_topic_ids: bool | None = None
         self._options = client_options(options, client_id)
+        self._client_errors = ClientErrors()
         self._groups: dict[str, GroupOffsets] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -403,7 +407,8 @@ class KafkaAdmin:
         return "; ".join(filter(None, (led_by_nobody(tp, one) for tp, one in sorted(shown.items()))))
 
     def _new_client(self) -> AdminClient:
-        return AdminClient({**self._options}, logger=_log)
+        options: dict[str, Any] = {**self._options, "error_cb": self._client_errors}
+        return AdminClient(options, logger=_log)
 
     def _group(self, group: str) -> GroupOffsets:
         with self._lock:
@@ -443,6 +448,8 @@ class KafkaAdmin:
             sleep=tenacity.sleep_using_event(self._closed),
             reraise=True,
         )
+        self._admin.poll(0)  # what it met before this question is not why this one fails
+        self._client_errors.forget()
         client: AdminClient | None = None
         try:
             for attempt in tries:
@@ -457,6 +464,7 @@ class KafkaAdmin:
         raise AssertionError("tenacity ends by an answer or an error")
 
     def _other_than(self, client: AdminClient) -> AdminClient:
+        client.poll(0)
         with self._lock:
             if self._client is client:  # nobody was quicker, and this is not closed
                 self._client = self._new_client()
@@ -486,7 +494,10 @@ class KafkaAdmin:
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause: KafkaError = error.args[0]
         if cause.code() in _UNREACHABLE:
-            return UnreachableError(f"Kafka at {self._address} did not answer: {what}: {cause.str()}")
+            if self._client is not None:
+                self._client.poll(0)
+            words = filter(None, (cause.str(), self._client_errors.words()))
+            return UnreachableError(f"Kafka at {self._address} did not answer: {what}: {': '.join(words)}")
         if cause.code() in _UNKNOWN_TOPIC:
             return UnknownTopicError(f"{what}: {cause.str()}")
         return ForebayError(f"Kafka at {self._address}: {what}: {cause.str()}")

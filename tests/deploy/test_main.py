@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from deploy.main import commands, main
 from forebay.kafka.broker import MockBroker
+from tests.support.wheel import ROOT
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
@@ -46,9 +48,25 @@ def test_config_and_json_are_taken_by_every_command(path: str) -> None:
     assert {"--config", "--json"} <= options
 
 
-def test_all_promised_commands_are_there() -> None:
-    names = ["driver", "agent", "receiver", "up", "demo", "broker", "validate", "status", "audit", "offsets", "recover"]
-    assert {f"forebay {name}" for name in [*names, "wal inspect", "offsets accept-gap"]} <= set(COMMANDS)
+#: code of the pages, a piece a line
+CODE = "\n".join(
+    " ".join(code.split()) if code.count("`") == 2 else code
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for code in re.findall(r"```.*?```|`[^`]+`", path.read_text(encoding="utf-8"), re.DOTALL)
+)
+
+
+@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)])
+def test_every_command_is_on_a_page(path: str) -> None:
+    words = r"(?: --config \S+)? ".join(path.split(" ", 1))
+    assert re.search(rf"(?<![\w-]){words}(?![\w-])", CODE), f"no page names {path}"
+
+
+@pytest.mark.parametrize("group", [path for path, command in COMMANDS.items() if isinstance(command, click.Group)])
+def test_every_command_of_a_group_that_the_pages_name_exists(group: str) -> None:
+    named = set(re.findall(rf"(?:^|[`/\s]){group}(?: --config \S+)? ([a-z][a-z-]+)", CODE, re.MULTILINE))
+    assert named, f"no page names a command of {group}"
+    assert named - {path.removeprefix(f"{group} ") for path in COMMANDS} == set()
 
 
 @pytest.mark.parametrize(

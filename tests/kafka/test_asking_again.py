@@ -50,7 +50,7 @@ class Scripted:
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
             return SimpleNamespace(topics={"t": SimpleNamespace(partitions=self.shown)})
 
-        return SimpleNamespace(list_offsets=list_offsets, list_topics=list_topics)
+        return SimpleNamespace(list_offsets=list_offsets, list_topics=list_topics, poll=lambda seconds: 0)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import zipfile
 from pathlib import Path
@@ -14,16 +15,24 @@ import direct
 from forebay.kafka.planning import PartitionRates
 from forebay.kafka.range_reader import Reading
 from forebay.settings import Settings
+from pyspark_forebay import DefaultSource, writer
 from pyspark_forebay.options import KNOWN
 from tests.conftest import missing
 from tests.support.jvm_spark import CONNECTOR, require_jvm_spark
 
 PAGE = (Path(__file__).parents[2] / "docs" / "MIGRATION.md").read_text()
-ROWS = [
-    [cell.strip() for cell in line.strip("|\n").split(" | ")]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| ---")
-]
+
+
+def rows_of(title: str = "") -> list[list[str]]:
+    """The cells of the tables below a heading, or of all."""
+    text = PAGE.partition(title)[2].partition("\n## ")[0] if title else PAGE
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in lines]
+
+
+ROWS = rows_of()
+#: of the source and of the sink
+OPTIONS = {*KNOWN, *writer.KNOWN}
 NAMES = set(re.findall(r"`([^`]+)`", PAGE))
 
 
@@ -95,6 +104,36 @@ def test_each_name_of_direct_streams_on_the_page_is_one() -> None:
         assert owner in direct.__all__
         assert not own or hasattr(owners[owner], own), name
     assert {f"StreamSettings.{name}" for name in ("checkpoint", "backpressure", "initial_rate")} <= named
+
+
+def of_ours(name: str) -> bool:
+    """Whether ``name`` is a setting, an option of ``format("forebay")``, or a name or parameter of direct streams."""
+    if name == 'format("forebay")':
+        return name.split('"')[1] == DefaultSource.name()
+    name = name.removeprefix("direct.")
+    owner, _, own = name.partition(".")
+    calls = (direct.create_direct_stream, direct.create_rdd, direct.StreamSettings, direct.Assign)
+    parameters = {parameter for call in calls for parameter in inspect.signature(call).parameters}
+    return (
+        name in keys()
+        or name in OPTIONS
+        or (owner in direct.__all__ and (not own or hasattr(getattr(direct, owner), own)))
+        or name in parameters
+    )
+
+
+def test_each_name_of_ours_on_the_page_is_one() -> None:
+    """The second column: what a reader is to write in place of Spark's."""
+    named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[1])}
+    assert len(named) > 60
+    assert {name for name in named if not of_ours(name)} == set()
+
+
+def test_each_option_of_sparks_source_that_is_said_to_be_the_same_is_taken() -> None:
+    rows = [row for row in rows_of("## The Kafka source of Structured Streaming") if row[1] == "the same"]
+    options = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
+    assert len(options) > 20
+    assert {name for name in options if not name.startswith("kafka.")} - OPTIONS == set()
 
 
 def test_each_row_says_what_stands_for_spark_or_that_nothing_does() -> None:

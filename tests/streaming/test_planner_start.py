@@ -1,0 +1,67 @@
+"""What the Python process that plans a streaming query imports, and when: Spark gives it ten seconds to connect."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import planners
+
+#: what connects to Spark, in PySpark 4.2
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+@functools.cache
+def imported(*modules: str) -> set[str]:
+    """Names of all modules that a fresh Python has after it imported ``modules``."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_of_forebay_is_imported_before_a_planner_connects() -> None:
+    ours = ("forebay", "pyspark_forebay", "wal", "driver", "direct", "receiver", "deploy")
+    assert [name for name in imported(RUNNER) if name.partition(".")[0] in ours] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("pyspark_forebay", ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.intake_stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
+    ],
+)
+def test_planner_imports_nothing_that_it_does_not_use(module: str, unneeded: tuple[str, ...]) -> None:
+    before = imported(RUNNER)
+    assert sorted((imported(RUNNER, module) - before) & set(unneeded)) == []
+
+
+def test_only_a_planner_that_did_not_start_is_started_again() -> None:
+    errors = [
+        RuntimeError(f"Python worker {planners.NOT_STARTED}."),
+        RuntimeError("a fault"),
+        RuntimeError("not reached"),
+    ]
+
+    def run() -> None:
+        raise errors.pop(0)
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        planners.started(run)
+    assert len(errors) == 1
+
+
+def test_a_planner_that_never_starts_is_an_error() -> None:
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        raise RuntimeError(f"Python worker {planners.NOT_STARTED}.")
+
+    with pytest.raises(RuntimeError, match=planners.NOT_STARTED):
+        planners.started(run)
+    assert len(runs) == planners.STARTS_MAX
