@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from deploy.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from forebay.errors import UsageError
 
 
 class TopicType(click.ParamType[tuple[str, int]]):
@@ -38,6 +39,23 @@ def opened(kind: str, folder: Path) -> Iterator[Any]:
         yield broker
 
 
+def make_topic(running: Any, topic: str, partitions: int) -> None:
+    """Creates it, or finds that an earlier run did. Raises UsageError if it has another number of partitions."""
+    from forebay.kafka.admin import KafkaAdmin
+
+    try:
+        running.create_topic(topic, partitions)
+    except UsageError:
+        with KafkaAdmin(running.options) as admin:
+            there = admin.topics().get(topic)
+        if there is None:
+            raise
+        if there != partitions:
+            raise UsageError(
+                f"--topic {topic}:{partitions}: it has {there} partitions already; write {topic}:{there}, or another --data"
+            ) from None
+
+
 @click.command(
     short_help="Run an embedded broker until stopped.",
     epilog=example(
@@ -53,7 +71,10 @@ def opened(kind: str, folder: Path) -> Iterator[Any]:
 )
 @click.option("--topic", "topics", metavar="NAME:PARTITIONS", type=TopicType(), multiple=True, help="Make this topic.")
 @click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Where kafka keeps its data."
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where kafka keeps its data; one that an earlier run left is used again.",
 )
 @shared_options
 @pass_invocation
@@ -67,7 +88,7 @@ def broker(invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...
         opened(kind, data or Path(scratch)) as running,
     ):
         for topic, partitions in topics:
-            running.create_topic(topic, partitions)
+            make_topic(running, topic, partitions)
         if invocation.json:
             invocation.write({"address": running.address})
         else:

@@ -76,9 +76,16 @@ class Piece(NamedTuple):
     where: tuple[TopicPartition, int] | None = None
 
 
+#: columns that a list is made of
+LISTED = ("batch_id", "batch_key", "output", "topic", "cause", "partition", "offset")
+#: records of a row that a list names
+FIRST_MAX = 3
+
+
 class Counted(msgspec.Struct, frozen=True):
     """Dead letters of one batch, output, topic and kind of cause. ``example``: the cause of the first. ``state``: completed |
-    not completed (the batch has yet to run again, and these may go) | "" (in a topic, which does not say)."""
+    not completed (the batch has yet to run again, and these may go) | "" (in a topic, which does
+    not say). ``first``: the first few by name, as ``show`` takes them."""
 
     batch_id: int
     batch_key: str
@@ -90,6 +97,7 @@ class Counted(msgspec.Struct, frozen=True):
     records: int
     sent: int
     state: str
+    first: tuple[str, ...] = ()
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -211,9 +219,9 @@ def count(settings: Settings, wanted: Wanted) -> list[Counted]:
     counted: dict[tuple[Any, ...], Counted] = {}
     for piece in pieces(settings):
         table = piece.table
-        columns = [table.column(n).to_pylist() for n in ("batch_id", "batch_key", "output", "topic", "cause")]
+        columns = [table.column(n).to_pylist() for n in LISTED]
         rows = zip(wanted.mask(table), identities(table), _milliseconds(table), *columns, strict=True)
-        for fits, identity, time_ms, batch_id, key, output, topic, cause in rows:
+        for fits, identity, time_ms, batch_id, key, output, topic, cause, partition, offset in rows:
             if not fits:
                 continue
             kind = (cause or "").partition(":")[0]
@@ -222,7 +230,10 @@ def count(settings: Settings, wanted: Wanted) -> list[Counted]:
                 batch_id, key, time_ms, output or "", topic, kind, cause or "", 0, 0, piece.state
             )
             again = identity in piece.sent
-            counted[group] = msgspec.structs.replace(known, records=known.records + 1, sent=known.sent + again)
+            first = known.first if len(known.first) == FIRST_MAX else (*known.first, f"{topic}/{partition}@{offset}")
+            counted[group] = msgspec.structs.replace(
+                known, records=known.records + 1, sent=known.sent + again, first=first
+            )
     return list(counted.values())
 
 
@@ -517,7 +528,18 @@ def tables(counted: list[Counted]) -> list[Group]:
     return [
         table(
             f"Dead letters: {sum(row.records for row in counted)}",
-            ("batch", "time", "output", "topic", "cause", "records", "sent back", "batch is", "for example"),
+            (
+                "batch",
+                "time",
+                "output",
+                "topic",
+                "cause",
+                "records",
+                "sent back",
+                "batch is",
+                "partition@offset",
+                "for example",
+            ),
             [
                 (
                     f"{row.batch_id} ({row.batch_key})",
@@ -528,12 +550,19 @@ def tables(counted: list[Counted]) -> list[Group]:
                     row.records,
                     row.sent,
                     row.state or "-",
+                    _first_of(row),
                     row.example[:120],
                 )
                 for row in counted
             ],
         )
     ]
+
+
+def _first_of(row: Counted) -> str:
+    """``0@12, 3@7 and 4 more``, of the row's topic."""
+    more = row.records - len(row.first)
+    return ", ".join(name.rpartition("/")[2] for name in row.first) + (f" and {more} more" if more else "")
 
 
 def _letter_table(letter: Shown) -> Group:

@@ -48,6 +48,18 @@ class Step(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+#: outcome → how it is said of what is not done
+WOULD = {
+    "made": "would make",
+    "written": "would write",
+    "replaced": "would replace",
+    "removed": "would remove",
+    "run": "would run",
+    "kept": "would keep",
+    "left": "would leave",
+}
+
+
 class Host:
     """The files of a host below ``prefix``. With ``change`` False it only says what would be done."""
 
@@ -221,7 +233,7 @@ def install(
 
     Called again it changes only what differs; after an upgrade of the program it writes the units anew. What a person wrote,
     forebay.toml and the tokens, is never changed. --uninstall stops the services and removes the units; data, configuration
-    and user stay, and it says where. Without --yes it only says what it would do.
+    and user stay, and it says where. Without --apply it only says what it would do.
     """
     roles = roles or ROLES
     host = Host(prefix, yes)
@@ -246,16 +258,21 @@ def install(
     wanted = plan(roles, command, settings, configuration, tokens)
     booted = real and Path("/run/systemd/system").exists()
     steps = _uninstalled(host, wanted, roles, booted) if uninstall else _installed(host, wanted, booted)
+    where = "on this host" if real else f"below {prefix.resolve()}"
+    if not invocation.json:
+        click.echo(f"{'what is done' if yes else 'what would be done'} {where}:")
     done = []
     for step in steps:
         done.append(step)
         if not invocation.json:
-            click.echo(f"{step.outcome:<10}{step.what}{f'  ({step.detail})' if step.detail else ''}")
+            outcome = step.outcome if yes else WOULD.get(step.outcome, step.outcome)
+            click.echo(f"{outcome:<15}{step.what}{f'  ({step.detail})' if step.detail else ''}")
     if invocation.json:
         invocation.write(done)
     if not yes:
-        invocation.say("nothing was changed: call it with --yes")
+        invocation.say(f"nothing was changed {where}: call it with --apply")
     elif not uninstall:
+        invocation.say(f"done {where}")
         invocation.say(_next_steps(roles, command, host))
     return FINE
 

@@ -133,14 +133,15 @@ def example(*lines: str) -> str:
 
 
 def changing_options(function: _Function) -> _Function:
-    """Adds ``--dry-run/--yes`` to a command that changes something; it gets ``yes: bool``."""
+    """Adds ``--dry-run``, the default, and ``--apply`` to a command that changes something; it gets ``yes: bool``. ``--yes`` is
+    the same as ``--apply``."""
 
-    @click.option("--yes", "yes", is_flag=True, help="Do it.")
+    @click.option("--apply", "--yes", "yes", is_flag=True, help="Do it; without it, only say what would be done.")
     @click.option("--dry-run", "dry_run", is_flag=True, help="Only say what would be done [default].")
     @functools.wraps(function)
     def wrapper(*args: Any, yes: bool, dry_run: bool, **kwargs: Any) -> Any:
         if yes and dry_run:
-            raise click.UsageError("--yes and --dry-run exclude each other")
+            raise click.UsageError("--dry-run and --apply (or --yes) exclude each other")
         return function(*args, yes=yes, **kwargs)
 
     return wrapper  # type: ignore[return-value]

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.invocation import FINE, Invocation, because_option, example, pass_invocation, person, shared_options
+from deploy.invocation import (
+    FINE,
+    Invocation,
+    because_option,
+    changing_options,
+    example,
+    pass_invocation,
+    person,
+    shared_options,
+)
 from deploy.replay import MomentType
 from forebay.messages import ResetAnswer, ResetRequest
 
@@ -67,11 +76,11 @@ def _tables(answer: ResetAnswer) -> list[Group]:
 )
 @click.argument("named", metavar="TOPIC[/PARTITION]", type=TopicType())
 @click.option("--to", "target", required=True, metavar="earliest|latest|TIME|OFFSET", type=TargetType())
-@click.option("--apply", "applies", is_flag=True, help="Do it; without it, only say what would be done.")
 @because_option
+@changing_options
 @shared_options
 @pass_invocation
-def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int], applies: bool, because: str) -> int:
+def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int], because: str, yes: bool) -> int:
     """Begin a new life of a partition, or of all of a topic, at other offsets of Kafka's log.
 
     What was taken in stays and is processed; records that lie between are skipped, or come a second time, in the new life. The
@@ -82,7 +91,7 @@ def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int
 
     settings = invocation.settings()
     request = ResetRequest(
-        topic=named[0], partition=named[1], to=target[0], value=target[1], apply=applies, cause=person(because)
+        topic=named[0], partition=named[1], to=target[0], value=target[1], apply=yes, cause=person(because)
     )
     client = DriverClient.of(settings, settings.driver.receiver_timeout + MARGIN_SECONDS)
     try:

@@ -18,7 +18,6 @@ from deploy.invocation import (
     FOUND,
     Invocation,
     because_option,
-    changing_options,
     example,
     pass_invocation,
     person,
@@ -473,7 +472,6 @@ def accept_loss(
         "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"
     ),
 )
-@click.option("--apply", "applies", is_flag=True, help="Do what the plan says. No driver may be at work.")
 @click.option("--no-kafka", is_flag=True, help="Don't ask Kafka.")
 @click.option(
     "--agent", "agents", metavar="HOST=URL", multiple=True, help="Where that host's agent answers; may be repeated."
@@ -489,12 +487,13 @@ def accept_loss(
     "--to-time", metavar="TIME", type=MomentType(), help="The same, from the first batch at or after TIME on."
 )
 @because_option
-@changing_options
+@click.option("--apply", "applies", is_flag=True, help="Do it; the plan: while no driver runs.")
+@click.option("--yes", "yes", is_flag=True, help="The same, with --accept-loss, --to-batch and --to-time.")
+@click.option("--dry-run", "dry_run", is_flag=True, help="Only say what would be done [default].")
 @shared_options
 @pass_invocation
 def recover(
     invocation: Invocation,
-    applies: bool,
     no_kafka: bool,
     agents: tuple[str, ...],
     batch: int | None,
@@ -502,28 +501,34 @@ def recover(
     to_batch: int | None,
     to_time: int | None,
     because: str,
+    applies: bool,
     yes: bool,
+    dry_run: bool,
 ) -> int:
     """Lay journal, WAL, history, local copies and Kafka side by side and print one plan: what is whole, torn, damaged,
     orphaned or missing, with exact ranges, and from where it can be had again.
 
     Without --apply it changes nothing, fences nobody, and may be run beside a driver at work. With it, and with the driver
     stopped, blocks are written anew and damaged segments set aside; it may be killed and called again. Exits with 1 if
-    something waits for --apply or for a person. With --accept-loss and --yes, the loss of the RANGEs of a batch that can't
+    something waits for --apply or for a person. With --accept-loss and --apply, the loss of the RANGEs of a batch that can't
     be read is journalled, and the batch goes on without them.
 
-    With --to-batch or --to-time the stream is rewound: what would run again is shown, with its ranges; with --yes the driver
+    With --to-batch or --to-time the stream is rewound: what would run again is shown, with its ranges; with --apply the driver
     runs it again from the WAL, marked as a replay, before any other batch. Exits with 1 if the WAL no longer holds all of it.
     """
     settings = invocation.settings()
-    if [batch, to_batch, to_time, True if applies else None].count(None) < 3:
-        raise click.UsageError("--apply, --accept-loss, --to-batch and --to-time exclude each other")
+    if dry_run and (applies or yes):
+        raise click.UsageError("--dry-run and --apply (or --yes) exclude each other")
+    if [batch, to_batch, to_time].count(None) < 2:
+        raise click.UsageError("--accept-loss, --to-batch and --to-time exclude each other")
     if batch is not None:
-        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, yes)
+        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, applies or yes)
     if (to_batch is not None or to_time is not None) and not ranges:
-        return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
+        return replay(invocation, settings, to_batch or 0, to_time or 0, because, applies or yes)
     if ranges or yes:
-        raise click.UsageError("RANGE goes with --accept-loss BATCH, --yes with what changes something")
+        raise click.UsageError(
+            "RANGE goes with --accept-loss BATCH, --yes with it, --to-batch or --to-time; --apply carries the plan out"
+        )
     from deploy.recovery_plan import sentences
     from wal.storage import open_storage
 

@@ -15,7 +15,8 @@
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
     ├── RefusedError               a service understood the request and said no (its words are kept)
     ├── StoreError                 a store could not do what was asked
-    │   └── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
+    │   ├── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
+    │   └── DeniedError            … since it does not know these credentials, or gives them no right to it
     ├── CorruptionError            bytes are not what was written: carries path, offset and reason
     ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
     ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
@@ -123,6 +124,17 @@ class StoreError(ForebayError):
 
 class OutOfSpaceError(StoreError):
     pass
+
+
+class DeniedError(StoreError):
+    """The store answered that access is denied. ``reason``: in its own short words, such as ``InvalidAccessKeyId``."""
+
+    def __init__(self, words: str, reason: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[DeniedError], tuple[str, str]]:
+        return DeniedError, (str(self), self.reason)
 
 
 class CorruptionError(ForebayError):

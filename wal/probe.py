@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from forebay.errors import StoreError, UsageError
+from forebay.errors import DeniedError, StoreError, UsageError
 from wal.storage import Storage
 
+#: where a store's client finds credentials
+_GIVEN = "its client finds (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in [storage.s3])"
 #: that create one name at once
 RACERS = 8
 
@@ -15,10 +17,22 @@ RACERS = 8
 def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     """Creates a name of its own twice, then another by eight at once; removes both. Does nothing on an appendable store.
 
-    ``new_uid``: random numbers. Raises UsageError if more than one creator of a name was told that it won, StoreError.
+    ``new_uid``: random numbers. Raises UsageError if more than one creator of a name was told that it won, or the store denies
+    access; StoreError.
     """
     if storage.appendable:
         return
+    try:
+        _probe(storage, stream, new_uid)
+    except DeniedError as error:
+        # the object's name is the probe's own, and tells nobody anything
+        raise UsageError(
+            f"cannot write to {storage.url}: access denied ({error.reason}); check the credentials that {_GIVEN} and that "
+            "they may put, get, delete and list objects there"
+        ) from None
+
+
+def _probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     name = f"{stream}/probes/{new_uid():016x}"
     twice, race = f"{name}-twice", f"{name}-race"
     try:

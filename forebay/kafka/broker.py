@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -139,9 +140,9 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         if self._ports is None:
-            self._ports = _free_ports()
-        if not properties.exists():
-            properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
+            self._ports = _ports_before(properties) or _free_ports()
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
+        if not (self.directory / "data" / "meta.properties").exists():
             (self.directory / "log4j2.properties").write_text(_LOG4J)
             self._run_tool(
                 java, classpath, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(properties)
@@ -275,6 +276,23 @@ rootLogger.appenderRef.console.ref=CONSOLE
 def _new_cluster_id() -> str:
     """A random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def _ports_before(properties: Path) -> tuple[int, int] | None:
+    """The ports of broker and controller that ``properties`` names, if both are free."""
+    text = properties.read_text() if properties.exists() else ""
+    found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+),CONTROLLER://127\.0\.0\.1:(\d+)$", text, re.MULTILINE)
+    if found is None:
+        return None
+    ports = int(found[1]), int(found[2])
+    for port in ports:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                return None
+    return ports
 
 
 def _free_ports() -> tuple[int, int]:

@@ -156,6 +156,9 @@ def test_dead_letters_of_a_real_driver_are_listed_and_shown_and_its_listeners_he
     assert [(c["topic"], c["cause"], c["records"], c["sent"], c["state"]) for c in counted] == [
         (stream.topic, "KeyError", 2, 0, "completed")
     ]
+    (named,) = [c["first"] for c in counted]
+    assert len(named) == 2 and f"{stream.topic}/0@5" in named
+    assert all(stream("show", name)[0] == 0 for name in named)
     for arguments, records in (
         (("--cause", "carrier"), 2), (("--cause", "Timeout"), 0), (("--topic", "other"), 0), (("--batch", "1"), 2),
         (("--batch", "2"), 0), (("--since", "2020-01-01T00:00:00Z"), 2), (("--before", "2020-01-01T00:00:00Z"), 0),

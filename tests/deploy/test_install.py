@@ -59,7 +59,15 @@ def outcomes(prefix: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
 def test_it_changes_nothing_unless_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path) == 0
     assert list(tmp_path.iterdir()) == []
-    assert "nothing was changed" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    first, *steps = out.splitlines()
+    assert first == f"what would be done below {tmp_path}:"
+    assert steps and all(step.startswith("would ") for step in steps)
+    assert err == f"nothing was changed below {tmp_path}: call it with --apply\n"
+    assert run(tmp_path, "--apply") == 0
+    first, *steps = capsys.readouterr().out.splitlines()
+    assert first == f"what is done below {tmp_path}:"
+    assert steps and not any(step.startswith("would ") for step in steps)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

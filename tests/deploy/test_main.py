@@ -62,6 +62,23 @@ def test_every_command_is_on_a_page(path: str) -> None:
     assert re.search(rf"(?<![\w-]){words}(?![\w-])", CODE), f"no page names {path}"
 
 
+#: deletes nothing itself, or has nothing to ask: its option tells so
+LOOKS_ONLY = {"forebay wal retention"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path, c in COMMANDS.items() if {"--apply", "--yes", "--dry-run"} & {o for p in c.params for o in p.opts}],
+)
+def test_every_command_that_changes_something_is_carried_out_by_apply_and_looks_by_default(path: str) -> None:
+    options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
+    wanted = {"--dry-run"} if path in LOOKS_ONLY else {"--apply", "--yes", "--dry-run"}
+    assert options & {"--apply", "--yes", "--dry-run"} == wanted
+    context = click.Context(COMMANDS[path])
+    changing = [p for p in COMMANDS[path].params if {"--apply", "--yes"} & set(p.opts)]
+    assert all(p.get_default(context) is not True for p in changing)
+
+
 @pytest.mark.parametrize("group", [path for path, command in COMMANDS.items() if isinstance(command, click.Group)])
 def test_every_command_of_a_group_that_the_pages_name_exists(group: str) -> None:
     named = set(re.findall(rf"(?:^|[`/\s]){group}(?: --config \S+)? ([a-z][a-z-]+)", CODE, re.MULTILINE))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from deploy.broker import make_topic
+from forebay.errors import UsageError
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.broker import KafkaBroker
 from forebay.tether import tethered
+from forebay.values import TopicPartition
 from tests.conftest import require_kafka
+from tests.support.again import produce
 from tests.support.booted import await_end
 from tests.support.wheel import ROOT
 
@@ -35,3 +44,27 @@ def test_a_broker_is_gone_when_the_process_that_runs_it_was_killed(tmp_path: Pat
         assert Path(f"/proc/{broker}").exists()
         owner.kill()
     await_end([broker])
+
+
+@pytest.mark.kafka
+def test_broker_of_an_earlier_run_starts_again_with_its_address_topics_and_records(tmp_path: Path) -> None:
+    """As ``forebay broker --kind kafka --data DIR --topic …`` does the second time."""
+    require_kafka()
+    tp = TopicPartition("t", 0)
+    with KafkaBroker(tmp_path / "kafka") as first:
+        make_topic(first, "t", 2)
+        produce(first.options, tp, 3)
+        address = first.address
+    with KafkaBroker(tmp_path / "kafka") as second:
+        assert second.address == address
+        make_topic(second, "t", 2)
+        with pytest.raises(UsageError, match="--topic t:3: it has 2 partitions already; write t:2, or another --data"):
+            make_topic(second, "t", 3)
+        with KafkaAdmin(second.options) as admin:
+            assert admin.ends([tp]) == {tp: 3}
+        held = socket.create_server(("127.0.0.1", 0))
+    with held:  # somebody else has the port of the run before
+        properties = tmp_path / "kafka" / "server.properties"
+        properties.write_text(properties.read_text().replace(address, f"127.0.0.1:{held.getsockname()[1]}"))
+        with KafkaBroker(tmp_path / "kafka") as third, KafkaAdmin(third.options) as admin:
+            assert admin.ends([tp]) == {tp: 3}

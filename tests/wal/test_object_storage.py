@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
 
-from forebay.errors import StoreError, UsageError
+from forebay.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.probe import probe
 from wal.storage import MemoryStorage, check_path, open_storage, tried_for
+from wal.storage.objects import _translated
 
 _names = itertools.count()
 
@@ -106,6 +109,51 @@ def test_wrong_credentials_are_told_and_not_shown(s3: Store, monkeypatch: pytest
     with pytest.raises(StoreError, match="403") as caught:
         open_storage(s3.root, s3.options).put_new("a", b"x")
     assert "wrong-and-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "wrong-and-secret", "SignatureDoesNotMatch"),
+        ("AWS_ACCESS_KEY_ID", "nobody", "XAdminUserNotFound"),  # this server's word; AWS says InvalidAccessKeyId
+    ],
+)
+def test_probe_with_wrong_credentials_says_what_is_denied_and_what_to_check(
+    s3: Store, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError) as caught:
+        probe(open_storage(s3.root, s3.options), "s", lambda: 7)
+    words = str(caught.value)
+    assert words.startswith(f"cannot write to {s3.root}: access denied ({reason}); check the credentials ")
+    assert "probes" not in words and "wrong-and-secret" not in words
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            ClientError(
+                {"Error": {"Code": "InvalidAccessKeyId"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "PutObject"
+            ),
+            "InvalidAccessKeyId",
+        ),
+        (
+            ClientError({"Error": {"Code": "403"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "HeadObject"),
+            "HTTP 403",
+        ),
+        (NoCredentialsError(), "Unable to locate credentials"),
+    ],
+    ids=str,
+)
+def test_denied_access_is_an_error_of_its_own_with_the_stores_reason(error: Exception, reason: str) -> None:
+    translated = _translated(error, "s3://b/x can't be written", 1.0)
+    assert isinstance(translated, DeniedError)
+    assert translated.reason == reason
+    assert str(translated).startswith("s3://b/x can't be written: ")
+    copied = pickle.loads(pickle.dumps(translated))
+    assert (str(copied), copied.reason) == (str(translated), reason)
 
 
 @pytest.mark.parametrize(

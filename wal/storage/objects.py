@@ -23,7 +23,7 @@ import fsspec  # type: ignore[import-untyped]
 import tenacity
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.errors import DeniedError, OutOfSpaceError, StoreError, UsageError
 from forebay.similar import did_you_mean
 from forebay.units import parse_duration, parse_size
 from wal.storage.protocol import AppendFile, Paths, check_path, is_path, not_appendable
@@ -63,6 +63,19 @@ _HOPELESS = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError", "NoRegionError",
      "UnauthorizedSSOTokenError", "NoSuchBucket", "InvalidBucketName"}
 )  # fmt: skip
+#: access is denied, whatever the status: by the name of the client's error, which has nothing to send, or the code of the store's
+_DENIED = frozenset(
+    {
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "AccessDenied",
+        "ExpiredToken",
+        "InvalidToken",
+        "XAdminUserNotFound",
+    }
+)  # fmt: skip - the last one: of versitygw for an access key that it does not know, with 404
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 
 
@@ -364,6 +377,9 @@ def _translated(error: Exception, words: str, seconds: float) -> Exception:
         return _BeyondTheEnd()
     names = {code, *(type(link).__name__ for link in _chain(error))}
     reason = str(error) or type(error).__name__
+    if status in (401, 403) or names & _DENIED:
+        short = code if code and not code.isdigit() else "" if status is None else f"HTTP {status}"
+        return DeniedError(f"{words}: {reason}{f' (HTTP {status}, {short})' if status else ''}", short or reason)
     if names & _HOPELESS:
         return StoreError(f"{words}: {reason}")
     if status == 404 or isinstance(error, FileNotFoundError):
