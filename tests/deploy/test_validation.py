@@ -81,7 +81,28 @@ def test_an_unknown_store_is_refused_by_name() -> None:
         validation.require_writable("wal.url", "ftp://host/wal")
 
 
-def test_a_remote_store_that_does_not_answer_is_unreachable(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_remote_store_without_credentials_is_wrong_and_says_what_to_check(
+    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    project.replace("[wal]", '[storage.s3]\nendpoint_url = "http://127.0.0.1:1"\n[wal]')
+    project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
+    code, checks = checked(project, capsys)
+    assert (code, checks["wal"][0]) == (2, "wrong")
+    words = checks["wal"][1]
+    assert words.startswith(
+        "wal.url: cannot write to s3://bucket/wal: access denied (Unable to locate credentials); check "
+    )
+
+
+def test_a_remote_store_that_does_not_answer_is_unreachable(
+    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     project.replace("[wal]", '[storage.s3]\nendpoint_url = "http://127.0.0.1:1"\n[wal]')
     project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
     code, checks = checked(project, capsys)
