@@ -1,7 +1,8 @@
 """Where the bytes of an accepted block can be had again when its place in the WAL no longer holds them.
 
-In this order: a frame elsewhere in the WAL, this host's local copy, the agents' copies, Kafka by exact offsets. The first
-three give the very bytes that were accepted; Kafka gives the same records (count and digest are compared), encoded anew.
+In this order: a frame elsewhere in the WAL, this host's local copy, one that its agent set aside as damaged, the agents'
+copies, Kafka by exact offsets. All but the last give the very bytes that were accepted; Kafka gives the same records (count
+and digest are compared), encoded anew.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from wal.digests import completed
 from wal.encryption import KeyRing
 from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
 from wal.scan import read_frame
+from wal.set_aside import copies_set_aside, read_set_aside
 from wal.storage import Storage
 
 if TYPE_CHECKING:
@@ -113,6 +115,29 @@ class TierCopies:
         reference = BlockReference.of(block).also_at(tuple(self._plan.agent_urls))
         stored = stored_copy(reference, self._plan, self._tier)
         return None if stored is None else _exact(self.name, stored)
+
+
+class DamagedCopies:
+    """What this host's agent set aside: a copy of which the header or the metadata is damaged, and the payload is not."""
+
+    name = "damaged copy"
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def read(self, block: Block) -> Found | None:
+        reasons = []
+        for path in copies_set_aside(self._directory, block.meta.stream, block.id):
+            try:
+                stored = read_set_aside(path, block)
+                check_same(BlockReference.of(block), stored, str(path))
+            except (ForebayError, OSError) as error:  # another one of it may be whole
+                reasons.append(str(error))
+            else:
+                return _exact(self.name, stored)
+        if reasons:
+            raise ForebayError("; ".join(reasons))
+        return None
 
 
 class KafkaCopies:

@@ -101,6 +101,7 @@ class Surroundings:
 
     def copies(self, state: State) -> CopiesView:
         """This host's local copies, counted; nothing is read but the directory."""
+        from deploy.damaged_copies import damaged_copies
         from deploy.recovery_plan import CopiesView
         from wal.blocks import BLOCK_SUFFIX
         from wal.reading import this_host
@@ -116,11 +117,12 @@ class Surroundings:
             stray=len(files - state.blocks.keys()),
             agents=tuple(sorted(self.agents)),
             silent=tuple(self.silent),
+            damaged=tuple(path.name for _, path in damaged_copies(self._settings.agent.blocks, state.stream)),
         )
 
     def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None) -> Sources:
         """Where a block can be had again, in the order in which it is looked for."""
-        from deploy.copies import KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
+        from deploy.copies import DamagedCopies, KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
         from deploy.examination import topic_ids
         from forebay.access import Access
         from wal.encryption import load_keys
@@ -137,6 +139,7 @@ class Surroundings:
         found: list[Source] = [
             WalCopies(wal, [copy for segment in examined.segments for copy in segment.copies]),
             TierCopies("local", plan),
+            DamagedCopies(self._settings.agent.blocks),
             TierCopies("agent", plan),
         ]
         if kafka.unreachable or read_ranges is None:
@@ -406,6 +409,7 @@ def tables(plan: Plan) -> list[Group]:
             ("what", "found"),
             [
                 (copies.directory, f"{copies.found} copies, {copies.absent} not there, {copies.stray} not named"),
+                *(("damaged copy, set aside there", name) for name in copies.damaged),
                 ("agents that answered", ", ".join(copies.agents) or "none"),
                 *(("agent that did not", words) for words in copies.silent),
                 ("finished batches in the history", plan.history.batches),
@@ -513,6 +517,9 @@ def recover(
     something waits for --apply or for a person. With --accept-loss and --apply, the loss of the RANGEs of a batch that can't
     be read is journalled, and the batch goes on without them.
 
+    Without a WAL it names the damaged copies that this host's agent set aside; --apply makes those whole again whose records
+    the journal proves, and the driver may be at work.
+
     With --to-batch or --to-time the stream is rewound: what would run again is shown, with its ranges; with --apply the driver
     runs it again from the WAL, marked as a replay, before any other batch. Exits with 1 if the WAL no longer holds all of it.
     """
@@ -529,6 +536,8 @@ def recover(
         raise click.UsageError(
             "RANGE goes with --accept-loss BATCH, --yes with it, --to-batch or --to-time; --apply carries the plan out"
         )
+    if not settings.has_wal:
+        return recover_copies(invocation, settings, applies)
     from deploy.recovery_plan import sentences
     from wal.storage import open_storage
 
@@ -543,6 +552,19 @@ def recover(
     )
     invocation.write(plan, lambda: tables(plan))
     for words in sentences(plan):
+        invocation.say(f"forebay: {words}")
+    return FOUND if plan.open else FINE
+
+
+def recover_copies(invocation: Invocation, settings: Settings, applies: bool) -> int:
+    """Of a stream without a WAL: this host's damaged copies."""
+    from deploy import damaged_copies
+    from wal.storage import open_storage
+
+    execute = damaged_copies.apply_plan if applies else damaged_copies.look
+    plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
+    invocation.write(plan, lambda: damaged_copies.tables(plan))
+    for words in damaged_copies.sentences(plan):
         invocation.say(f"forebay: {words}")
     return FOUND if plan.open else FINE
 

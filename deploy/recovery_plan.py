@@ -81,7 +81,7 @@ class KafkaView(msgspec.Struct, frozen=True):
 
 class CopiesView(msgspec.Struct, frozen=True):
     """Local copies of this host: those that the journal names, found and not found, and files it does not name. ``agents``:
-    those that answered; ``silent``: why others did not."""
+    those that answered; ``silent``: why others did not. ``damaged``: files that this host's agent set aside."""
 
     directory: str
     found: int
@@ -89,6 +89,7 @@ class CopiesView(msgspec.Struct, frozen=True):
     stray: int
     agents: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 class HistoryView(msgspec.Struct, frozen=True):

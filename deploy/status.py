@@ -14,6 +14,7 @@ from forebay.messages import (
     ErrorNote,
     Problem,
     StatusAnswer,
+    TrackedAgent,
     TrackedBatch,
     TrackedListener,
     TrackedPartition,
@@ -178,7 +179,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     a.url,
                     a.state,
                     _silence(a.silent_seconds),
-                    f"{a.blocks} ({a.copies} given)" if a.copies else a.blocks,
+                    _blocks(a),
                     bytes_text(a.used_bytes),
                     bytes_text(a.free_bytes),
                     f"{a.load:.2f}",
@@ -198,6 +199,13 @@ def tables(answer: StatusAnswer) -> list[Group]:
             ],
         ),
     ]
+
+
+def _blocks(agent: TrackedAgent) -> str:
+    of_these = [f"{agent.copies} given"] if agent.copies else []
+    if agent.damaged_blocks:
+        of_these.append(f"{agent.damaged_blocks} more damaged: `forebay recover` on that host")
+    return f"{agent.blocks} ({', '.join(of_these)})" if of_these else str(agent.blocks)
 
 
 def _detail(batch: TrackedBatch) -> str:

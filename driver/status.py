@@ -103,6 +103,8 @@ def status(
             requests=a.heartbeat.requests,
             copies=len(a.copies),
             release=a.heartbeat.release,
+            damaged=a.heartbeat.damaged,
+            damaged_blocks=a.heartbeat.damaged_blocks,
         )
         for a in tracker.agent_news.values()
     ]

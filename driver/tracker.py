@@ -1123,11 +1123,13 @@ def _check_agent(beat: m.AgentHeartbeatRequest) -> None:
         raise UsageError(
             f"host {beat.host}: an agent's url is http:// or https:// with a host and a port, nothing else"
         )
-    if max(map(len, (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers))) > AGENT_ITEMS_MAX:
+    lists = (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers, beat.damaged)
+    if max(map(len, lists)) > AGENT_ITEMS_MAX:
         raise UsageError(
             f"host {beat.host}: an agent tells of {AGENT_ITEMS_MAX} copies, blocks, labels or receivers at most"
         )
-    texts = (beat.url, beat.instance_id, beat.state, beat.release, *beat.labels, *beat.old_blocks, *(beat.copies or ()))
+    named = (*beat.labels, *beat.old_blocks, *beat.damaged, *(beat.copies or ()))
+    texts = (beat.url, beat.instance_id, beat.state, beat.release, *named)
     of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_words))
     if max(map(len, (*texts, *of_receivers))) > AGENT_TEXT_LENGTH_MAX:
         raise UsageError(f"host {beat.host}: a text of an agent has {AGENT_TEXT_LENGTH_MAX} characters at most")

@@ -24,7 +24,8 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """GET /v1/status. ``silent_driver``: why the driver can't be reached, "" while it can."""
+    """GET /v1/status. ``silent_driver``: why the driver can't be reached, "" while it can. ``damaged``: blocks of which a damaged
+    copy was set aside, the first ones of ``damaged_blocks``."""
 
     stream: str
     host: str
@@ -38,6 +39,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     silent_driver: str
     requests: int = 0
     receivers: tuple[m.ReceiverProcess, ...] = ()
+    damaged: tuple[str, ...] = ()
+    damaged_blocks: int = 0
 
 
 def agent_application(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.receivers import Receivers
-from executor_agent.service import Heartbeat
+from executor_agent.service import DAMAGED_TOLD_MAX, Heartbeat
 from executor_agent.store import BlockStore
 from forebay.access import Guard, announce
 from forebay.clock import SystemClock
@@ -119,6 +119,8 @@ class Agent:
             silent_driver=self.heartbeat.silent_driver,
             requests=self._server.requests,
             receivers=self.receivers.processes(),
+            damaged=usage.damaged[:DAMAGED_TOLD_MAX],
+            damaged_blocks=len(usage.damaged),
         )
 
     def standing(self) -> Standing:
@@ -141,8 +143,8 @@ class Agent:
             log.warning("%s", words)
         with ExitStack() as opening:
             opening.callback(self._client.close)
-            for dropped in self.store.open():
-                log.warning("dropped %s", dropped)
+            for done in self.store.open():
+                log.warning("%s", done)
             opening.enter_context(self._server)
             announce(self._guard, self._server.url)
             self.heartbeat.url = reached_at(self._server.url, self._host)

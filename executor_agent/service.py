@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 DELAY_SECONDS_MAX = 15.0
 #: given copies that a driver is told of, the newest: what it does not know of is found by nobody, and harms nobody
 COPIES_TOLD_MAX = 10_000
+#: blocks with a damaged copy that a driver is told of by name; it is told the number of all
+DAMAGED_TOLD_MAX = 100
 
 
 class Driver(Protocol):
@@ -143,6 +145,7 @@ class Heartbeat:
         usage = self._store.usage()
         copies = tuple(self._of_stream(usage.copies)[-COPIES_TOLD_MAX:])
         known = self._told == (self._driver_epoch, copies)
+        damaged = self._of_stream(usage.damaged)
         request = AgentHeartbeatRequest(
             host=self._host,
             url=self.url,
@@ -161,6 +164,8 @@ class Heartbeat:
             short_bytes=usage.short_bytes,
             copies=None if known else copies,
             release=self._release,
+            damaged=tuple(damaged[:DAMAGED_TOLD_MAX]),
+            damaged_blocks=len(damaged),
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
         self._acknowledged = 0

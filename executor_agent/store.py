@@ -26,6 +26,7 @@ from wal.blocks import (
     local_path,
 )
 from wal.frame import HEADER_LENGTH, aligned, parse_header
+from wal.set_aside import block_of, copies_set_aside, set_aside
 from wal.storage import open_storage
 
 #: a temporary file younger than this may be one that a receiver is writing; it is renamed or removed within seconds
@@ -47,7 +48,8 @@ _EPOCH_FILE = "driver-epoch"
 class Usage:
     """Bytes of all files that lie in the directory; ``free_bytes``: what the quota and the filesystem still allow;
     ``short_bytes``: by how much they are passed. ``old_blocks``: some blocks, as ``<stream>/<block id>``, that have lain there
-    for ``OLD_BLOCK_MS``. ``copies``: those that the agent was given, named alike, the oldest first.
+    for ``OLD_BLOCK_MS``. ``copies``: those that the agent was given, named alike, the oldest first. ``damaged``: those of which
+    a damaged copy was set aside, which nobody serves.
     """
 
     blocks: int
@@ -56,6 +58,7 @@ class Usage:
     old_blocks: tuple[str, ...] = ()
     short_bytes: int = 0
     copies: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 class BlockStore:
@@ -77,46 +80,41 @@ class BlockStore:
         self._named = 0  # of the old blocks: so many were named since the first
 
     def open(self) -> list[str]:
-        """Makes the directory if it is missing and drops what a crash left: torn blocks, old temporary files.
+        """Makes the directory if it is missing, sets damaged blocks aside, and drops what a crash left: old temporary files, and
+        blocks without a byte.
 
-        Returns what was dropped, one line each. Raises UsageError if the directory can't be made or written.
+        Returns what was done, one line each. Raises UsageError if the directory can't be made or written.
         """
         try:
             make_private_folder(self.directory)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
-            return self._drop_torn()
+            return self._tidy_up()
         except OSError as error:
             raise UsageError(
                 f"agent.blocks: {self.directory} can't be written: {error.strerror}; "
                 "make it writable for this user, or name another directory"
             ) from None
 
-    def _drop_torn(self) -> list[str]:
-        dropped = []
+    def _tidy_up(self) -> list[str]:
+        done = []
         for file in local_files(self.directory):
+            path = Path(file.path)
             with contextlib.suppress(FileNotFoundError):  # renamed or deleted meanwhile
-                reason = self._torn(Path(file.path))
-                if reason is not None:
-                    os.unlink(file.path)
-                    dropped.append(f"{file.path}: {reason}")
-        return dropped
+                if path.suffix == TEMPORARY_SUFFIX:
+                    age_ms = self._clock.wall_ms() - path.stat().st_mtime_ns // 1_000_000
+                    if age_ms >= TEMPORARY_AGE_MS_MIN:
+                        path.unlink()
+                        done.append(f"dropped {path}: never finished")
+                elif path.suffix in (BLOCK_SUFFIX, COPY_SUFFIX) and (reason := _damage(path)) is not None:
+                    done.append(self._put_away(path, reason))
+        return done
 
-    def _torn(self, path: Path) -> str | None:
-        """Why ``path`` can't be a whole block, by header and length alone: whoever reads it verifies its checksums."""
-        status = path.stat()
-        if path.suffix == TEMPORARY_SUFFIX:
-            age_ms = self._clock.wall_ms() - status.st_mtime_ns // 1_000_000
-            return "never finished" if age_ms >= TEMPORARY_AGE_MS_MIN else None
-        if path.suffix not in (BLOCK_SUFFIX, COPY_SUFFIX):
-            return None
-        with path.open("rb") as file:
-            header = parse_header(file.read(HEADER_LENGTH))
-        if isinstance(header, str):
-            return header
-        if aligned(header.length) != status.st_size:
-            return f"{status.st_size} bytes, its header says {aligned(header.length)}"
-        return None
+    def _put_away(self, path: Path, reason: str) -> str:
+        if not path.stat().st_size:
+            path.unlink()
+            return f"dropped {path}: no byte is in it"
+        return f"set {path} aside as {set_aside(path).name}, since it may be the last copy: {reason}; `forebay recover` says more"
 
     def path(self, stream: str, block_id: str) -> Path:
         """Where that block lies, if a receiver wrote it here. Raises ValueError for a name that could lead elsewhere."""
@@ -138,12 +136,16 @@ class BlockStore:
             raise StoreError(f"block {stream}/{block_id} can't be opened: {error.strerror}") from None
 
     def delete(self, stream: str, block_id: str) -> bool:
-        """Deletes a block and any copy of it; whether one was there. Can be repeated. Raises ValueError as :meth:`path`,
-        StoreError."""
+        """Deletes a block and any copy of it, damaged ones too; whether a whole one was there. Can be repeated. Raises ValueError
+        as :meth:`path`, StoreError."""
         deleted = self._delete(self.path(stream, block_id))
-        return self._delete(given_path(self.directory, stream, block_id)) or deleted
+        deleted = self._delete(given_path(self.directory, stream, block_id)) or deleted
+        # the last name first: a kill in between leaves no name that a later one hides behind
+        for path in reversed(list(copies_set_aside(self.directory, stream, block_id))):
+            self._delete(path, blocks=0)
+        return deleted
 
-    def _delete(self, path: Path) -> bool:
+    def _delete(self, path: Path, blocks: int = 1) -> bool:
         try:
             size = path.stat().st_size
             path.unlink()
@@ -151,7 +153,7 @@ class BlockStore:
             return False
         except OSError as error:
             raise StoreError(f"{path} can't be deleted: {error.strerror}") from None
-        self._changed(-1, -size)
+        self._changed(-blocks, -size)
         return True
 
     def _changed(self, blocks: int, size_bytes: int) -> None:
@@ -180,6 +182,7 @@ class BlockStore:
     def _count(self) -> Usage:
         blocks = used = 0
         old: list[str] = []
+        damaged: set[str] = set()
         copies: list[tuple[int, str, int]] = []
         now_ms = self._clock.wall_ms()
         old_before_ns = (now_ms - OLD_BLOCK_MS) * 1_000_000
@@ -194,10 +197,14 @@ class BlockStore:
                     continue
                 used += status.st_size
                 name, suffix = os.path.splitext(file.name)
-                if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX):
+                put_away = block_of(file.name)
+                if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX) and put_away is None:
                     continue
-                name = f"{Path(file.path).parent.name}/{name}"
-                blocks += 1
+                name = f"{Path(file.path).parent.name}/{put_away or name}"
+                if put_away is None:
+                    blocks += 1
+                else:
+                    damaged.add(name)
                 if suffix == COPY_SUFFIX:
                     copies.append((status.st_mtime_ns, name, status.st_size))
                 if status.st_mtime_ns < old_before_ns:
@@ -215,6 +222,7 @@ class BlockStore:
             tuple(old[first : first + OLD_BLOCKS_MAX]),
             max(0, -free),
             tuple(copy[1] for copy in copies),
+            tuple(sorted(damaged)),
         )
 
     # ---- copies that the agent is given ------------------------------------------------------------------------------
@@ -292,3 +300,15 @@ class BlockStore:
         """``epoch`` is durable on return: no restart of this agent obeys an older driver (INV-4). Raises StoreError."""
         (self.directory / check_name("stream", stream)).mkdir(mode=0o700, exist_ok=True)
         open_storage(f"file://{self.directory}").replace(f"{stream}/{_EPOCH_FILE}", b"%d" % epoch)
+
+
+def _damage(path: Path) -> str | None:
+    """Why ``path`` can't be a whole block, by header and length alone: whoever reads it verifies its checksums."""
+    with path.open("rb") as file:
+        header = parse_header(file.read(HEADER_LENGTH))
+        size = os.fstat(file.fileno()).st_size
+    if isinstance(header, str):
+        return header
+    if aligned(header.length) != size:
+        return f"{size} bytes, its header says {aligned(header.length)}"
+    return None

@@ -346,6 +346,9 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     #: ids of the blocks that it was given copies of, the newest last; None: as in the heartbeat before
     copies: tuple[str, ...] | None = None
     release: str = ""  # of its software
+    #: ids of blocks of which it set a damaged copy aside, the first ones; and how many there are
+    damaged: tuple[str, ...] = ()
+    damaged_blocks: int = 0
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -627,6 +630,8 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     requests: int = 0
     copies: int = 0  # of its blocks: those that it was given
     release: str = ""  # of its software
+    damaged: tuple[str, ...] = ()  # as AgentHeartbeatRequest.damaged
+    damaged_blocks: int = 0
 
 
 class TrackedBatch(Message, frozen=True, kw_only=True):

@@ -177,10 +177,16 @@ def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: Loca
 
 
 def write_local_frame(
-    directory: str | Path, meta: BlockMeta, frame: Sequence[Any], room: LocalRoom | None = None, durable: bool = False
+    directory: str | Path,
+    meta: BlockMeta,
+    frame: Sequence[Any],
+    room: LocalRoom | None = None,
+    durable: bool = False,
+    suffix: str = BLOCK_SUFFIX,
 ) -> Path:
-    """As :func:`write_local`, of the bytes that :func:`local_frame` gave. ``durable``: file and name are synced on return."""
-    path = local_path(directory, meta.stream, meta.id)
+    """As :func:`write_local`, of the bytes that :func:`local_frame` gave. ``durable``: file and name are synced on return.
+    ``suffix``: of the file's name."""
+    path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
     if room is not None:
         room.take(sum(memoryview(part).nbytes for part in frame))
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")

@@ -39,6 +39,17 @@ def done(tracked: Tracked, host: str = "h1") -> None:
     assert beat(tracked, host, acknowledged=number) == ()
 
 
+def test_blocks_with_a_damaged_copy_are_shown_and_go_with_their_block() -> None:
+    """INV-5, INV-8: a damaged copy may be the last one; it is named as old, and deleted when nothing needs the block."""
+    tracked = Tracked()
+    (block,) = taken_in(tracked, 1)
+    assert beat(tracked, damaged=(block.id,), damaged_blocks=7, old_blocks=(block.id,)) == ()
+    assert tracked.tracker.agent_news["h1"].heartbeat.damaged == (block.id,)
+    shown = {"running": {}, "recent": (), "state": "active", "detail": "", "tiers": {}}
+    (agent,) = status(tracked.tracker, 0.0, "", 30.0, shown).agents
+    assert (agent.damaged, agent.damaged_blocks) == ((block.id,), 7)
+
+
 # ---- room ------------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +176,8 @@ def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_ro
         {"labels": ("a=b",) * 10_001},
         {"copies": ("a",) * 10_001},
         {"old_blocks": ("a" * 1_001,)},
+        {"damaged": ("a",) * 10_001},
+        {"damaged": ("a" * 1_001,)},
         {"release": "1" * 1_001},
     ],
 )

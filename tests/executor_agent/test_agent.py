@@ -162,6 +162,22 @@ def settings(stored: Stored, driver: FakeDriver) -> Settings:
     return stored.settings(driver.server.url)
 
 
+def test_a_damaged_block_is_named_to_the_driver_and_in_the_status(
+    settings: Settings, stored: Stored, driver: FakeDriver
+) -> None:
+    """INV-5."""
+    whole, damaged = (stored.add(*block({("a", 0): filler(50)}, sequence=n)) for n in (1, 2))
+    path = local_path(stored.blocks_directory, "s", damaged.id)
+    os.truncate(path, path.stat().st_size - 64)
+    with Agent(settings) as agent:
+        beat = driver.await_heartbeat(lambda _: True)
+        assert (beat.blocks, beat.damaged, beat.damaged_blocks) == (1, (damaged.id,), 1)
+        found = msgspec.json.decode(get(f"{agent.url}/v1/status").data, type=AgentStatus)
+        assert (found.damaged, found.damaged_blocks) == ((f"s/{damaged.id}",), 1)
+        assert get(f"{agent.url}/v1/blocks/s/{damaged.id}").status == 404
+        assert get(f"{agent.url}/v1/blocks/s/{whole.id}").status == 200
+
+
 def delete(version: int, epoch: int, *references: BlockReference) -> Command:
     return Command(version=version, driver_epoch=epoch, kind="delete", blocks=tuple(f"s/{r.id}" for r in references))
 

@@ -12,7 +12,7 @@ from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_M
 from forebay.clock import ManualClock
 from forebay.errors import OutOfSpaceError, UsageError
 from tests.support.rows import block, filler
-from wal.blocks import LocalRoom, has_room, local_path, write_local
+from wal.blocks import LocalRoom, given_path, has_room, local_path, write_local
 
 START_MS = 1_700_000_000_000
 
@@ -54,15 +54,53 @@ def test_names_that_lead_elsewhere_are_refused(store: BlockStore, stream: str, b
             use(stream, block_id)
 
 
-def test_torn_files_are_dropped_at_start_and_whole_ones_stay(store: BlockStore) -> None:
-    whole, short, empty, foreign = (write(store, n) for n in (1, 2, 3, 4))
+@pytest.mark.parametrize("gives_up_copies", [True, False], ids=["wal", "no-wal"])
+def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
+    tmp_path: Path, clock: ManualClock, gives_up_copies: bool
+) -> None:
+    """INV-5: each may be the last copy of its block. A file without a byte holds nothing."""
+    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, gives_up_copies)
+    whole, short, empty, foreign, flipped = (write(store, n) for n in (1, 2, 3, 4, 5))
+    given = given_path(store.directory, "s", "r1-10000000001-6")
+    write(store, 6).rename(given)
     os.truncate(short, short.stat().st_size - 64)
     os.truncate(empty, 0)
     foreign.write_bytes(b"x" * 4096)
-    dropped = store.open()
-    assert whole.exists()
-    assert not any(path.exists() for path in (short, empty, foreign))
-    assert len(dropped) == 3
+    for path in (flipped, given):
+        data = bytearray(path.read_bytes())
+        data[20] ^= 4
+        path.write_bytes(data)
+    damaged = {path: path.read_bytes() for path in (short, foreign, flipped, given)}
+    done = store.open()
+    assert len(done) == 5
+    assert whole.exists() and not empty.exists()
+    for path, content in damaged.items():
+        assert not path.exists()
+        assert path.with_name(f"{path.name}.damaged").read_bytes() == content
+    assert store.open() == []
+
+
+def test_a_damaged_block_counts_against_the_quota_and_goes_by_the_drivers_word_alone(
+    store: BlockStore, clock: ManualClock
+) -> None:
+    """INV-6, INV-8: it is named as old, so that the driver can have it deleted with its block."""
+    path = write(store)
+    size = path.stat().st_size
+    os.truncate(path, size - 64)
+    os.utime(path, (0, 0))
+    store.open()
+    usage = store.usage()
+    assert (usage.blocks, usage.used_bytes) == (0, size - 64)
+    assert usage.damaged == usage.old_blocks == ("s/r1-10000000001-1",)
+    with pytest.raises(FileNotFoundError):
+        store.read("s", "r1-10000000001-1")
+    lowered = BlockStore(store.directory, 1, clock)
+    lowered.open()
+    assert lowered.usage().damaged, "a quota that is passed is no reason to delete it"
+    assert not store.delete("s", "r1-10000000001-1")
+    clock.advance(COUNT_SECONDS)
+    assert (store.usage().damaged, store.usage().used_bytes) == ((), 0)
+    assert [p.name for p in (store.directory / "s").iterdir()] == []
 
 
 def test_a_temporary_file_is_dropped_only_when_nobody_can_be_writing_it(store: BlockStore, clock: ManualClock) -> None:

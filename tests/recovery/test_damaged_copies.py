@@ -1,0 +1,223 @@
+"""Damaged copies that an agent set aside: what ``recover`` says of them and makes whole again, with a WAL and without."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy import damaged_copies
+from deploy.main import main
+from executor_agent.store import BlockStore
+from forebay.clock import ManualClock
+from forebay.errors import StoreError
+from forebay.values import Block
+from tests.recovery.test_killed import CONFIGURATION
+from tests.recovery.test_recovering import applied, planned, served
+from tests.support.logged import Logged
+from tests.support.tracked import STREAM
+from wal.blocks import given_path, local_path, read_local
+from wal.reading import BlockReference, stored_copy
+from wal.set_aside import set_aside
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Logged:
+    return Logged(tmp_path)
+
+
+def directory(logged: Logged) -> str:
+    return logged.settings.agent.blocks
+
+
+def taken_in(logged: Logged) -> Block:
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
+    logged.receiver("r1")
+    logged.keep()
+    return block
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def agent_starts(logged: Logged) -> list[str]:
+    return BlockStore(directory(logged), 1 << 30, ManualClock(), gives_up_copies=False).open()
+
+
+def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
+    """A block whose local copy has one flipped bit at byte ``at``, and the file that the agent's start makes of it."""
+    block = taken_in(logged)
+    path = local_path(directory(logged), STREAM, block.id)
+    flip(path, at)
+    agent_starts(logged)
+    return block, path.with_name(f"{path.name}.damaged")
+
+
+@pytest.mark.parametrize("bit", range(0, 64 * 8, 37))
+def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: Logged, bit: int) -> None:
+    """INV-5: without a WAL it may be the last copy."""
+    block = taken_in(logged)
+    path = local_path(directory(logged), STREAM, block.id)
+    before = path.read_bytes()
+    data = bytearray(before)
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    (said,) = agent_starts(logged)
+    assert "may be the last copy" in said
+    aside = path.with_name(f"{path.name}.damaged")
+    assert aside.read_bytes() == data and not path.exists()
+
+    plan = damaged_copies.look(logged.settings, logged.journal)
+    assert plan.open and aside.read_bytes() == data, "nothing is changed without --apply"
+    (words,) = damaged_copies.sentences(plan)
+    assert block.id in words and "forebay recover --apply" in words
+    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert not done.open
+    assert path.read_bytes() == before and not aside.exists()
+    assert not damaged_copies.look(logged.settings, logged.journal).damaged
+
+
+def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
+    block = taken_in(logged)
+    path = local_path(directory(logged), STREAM, block.id)
+    given = given_path(directory(logged), STREAM, block.id)
+    path.rename(given)
+    before = given.read_bytes()
+    flip(given, 9)
+    agent_starts(logged)
+    damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert given.read_bytes() == before and not path.exists()
+
+
+def test_damage_in_the_metadata_is_made_whole_and_damage_in_the_records_is_told(logged: Logged) -> None:
+    block, aside = damaged(logged)
+    flip(aside, 70)  # metadata
+    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
+    flip(aside, block.handle.length - 1)  # payload
+    (found,) = damaged_copies.look(logged.settings, logged.journal).damaged
+    assert found.lost and found.needed and "damaged too" in found.finding
+    plan = damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert plan.open and aside.exists(), "what can't be proved stays as it is"
+    (words,) = damaged_copies.sentences(plan)
+    assert block.meta.ranges[0].label in words
+
+
+def test_a_copy_of_a_block_that_the_journal_does_not_name_is_left_alone(logged: Logged) -> None:
+    _, aside = damaged(logged)
+    other = aside.with_name("r1-10000000001-99.block.damaged")
+    other.write_bytes(aside.read_bytes())
+    found = {c.block_id: c for c in damaged_copies.apply_plan(logged.settings, logged.journal).damaged}
+    assert "does not name" in found["r1-10000000001-99"].finding
+    assert other.exists()
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync", "unlink"])
+def test_killed_while_a_copy_is_put_back_nothing_is_lost(
+    logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The damaged copy goes after the whole one is durable."""
+    block, aside = damaged(logged)
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*{"rename": (Path, "rename"), "fsync": (os, "fsync"), "unlink": (Path, "unlink")}[call], die)
+        with pytest.raises(Killed):
+            damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert aside.exists()
+    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert not done.open and not aside.exists()
+    assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum
+
+
+def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, aside = damaged(logged)
+
+    def fail(_: Path) -> None:
+        raise OSError(5, "injected")
+
+    monkeypatch.setattr("wal.blocks.sync_directory", fail)
+    with pytest.raises(StoreError):
+        damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert aside.exists()
+
+
+def test_recover_without_a_wal_names_damaged_copies_and_makes_them_whole(
+    logged: Logged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block, aside = damaged(logged)
+    config = tmp_path / "forebay.toml"
+    text = CONFIGURATION.format(stream=STREAM, folder=tmp_path)
+    wal = next(line for line in text.splitlines() if line.startswith("url") and "/wal" in line)
+    config.write_text(text.replace(wal, 'url = "none"'))
+    assert main(["--config", str(config), "recover"]) == 1
+    said = capsys.readouterr()
+    assert aside.name in said.out and block.id in said.err
+    assert main(["--config", str(config), "recover", "--apply"]) == 0
+    assert main(["--config", str(config), "recover"]) == 0
+    assert not aside.exists()
+
+
+def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the_wal(logged: Logged) -> None:
+    """The WAL's frame is damaged, Kafka has nothing: the copy that the agent set aside is the last one."""
+    block, aside = damaged(logged)
+    logged.damage(block)
+    plan = planned(logged, "away")
+    assert plan.copies.damaged == (aside.name,)
+    (recovery,) = plan.recoveries
+    assert (recovery.source, recovery.exact) == ("damaged copy", True)
+    assert not applied(logged, "away").losses
+    served(logged, block)
+    assert aside.exists()
+
+
+def test_a_task_reads_a_copy_that_was_put_back(logged: Logged) -> None:
+    block, _ = damaged(logged)
+    from wal.reading import ReadPlan
+
+    plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
+    damaged_copies.apply_plan(logged.settings, logged.journal)
+    stored = stored_copy(BlockReference.of(block), plan, "local")
+    assert stored is not None and stored.meta == block.meta
+
+
+def test_a_second_damaged_copy_of_a_block_replaces_no_first_one(tmp_path: Path) -> None:
+    paths = []
+    for content in (b"first", b"second", b"third"):
+        path = tmp_path / "r1-1-1.block"
+        path.write_bytes(content)
+        paths.append(set_aside(path))
+    assert [path.read_bytes() for path in paths] == [b"first", b"second", b"third"]
+    assert [path.name for path in paths] == ["r1-1-1.block.damaged", "r1-1-1.block.damaged-2", "r1-1-1.block.damaged-3"]
+
+
+def test_killed_while_a_copy_is_set_aside_it_has_one_name_or_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r1-1-1.block"
+    path.write_bytes(b"damaged")
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", die)
+        with pytest.raises(Killed):
+            set_aside(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r1-1-1.block", "r1-1-1.block.damaged"]
+    assert set_aside(path).name == "r1-1-1.block.damaged"
+    assert [p.name for p in tmp_path.iterdir()] == ["r1-1-1.block.damaged"]
