@@ -7,6 +7,7 @@ store keeps whole objects only, every sync is one object: a segment of one group
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ class _Segment:
     opened_at: float
     size: int = 0
     frames: int = 0
+    durable: bool = False  # a frame of it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class LogWriter:
     If a write or a sync fails, the segment is poisoned: its descriptor is never synced again. What becomes of the
     frames that were not durable yet:
 
-    * for lack of space, :meth:`sync` raises OutOfSpaceError and keeps them; calling it again tries again, in a new
-      segment;
+    * for lack of space or quota, :meth:`sync` raises OutOfSpaceError and keeps them; calling it again tries again, in a new
+      segment. One of which nothing is durable is deleted, and its name used again: attempts leave nothing behind;
     * after another error, with ``rewrite``, :meth:`sync` writes them into one new segment and raises StoreError if that
       fails too; they are kept, and calling it again tries again;
     * without ``rewrite``, StoreError is raised at once, and every call after it raises StoreError.
@@ -129,6 +131,7 @@ class LogWriter:
         self._next_sequence = first_sequence
         self._maybe_created = False  # an attempt to create the next segment failed and may have left its name
         self._segment: _Segment | None = None
+        self._unused: _Segment | None = None  # nothing of it is durable: deleted for lack of space, and made again
         self._pending: list[Pending] = []
         self._object: _Object | None = None  # built, and not known to be there; holds the first of what is pending
         self._landed: list[Pending] = []  # durable, and not yet returned: what came after it failed
@@ -177,7 +180,7 @@ class LogWriter:
                 self._open()
             self._write(pending)
         except OutOfSpaceError:
-            self._seal()
+            self._make_room()
         except StoreError as error:
             self._seal()
             if not self._rewrite:
@@ -197,7 +200,7 @@ class LogWriter:
             try:
                 return self._commit()
             except OutOfSpaceError:
-                self._seal()
+                self._make_room()
                 raise
             except StoreError as error:
                 self._seal()
@@ -210,7 +213,7 @@ class LogWriter:
                 self._write(pending)
             return self._commit()
         except OutOfSpaceError:
-            self._seal()
+            self._make_room()
             raise
         except StoreError as error:
             self._seal()
@@ -233,6 +236,8 @@ class LogWriter:
         return old or segment.size + frame_bytes > self._limits.size_bytes
 
     def _open(self) -> None:
+        if self._unused is not None:
+            self._storage.delete(self._unused.path)
         while True:
             path = self._name(self._next_sequence)
             try:
@@ -249,7 +254,10 @@ class LogWriter:
                 raise
             break
         now = self._now()
-        self._segment = _Segment(path, self._next_sequence, self._new_uid(), file, opened_at=now)
+        # the same uid: who follows the log has perhaps read frames of the deleted file, which come again at the same places
+        uid = self._new_uid() if self._unused is None else self._unused.uid
+        self._unused = None
+        self._segment = _Segment(path, self._next_sequence, uid, file, opened_at=now)
         self._maybe_created = False
         self._next_sequence += 1
         self._write(self._header(path, self._segment.sequence, self._segment.uid, now))
@@ -290,6 +298,7 @@ class LogWriter:
         if self._failpoints:
             _pass("wal.before-sync", segment.path)
         segment.file.sync()
+        segment.durable = True
         if self._failpoints:
             _pass("wal.after-sync", segment.path)
         done, self._pending = self._pending, []
@@ -360,9 +369,20 @@ class LogWriter:
             self.sealed.append(segment.path)
             segment.file.close()
 
+    def _make_room(self) -> None:
+        """Ends the open segment for lack of space. Without a durable frame it is deleted: it may hold half of the room that its
+        frames need, and the store may not know of a quota before it is hit."""
+        segment = self._segment
+        self._seal()
+        if segment is not None and not segment.durable:
+            self.sealed.remove(segment.path)
+            self._next_sequence = segment.sequence
+            self._unused = segment
+            with suppress(StoreError):  # the next attempt deletes it first
+                self._storage.delete(segment.path)
+
     def _check_space(self) -> None:
-        """Raises OutOfSpaceError if a rewrite can't succeed: each attempt costs a segment's name, and a wait for space
-        must not fill the folder with empty segments."""
+        """Raises OutOfSpaceError if a rewrite can't succeed, as far as the store can tell."""
         free = self._storage.free_bytes()
         needed = sum(
             2 * HEADER_LENGTH + len(pending._metadata) + sum(memoryview(part).nbytes for part in pending._payload)

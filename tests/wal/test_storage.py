@@ -14,6 +14,7 @@ import pytest
 from forebay.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.forgetful import ForgetfulStorage
 from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_storage, store_error
+from wal.storage.folders import open_folders
 
 _names = itertools.count()
 
@@ -256,6 +257,101 @@ def test_a_failed_put_leaves_neither_name_nor_temporary_file(tmp_path: Path, mon
     with pytest.raises(OutOfSpaceError):
         storage.replace("s/name", b"x")
     assert os.listdir(tmp_path / "s") == ["other"]
+
+
+def failing_sync(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+    """The next sync of ``folder`` fails; what is returned then names each folder that is synced, in order."""
+    real = os.fsync
+    synced: list[str] = []
+    failed = False
+
+    def fsync(descriptor: int) -> None:
+        nonlocal failed
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        if place == str(folder) and not failed:
+            failed = True
+            raise OSError(errno.EIO, "injected")
+        real(descriptor)
+        synced.append(place)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced
+
+
+def test_a_put_that_is_repeated_after_its_folders_sync_failed_meets_its_own_object_and_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-1: the name is there, and a power loss could take it until the folder is synced."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/other", b"")
+    synced = failing_sync(monkeypatch, tmp_path / "s")
+    with pytest.raises(StoreError):
+        storage.put_new("s/name", b"mine")
+    synced.clear()
+    storage.put_new("s/name", b"mine")
+    assert synced[-1] == str(tmp_path / "s")
+    assert storage.list("s") == ["s/name", "s/other"]
+    assert sorted(os.listdir(tmp_path / "s")) == ["name", "other"], "and no temporary file"
+
+
+def test_who_finds_a_name_taken_finds_it_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-4: its maker may have been killed before it synced the folder; a fence that a power loss takes is none."""
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/name", b"theirs")
+    synced = failing_sync(monkeypatch, tmp_path / "nowhere")
+    with pytest.raises(FileExistsError):
+        storage.put_new("s/name", b"mine")
+    assert synced[-1] == str(tmp_path / "s")
+    failing_sync(monkeypatch, tmp_path / "s")
+    with pytest.raises(StoreError):
+        storage.put_new("s/name", b"mine")
+
+
+def test_a_created_file_whose_folders_sync_failed_leaves_no_empty_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.put_new("s/other", b"")
+    failing_sync(monkeypatch, tmp_path / "s")
+    with pytest.raises(StoreError):
+        storage.create("s/name")
+    assert storage.list("s") == ["s/other"]
+    storage.create("s/name").close()
+
+
+def test_folders_above_the_root_are_synced_also_where_an_earlier_attempt_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-1."""
+    synced = failing_sync(monkeypatch, tmp_path)
+    with pytest.raises(StoreError):
+        LocalStorage(str(tmp_path / "a" / "b" / "root")).put_new("s/name", b"x")
+    synced.clear()
+    storage = LocalStorage(str(tmp_path / "a" / "b" / "root"))  # of a process that was started again, say
+    storage.put_new("s/name", b"x")
+    folders = [tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "root"]
+    assert {str(folder) for folder in folders} <= set(synced)
+
+
+def test_a_move_that_is_repeated_after_its_sync_failed_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = open_folders(f"file://{tmp_path}")
+    folders.put("work/a/part", b"x")
+    folders.put("to/other/part", b"x")
+    folders.put("work/b/part", b"x")
+    synced = failing_sync(monkeypatch, tmp_path / "to")
+    folders_made = open_folders(f"file://{tmp_path}")
+    with pytest.raises(StoreError):
+        folders.move_folder("work/a", "to/a")
+    synced.clear()
+    with pytest.raises(FileNotFoundError):
+        folders_made.move_folder("work/a", "to/a")
+    assert str(tmp_path / "to") in synced
+    synced.clear()
+    with pytest.raises(FileExistsError):
+        folders.move_folder("work/b", "to/a")
+    assert str(tmp_path / "to") in synced
 
 
 def test_a_folder_that_is_removed_as_empty_under_a_writers_hands_is_made_again(

@@ -140,6 +140,17 @@ def test_a_name_is_created_once(store: Store) -> None:
     assert storage.read("a/c") == b"whole"
 
 
+def test_a_put_that_is_repeated_is_its_own(storage: Storage) -> None:
+    """INV-4: after an attempt whose outcome is unknown the same bytes are put again; other bytes are somebody else's."""
+    storage.put_new("a/c", b"mine, 1234")
+    storage.put_new("a/c", b"mine, 1234")
+    for other in (b"mine, 123", b"mine, 12345", b""):
+        with pytest.raises(FileExistsError):
+            storage.put_new("a/c", other)
+    assert storage.read("a/c") == b"mine, 1234"
+    assert storage.list("a") == ["a/c"]
+
+
 def test_replace_takes_the_place_of_what_was_there(store: Store) -> None:
     store.open().replace("lease", b"one")
     store.open().replace("lease", b"two and more")

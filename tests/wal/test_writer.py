@@ -18,8 +18,8 @@ from forebay.errors import FencedError, OutOfSpaceError, StoreError
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import contents, durable, memory, name, writer
 from wal.frame import MAX_METADATA, Frame, FrameKind
-from wal.scan import Damage, TornTail, read_frame, scan_segment
-from wal.storage import LocalStorage
+from wal.scan import Damage, SegmentScan, TornTail, read_frame, scan_segment
+from wal.storage import AppendFile, LocalStorage, store_error
 from wal.writer import LogWriter, Pending
 
 
@@ -233,9 +233,123 @@ def test_lack_of_space_at_a_sync_poisons_as_any_error_does() -> None:
     with pytest.raises(OutOfSpaceError):
         log.sync()
     assert log.sync() == [pending]
-    assert log.current_path == name(2)
+    assert log.current_path == name(1), "nothing of the first one was durable: its name is used again"
     storage.crash_host(Random(1))
     assert served(storage, pending) == b"a"
+
+
+class Quota(LocalStorage):
+    """A local folder under a quota, which the file system's free space does not show: no more than ``left`` bytes are written."""
+
+    def __init__(self, root: str, left: int) -> None:
+        super().__init__(root)
+        self.left = left
+
+    def create(self, path: str) -> AppendFile:
+        file = super().create(path)
+        real = file.append
+
+        def append(data: bytes) -> None:
+            size = memoryview(data).nbytes
+            if size > self.left:
+                real(bytes(data)[: self.left])
+                self.left = 0
+                raise store_error(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), path)
+            real(data)
+            self.left -= size
+
+        file.append = append  # type: ignore[method-assign]
+        return file
+
+
+@pytest.mark.parametrize("rewrite", [False, True])
+@pytest.mark.parametrize("left", [0, 100, 700])
+def test_attempts_under_a_quota_leave_no_segment_behind(tmp_path: Path, rewrite: bool, left: int) -> None:
+    """INV-6. A quota is hit in writing: the store's free space says nothing of it."""
+    storage = Quota(str(tmp_path), 10_000)
+    log = writer(storage, rewrite=rewrite, size_bytes=1)
+    first = [add(log, "a"), add(log, "b")]
+    log.sync()
+    storage.left = left
+    group = [add(log, "c", 300), add(log, "d", 300)]
+    add(log, "e", 300)
+    for _ in range(20):
+        with pytest.raises(OutOfSpaceError):
+            log.sync()
+        assert storage.list("s") == [name(1)]
+        storage.left = left
+    assert log.unsynced() == 3
+    storage.left = 10_000
+    done = log.sync()
+    assert [pending.tag for pending in done] == ["c", "d", "e"]
+    assert storage.list("s") == [name(1), name(2)]
+    assert log.sealed == [name(1)]
+    assert [served(storage, pending) for pending in (*first, *group)] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_segment_with_a_durable_frame_stays_where_space_ends_in_it(tmp_path: Path) -> None:
+    """INV-1."""
+    storage = Quota(str(tmp_path), 10_000)
+    log = writer(storage)
+    first = add(log, "a")
+    log.sync()
+    storage.left = 50
+    add(log, "b")
+    for _ in range(3):
+        with pytest.raises(OutOfSpaceError):
+            log.sync()
+    assert served(storage, first) == b"a"
+    storage.left = 10_000
+    log.sync()
+    assert storage.list("s") == [name(1), name(2)]
+    assert [metadata for metadata, _ in durable(storage)] == [b"a", b"b"]
+
+
+def test_a_segment_that_cant_be_deleted_at_once_is_deleted_by_the_next_attempt() -> None:
+    storage = ForgetfulStorage()
+    log = writer(storage)
+    storage.fail("append", 1, OutOfSpaceError("quota"))
+    storage.fail("delete", 1)
+    pending = add(log, "a")
+    assert storage.list("s") == [name(1)]
+    assert log.sync() == [pending]
+    assert storage.list("s") == [name(1)]
+    assert served(storage, pending) == b"a"
+
+
+def test_killed_at_any_step_of_a_write_without_room_what_was_durable_is_there() -> None:
+    """INV-1: the deletion of the segment without a durable frame takes nothing else away."""
+    for step in range(1, 200):
+        storage = ForgetfulStorage(capacity_bytes=1500)
+        log = writer(storage, size_bytes=1)
+        first = [add(log, "a"), add(log, "b")]
+        log.sync()
+        storage.crash_at_step = storage.steps + step
+        try:
+            add(log, "c", 2000)
+            with pytest.raises(OutOfSpaceError):
+                log.sync()
+            storage.capacity_bytes = 10_000
+            log.sync()
+        except Crash:
+            storage.crash_host(Random(step))
+            assert [served(storage, pending) for pending in first] == [b"a", b"b"]
+            continue
+        assert step > 5
+        return
+    pytest.fail("it never ended")
+
+
+def test_a_follower_gives_frames_of_a_segment_that_was_made_again_once(tmp_path: Path) -> None:
+    """A follower sees what is written before its sync: after lack of space the frames come again at the same places."""
+    storage = Quota(str(tmp_path), 700)
+    log = writer(storage)
+    for label in ("a", "b", "c"):
+        add(log, label, 200)
+    scan = SegmentScan(storage, name(1))
+    storage.left = 10_000
+    log.sync()
+    assert [metadata for metadata, _ in contents(list(scan.more(False)))] == [b"a", b"b", b"c"]
 
 
 def test_a_name_that_somebody_else_took_fences() -> None:

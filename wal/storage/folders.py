@@ -40,7 +40,8 @@ class Folders(Protocol):
         """Moves all of ``old`` at once; the folders above ``new`` are made. Durable on return.
 
         Raises FileExistsError if ``new`` is there (an empty local folder counts as absent), FileNotFoundError if ``old`` is not.
-        A remote store may have moved it though it raises one of the two: an earlier attempt's answer was lost.
+        It may have been moved though one of the two is raised: an earlier attempt failed, or its answer was lost, after the move.
+        What is there then is durable.
         """
 
     def delete_folder(self, path: str) -> None:
@@ -120,12 +121,23 @@ class LocalFolders:
             os.rename(source, target)
             _sync(os.path.dirname(target))
             _sync(os.path.dirname(source))
-        except FileNotFoundError:
-            raise
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if not there and not isinstance(error, FileNotFoundError):
+                raise store_error(error, f"{source} can't be moved to {target}") from error
+            # an earlier move, of this process or of one that was killed, may have failed before its sync
+            self._sync_if_there(os.path.dirname(target), os.path.dirname(source))
+            if there:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
-            raise store_error(error, f"{source} can't be moved to {target}") from error
+            raise
+
+    def _sync_if_there(self, *folders: str) -> None:
+        try:
+            for folder in folders:
+                with suppress(FileNotFoundError):
+                    _sync(folder)
+        except OSError as error:
+            raise store_error(error, f"{folder} can't be synced") from error
 
     def delete_folder(self, path: str) -> None:
         full = self._full(path)

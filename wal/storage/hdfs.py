@@ -112,17 +112,15 @@ class HdfsStorage:
     def put_new(self, path: str, data: Buffer) -> None:
         full = self._full(path)
         whole = bytes(data)
-        sent = False  # an earlier attempt's rename may have landed, or may land yet
 
         def attempt(number: int) -> None:
-            nonlocal sent
             temporary = self._write_temporary(full, whole, patient=number > 1)
-            maybe_ours, sent = sent, True
             try:
                 self._ask(lambda client: client.rename(temporary, full, False))
             except FileExistsError:
                 self._discard(temporary)
-                if not maybe_ours or self.read(path, 0, len(whole) + 1) != whole:
+                # the rename of an earlier attempt, or of an earlier call that failed, may have landed
+                if self.read(path, 0, len(whole) + 1) != whole:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full) from None
 
         self._repeated(attempt, f"{full} can't be written")

@@ -46,22 +46,28 @@ class LocalStorage:
             _sync_directory(os.path.dirname(full))
         except OSError as error:
             file.close()
+            with suppress(OSError):  # an attempt that failed leaves no empty file, if it can be helped
+                os.unlink(full)
             raise store_error(error, f"{full} can't be created durably") from error
         return file
 
     def put_new(self, path: str, data: Buffer) -> None:
         full = self._full(path)
+        ours = True
         try:
             temporary = self._write_temporary(full, data)
             try:
                 os.link(temporary, full)
+            except FileExistsError:
+                ours = _holds(full, data)
             finally:
                 os.unlink(temporary)
+            # also where the name was there: whoever made it, this call's earlier attempt say, may have failed before its sync
             _sync_directory(os.path.dirname(full))
-        except FileExistsError:
-            raise
         except OSError as error:
             raise store_error(error, f"{full} can't be written") from error
+        if not ours:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full)
 
     def replace(self, path: str, data: Buffer) -> None:
         full = self._full(path)
@@ -219,25 +225,19 @@ class LocalStorage:
         raise AssertionError("the last try returns or raises")
 
     def _make_parents(self, full: str) -> None:
-        """Makes the folders above ``full``. Each one down from the root is synced into its parent once per instance,
-        also where it was there: its maker may have been killed before it synced.
+        """Makes the folders above ``full``. Each one of its file system is synced into its parent once per instance, also where
+        it was there: its maker may have been killed, or may have failed, before it synced.
         """
         folder = os.path.dirname(full)
         if folder in self._synced_directories and os.path.isdir(folder):
             return
-        made = []
-        place = self.root
-        while not os.path.isdir(os.path.dirname(place)):
-            place = os.path.dirname(place)
-            made.append(place)
         try:
             make_private_folder(folder)
         except FileExistsError:  # a file stands where a folder should: not the same as a taken name
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
-        for new in reversed(made):
-            _sync_directory(os.path.dirname(new))
-        with suppress(PermissionError):  # a root that somebody else made may lie in a folder that we may not open
-            _sync_directory(os.path.dirname(self.root))
+        for above in _above(self.root):
+            with suppress(PermissionError):  # a root that somebody else made may lie in a folder that we may not open
+                _sync_directory(above)
         place = self.root
         for part in os.path.relpath(folder, self.root).split(os.sep):
             _sync_directory(place)
@@ -284,6 +284,27 @@ def _write_all(descriptor: int, data: Buffer) -> None:
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _holds(full: str, data: Buffer) -> bool:
+    """Whether that file has these very bytes."""
+    whole = memoryview(data).cast("B")
+    try:
+        with open(full, "rb") as file:
+            return file.read(len(whole) + 1) == whole
+    except (FileNotFoundError, IsADirectoryError):  # deleted since, or no file
+        return False
+
+
+def _above(folder: str) -> list[str]:
+    """The folders above ``folder`` on the same file system, the uppermost first: a name made there is synced in the one above."""
+    found: list[str] = []
+    device = os.stat(folder).st_dev
+    place = os.path.dirname(folder)
+    while place not in found and os.stat(place).st_dev == device:
+        found.append(place)
+        place = os.path.dirname(place)
+    return found[::-1]
 
 
 def _sync_directory(folder: str) -> None:

@@ -37,7 +37,11 @@ class MemoryStorage:
         return _MemoryAppendFile(path, data, self._lock)
 
     def put_new(self, path: str, data: Buffer) -> None:
-        self._add(path, bytearray(data))
+        try:
+            self._add(path, bytearray(data))
+        except FileExistsError:
+            if self._space.get(path) != bytearray(data):
+                raise
 
     def replace(self, path: str, data: Buffer) -> None:
         with self._lock:

@@ -53,10 +53,12 @@ class Storage(Protocol):
         a store that is not appendable."""
 
     def put_new(self, path: str, data: Buffer) -> None:
-        """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError.
+        """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError, and then what has the name
+        is durable.
 
-        After another error the object may be there or not, and on a remote store come later. There, an object of that
-        name with the very same bytes is taken for this call's own.
+        After another error the object may be there or not, and on a remote store come later; calling again with the very same
+        bytes is safe. An object of that name with the very same bytes is taken for this call's own: each writer's bytes hold its
+        name or a random number.
         """
 
     def replace(self, path: str, data: Buffer) -> None:
