@@ -2,7 +2,7 @@
 
 Only a courtesy that keeps two drivers from fencing each other in turn; what protects the data is the journal's epoch. The
 observer trusts its own clock alone: a lease is fresh if it changes while being watched for the duration it names. The lease
-of a process of this very machine that is gone is stale at once.
+of a process that has surely ended (``driver.processes``) is stale at once.
 
 The lease also carries evidence of what was durable (``driver.evidence``), so each driver passes on what it found in the lease
 before, and a driver that ends leaves its lease behind as an ended one.
@@ -15,10 +15,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
+from driver.processes import has_ended, is_here, is_stopped, process_start
 from forebay.clock import Clock
 from forebay.errors import AlreadyRunningError, FencedError, StoreError
 from wal.storage import Storage
@@ -144,8 +144,9 @@ def stand_by(
 
 
 def is_gone(lease: Lease) -> bool:
-    """Whether it is of a process of this machine that has ended."""
-    return lease.host == socket.gethostname() and process_start(lease.pid) != lease.started
+    """Whether it is of a process that has ended, as far as this one can be sure of it. The host's name alone says nothing: two
+    containers, and two machines, may share one."""
+    return lease.host == socket.gethostname() and has_ended(lease.pid, lease.started)
 
 
 def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
@@ -153,7 +154,9 @@ def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
     fenced and cancels what Spark does for it, so it is given as long as its lease lasts; a stopped one is not waited for."""
     waited = 0.0
     while not is_gone(lease):
-        if lease.host != socket.gethostname() or _is_stopped(lease.pid) or waited >= lease.duration_seconds:
+        if lease.host != socket.gethostname() or not is_here(lease.started):
+            return False
+        if is_stopped(lease.pid) or waited >= lease.duration_seconds:
             return False
         if stopping.wait(_LOOK_SECONDS):
             return False
@@ -164,7 +167,7 @@ def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
 def await_tasks_of(lease: Lease | None, stopping: threading.Event) -> None:
     """``lease``: of who led before, None if nobody did. A job of it may write beside ours while Spark's tasks of it go on: they
     are waited for, and named where their end can't be seen."""
-    if lease is None or (lease.host, lease.pid) == (socket.gethostname(), os.getpid()):
+    if lease is None or (lease.pid == os.getpid() and lease.started == process_start(lease.pid) != ""):
         return  # of this very program, whose engine knows its tasks
     if lease.spark_application and not await_end_of(lease, stopping):
         log.warning("%s", left_behind(lease))
@@ -177,24 +180,6 @@ def left_behind(lease: Lease) -> str:
         f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
         f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
     )
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
-
-
-def process_start(pid: int) -> str:
-    """Boot id and start time of a process of this machine; "" if there is none."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
 
 
 class LeaseKeeper:

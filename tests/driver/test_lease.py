@@ -17,12 +17,14 @@ from driver.lease import (
     LeaseKeeper,
     LeaseWatch,
     await_end_of,
+    await_tasks_of,
+    is_gone,
     lease_path,
     left_behind,
-    process_start,
     read_lease,
     stand_by,
 )
+from driver.processes import process_start
 from forebay.clock import ManualClock, SystemClock
 from forebay.errors import FencedError, StoreError
 from wal.storage import MemoryStorage
@@ -177,3 +179,107 @@ def test_one_that_can_not_end_or_be_seen_is_named_and_not_waited_for(stopped: bo
     finally:
         process.kill()
         process.communicate()
+
+
+# ---- whether its process has ended -----------------------------------------------------------------------------------
+
+
+def of(pid: int, started: str, host: str = "") -> Lease:
+    return Lease(1, "o", host or socket.gethostname(), pid, started, 1, 10.0, "", "app-1", "local[2]")
+
+
+@pytest.fixture
+def ended() -> Lease:
+    """Of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease = of(process.pid, process_start(process.pid))
+    assert not is_gone(lease)
+    process.communicate(b"\n")
+    return lease
+
+
+def test_a_process_of_this_host_that_ended_is_gone_at_once(ended: Lease) -> None:
+    """So a driver that was killed is followed without waiting for its lease."""
+    assert is_gone(ended)
+
+
+def test_a_process_that_ended_and_was_not_waited_for_yet_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease = of(process.pid, process_start(process.pid))
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert is_gone(lease)
+    process.communicate()
+
+
+def test_another_process_under_the_same_pid_is_not_the_one_that_led() -> None:
+    boot, start, namespace = process_start(os.getpid()).split("/")
+    assert is_gone(of(os.getpid(), f"{boot}/{int(start) - 1}/{namespace}"))
+    assert not is_gone(of(os.getpid(), f"{boot}/{start}/{namespace}"))
+
+
+def test_of_a_container_or_machine_that_has_the_same_name_nothing_is_concluded(ended: Lease) -> None:
+    """Its pids are not ours: no process of that number says nothing of it. Then the lease is watched for its duration."""
+    boot, start, namespace = ended.started.split("/")
+    elsewhere = [
+        f"{boot}/{start}/pid:[1]",  # another container of this machine
+        f"{boot[::-1]}/{start}/{namespace}",  # another machine, whose first namespaces have the same numbers
+        f"{boot}/{start}",  # a driver of an older release
+        "",  # one that could not see its own start
+    ]
+    assert not any(is_gone(of(ended.pid, started)) for started in elsewhere)
+    assert not any(await_end_of(of(ended.pid, started), threading.Event()) for started in elsewhere)
+    assert not is_gone(of(ended.pid, ended.started, "another-host"))
+
+
+def test_the_same_pid_in_another_container_is_not_this_program(caplog: pytest.LogCaptureFixture) -> None:
+    """In containers many programs have pid 1."""
+    boot, start, _ = process_start(os.getpid()).split("/")
+    await_tasks_of(of(os.getpid(), process_start(os.getpid())), threading.Event())
+    assert not caplog.records
+    await_tasks_of(of(os.getpid(), f"{boot}/{start}/pid:[1]"), threading.Event())
+    assert "may still run" in caplog.text
+
+
+def test_another_users_process_that_can_not_be_seen_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``/proc`` may hide it (hidepid)."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        lease = of(process.pid, process_start(process.pid))
+        monkeypatch.setattr("driver.processes._fields", lambda _: [])
+
+        def refused(pid: int, number: int) -> None:
+            raise PermissionError(1, "no")
+
+        monkeypatch.setattr(os, "kill", refused)
+        assert not is_gone(lease)
+    finally:
+        monkeypatch.undo()
+        process.kill()
+        process.communicate()
+
+
+_CONTAINER = """
+import os
+from driver.processes import process_start
+print(os.getpid(), process_start(os.getpid()), flush=True)
+input()
+"""
+
+
+def test_a_process_at_work_in_another_pid_namespace_of_this_host_is_not_gone() -> None:
+    """Two containers with one host name: the pid of the one means nothing, or another process, in the other."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _CONTAINER]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline().split()
+    if not said:
+        pytest.skip(f"unshare makes no pid namespace here: {process.communicate()[1].strip()}")
+    try:
+        assert said[0] == "1"
+        assert not is_gone(of(1, said[1]))
+        assert not is_gone(of(2_000_000_000, said[1]))
+    finally:
+        process.communicate("\n")
