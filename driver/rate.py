@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: a rate that differs by less than this part is the same one: not journalled, not told to anybody
 SIGNIFICANT = 0.05
+#: batches that run side by side may end in any order; one that ends so much before the last one shows that the clock was set back
+CLOCK_SET_BACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class RateEstimator:
         """The rate (records/s) after a batch that ended at ``time_ms``, was processed for ``processing_ms`` and had waited for
         its turn for ``scheduling_ms``. None if it says nothing (no records, no delay, older than the last one), or if it is
         the first one ever: that sets the rate from which the next goes on."""
+        if self._time_ms - time_ms > CLOCK_SET_BACK_MS:
+            self._time_ms = time_ms  # or nothing would be learned until the clock is where it was
+            return None
         if records <= 0 or processing_ms <= 0 or time_ms <= self._time_ms:
             return None
         gains = self._gains

@@ -73,7 +73,10 @@ class Scheduler:
         lost: Callable[[BatchWork], bool] = lambda _: False,
         waits_when_failed: bool = False,
         failing: FailingJobs | None = None,
+        completions: Clock | None = None,
     ) -> None:
+        """``completions``: what gives the journal the time of a batch's completion; None: ``clock``."""
+        self._completions = completions or clock
         self._waits_when_failed = waits_when_failed
         self._failing = failing or FailingJobs(clock, max_failures, {})
         self._waiting: set[Run] = set()  # failed batches that wait for their next attempt
@@ -352,7 +355,7 @@ class Scheduler:
     def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
         failpoints.hit("driver.before-complete")
         ended_ms = self._clock.wall_ms()
-        self._loop.ask(Complete(work.batch_id, ended_ms, attempts, work.replay))
+        self._loop.ask(Complete(work.batch_id, self._completions.wall_ms(), attempts, work.replay))
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
         self._failing.forget(work.batch_id)

@@ -42,6 +42,7 @@ from driver.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, so
 from driver.receiver_life import ManagedReceivers
 from driver.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
 from driver.resetting import Resetting
+from driver.retention_clock import RetentionClock, newest_completion_ms
 from driver.rewinding import begin_replay
 from driver.scheduler import Completed, Scheduler
 from driver.snapshot_copies import SnapshotCopies
@@ -289,6 +290,7 @@ class Driver:
         )
         adoption = AdoptionThread(adopter, loop, self._fail)
         limits = retention_limits(settings)
+        ageing = RetentionClock(self._clock, float(settings.wal.retention), newest_completion_ms(state))
         cleaned: CleanedWal | None = None
         if wal_storage is not None:
             copies = SnapshotCopies(
@@ -296,7 +298,7 @@ class Driver:
                 wal_storage,
                 settings.stream,
                 opened.epoch,
-                self._clock,
+                ageing,
                 settings.driver.snapshot_copy_interval,
                 limits,
                 lambda: secrets.randbits(64),
@@ -306,7 +308,7 @@ class Driver:
             next_lineage = layout.lineage_marker(settings.stream, lineage_of(opened.epoch) + 1)
             cleaned = CleanedWal(wal_storage, limits, copies, partial(wal_storage.exists, next_lineage))
         cleaner = Cleaner(
-            loop, cleaned, writer, settings.stream, self._clock, _cleanup_seconds(settings, wal_storage), self._fail
+            loop, cleaned, writer, settings.stream, ageing, _cleanup_seconds(settings, wal_storage), self._fail
         )
         scheduler = Scheduler(
             loop,
@@ -329,6 +331,7 @@ class Driver:
             settings.driver.unreadable_retry,
             waits_when_failed=self._waits_when_failed,
             failing=FailingJobs(self._clock, settings.driver.job_max_failures, state.failures),
+            completions=ageing,
         )
         self._watch_reach(tracker)
         self.watch("decide")

@@ -412,6 +412,16 @@ def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_i
     assert len(again.decide(ExpireCursors(), 100.1 + 3_600, now_ms + 3_600_100).answer) == 1
 
 
+@pytest.mark.parametrize("jump_ms", [365 * 86_400_000, -365 * 86_400_000])
+def test_a_wall_clock_that_is_set_expires_no_cursor_and_keeps_none(jump_ms: int) -> None:
+    t, _, _ = worked()
+    open_(t, place(0))
+    heard_ms, now = t.now_ms, t.now_ms / 1000
+    assert t.tracker.decide(ExpireCursors(), now, heard_ms + jump_ms).answer == ()
+    assert t.tracker.decide(ExpireCursors(), now + 3_600, heard_ms + jump_ms).answer == ()
+    assert len(t.tracker.decide(ExpireCursors(), now + 3_601, heard_ms + jump_ms).answer) == 1
+
+
 def test_a_person_drops_a_cursor_by_name() -> None:
     t, _, _ = worked()
     answer = open_(t, place(0))

@@ -52,6 +52,15 @@ def test_all_three_errors_together() -> None:
     assert estimator.learn(7_000, 600, 2000, 0) == 800
 
 
+def test_a_clock_that_is_set_back_costs_one_batch_and_not_all_until_it_is_where_it_was() -> None:
+    estimator = RateEstimator(Gains(), INTERVAL_MS)
+    estimator.learn(10_000_000, 1000, 1000, 0)
+    assert estimator.learn(9_999_000, 500, 1000, 0) is None, "it ended before the last one, side by side with it"
+    assert estimator.learn(10_001_000, 1000, 1000, 0) == 1000
+    assert estimator.learn(1_000_000, 500, 1000, 0) is None
+    assert estimator.learn(1_001_000, 500, 1000, 0) == 500
+
+
 def test_the_rate_does_not_fall_below_its_minimum_and_rises_from_there() -> None:
     """Set to 1000. 100 records in 2000 ms, rate 50: 1000 - 950 = 50, so 100. Then 1000 in 500 ms: 100 + 1900 = 2000."""
     estimator = RateEstimator(Gains(min_rate=100), INTERVAL_MS)

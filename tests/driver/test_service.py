@@ -14,6 +14,7 @@ from driver import IngestContext, journal
 from driver.allocation import BatchLimits
 from driver.audit import audit
 from driver.batch import Batch, NamedJob
+from driver.cleaner import Cleaner
 from driver.discovery import LostJournal
 from driver.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.lineage import LineageFound
@@ -42,6 +43,7 @@ from forebay.kafka.broker import MockBroker
 from forebay.settings import NO_WAL, Settings, from_values
 from forebay.units import Duration
 from forebay.values import TopicPartition
+from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
 from wal import layout
 from wal.storage import LocalStorage, open_storage
@@ -486,6 +488,39 @@ def test_segments_that_nothing_needs_any_more_are_deleted(settings: Configure, t
             threading.Event().wait(0.02)
         assert not (tmp_path / "wal" / first.handle.path).exists()
         assert (tmp_path / "wal" / second.handle.path).exists(), "its writer may still append"
+
+
+def test_a_wall_clock_that_jumps_ahead_deletes_nothing_that_retention_promises(
+    settings: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that runs, and one that is started under the wrong clock, with and without batches of its own, more than once."""
+    clock, rounds = jumping_system_clock(), threading.Semaphore(0)
+    look = Cleaner.look
+
+    def counted(cleaner: Cleaner) -> None:
+        look(cleaner)
+        rounds.release()
+
+    monkeypatch.setattr("driver.context.SystemClock", lambda: clock)
+    monkeypatch.setattr(Cleaner, "look", counted)
+    s = settings()
+    s = msgspec.structs.replace(
+        s, wal=msgspec.structs.replace(s.wal, retention=Duration(3600), cleanup_interval=Duration(0.01))
+    )
+    kept: list[str] = []
+    for jump_days in (0, 30, 0, 0):
+        job = Collecting(20)
+        with IngestContext(None, s) as intake:
+            intake.foreach_batch(job)
+            tp = ready(intake, s)
+            receiver = PlayedReceiver(s, intake.url)
+            kept.append(receiver.take_in(tp, 10).handle.path)
+            receiver.take_in(tp, 10)
+            assert job.enough.wait(30)
+            clock.jump(jump_days * 86_400)
+            for _ in range(10 + 5 * bool(jump_days)):
+                assert rounds.acquire(timeout=30)
+        assert [path for path in kept if not (tmp_path / "wal" / path).exists()] == []
 
 
 def test_a_job_while_another_runs_is_refused(settings: Configure) -> None:

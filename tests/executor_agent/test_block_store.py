@@ -10,9 +10,9 @@ import pytest
 from executor_agent import store as store_module
 from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_MAX, TEMPORARY_AGE_MS_MIN, BlockStore
 from forebay.clock import ManualClock
-from forebay.errors import OutOfSpaceError, UsageError
+from forebay.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.rows import block, filler
-from wal.blocks import LocalRoom, given_path, has_room, local_path, write_local
+from wal.blocks import LocalRoom, given_path, has_room, local_frame, local_path, write_local, write_local_frame
 
 START_MS = 1_700_000_000_000
 
@@ -239,3 +239,34 @@ def test_what_a_killed_writer_left_is_dropped_while_the_agent_runs(store: BlockS
     clock.advance(TEMPORARY_AGE_MS_MAX / 1000 + 1)
     assert store.usage().used_bytes == whole
     assert not left.exists()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_clock_set_ahead_costs_a_copy_on_its_way_an_attempt_and_no_block(
+    store: BlockStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """The agent takes the temporary file for a dead writer's: its writer is refused, has reported nothing, and does it again."""
+    store.open()
+    meta, payload = block({("a", 0): filler(50)})
+    real = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        os.utime(self, (START_MS / 1000, START_MS / 1000))  # it was written when the test began
+        clock.advance(30 * 86_400)
+        store.usage()
+        return real(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", late)
+        with pytest.raises(StoreError):
+            write_local_frame(store.directory, meta, local_frame(meta, payload), durable=durable)
+        given = store.give("s", meta.id, 100_000)
+        given.write(b"".join(bytes(memoryview(part)) for part in local_frame(meta, payload)))
+        with pytest.raises(StoreError):
+            given.keep(durable)
+        given.close()
+    assert [p.name for p in (store.directory / "s").iterdir()] == []
+    write_local_frame(store.directory, meta, local_frame(meta, payload), durable=durable)
+    clock.advance(30 * 86_400)
+    assert store.open() == []
+    assert store.usage().blocks == 1

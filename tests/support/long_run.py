@@ -22,6 +22,7 @@ from driver.events import LifeStart
 from driver.history import HistoryWriter
 from driver.loop import DriverLoop
 from driver.requests import Allocate, Ask, Complete, FoundPartitions
+from driver.retention_clock import RetentionClock, newest_completion_ms
 from driver.snapshot_copies import SnapshotCopies
 from driver.state import State
 from driver.status import status
@@ -68,11 +69,12 @@ class LongRun:
         self.tracker = Tracker(state, epoch, "stop", 4, retention_ms)
         self.loop = DriverLoop(self.tracker, self._journal, self.clock, lambda a: self.cleaner.perform(a), self._fail)
         limits = Limits(retention_ms, 0)
-        copies = SnapshotCopies(self.loop.ask, self._wal, STREAM, epoch, self.clock, 30.0, limits, uid)
+        self.ageing = RetentionClock(self.clock, self.retention_seconds, newest_completion_ms(state))
+        copies = SnapshotCopies(self.loop.ask, self._wal, STREAM, epoch, self.ageing, 30.0, limits, uid)
         self.loop.snapshot_taken = copies.want
         history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
         wal = CleanedWal(self._wal, limits, copies)
-        self.cleaner = Cleaner(self.loop, wal, history, STREAM, self.clock, 2.0, self._fail)
+        self.cleaner = Cleaner(self.loop, wal, history, STREAM, self.ageing, 2.0, self._fail)
         self.loop.start()
         starts = tuple(LifeStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
         self.loop.ask(FoundPartitions(starts, self.clock.wall_ms(), "earliest"))
@@ -97,7 +99,7 @@ class LongRun:
             self.clock.advance(1.0)
             self._take_in()
             batch_id = self.loop.ask(Allocate(self.clock.wall_ms(), 4))
-            self.loop.ask(Complete(batch_id, self.clock.wall_ms(), 1))
+            self.loop.ask(Complete(batch_id, self.ageing.wall_ms(), 1))
             if self.batch % ROUND_BATCHES == 0:
                 self._beat()
                 self.cleaner.act()

@@ -244,6 +244,29 @@ def test_what_a_kill_left_behind_is_never_listed_or_read_as_data(
     assert storage.list("") == ["s/name"]
 
 
+@pytest.mark.parametrize("method", ["put_new", "replace"])
+def test_a_write_whose_temporary_file_is_removed_as_left_over_fails_and_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """What removes left-over files goes by a clock that may be set ahead."""
+    storage = LocalStorage(str(tmp_path))
+    call = {"put_new": "link", "replace": "rename"}[method]
+    real = getattr(os, call)
+
+    def late(temporary: str, full: str) -> None:
+        for path in storage.left_over("s", 4e9):
+            storage.remove_left_over(path)
+        real(temporary, full)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, late)
+        with pytest.raises(StoreError):
+            getattr(storage, method)("s/name", b"mine")
+    assert os.listdir(tmp_path / "s") == []
+    getattr(storage, method)("s/name", b"mine")
+    assert storage.read("s/name") == b"mine"
+
+
 def test_a_failed_put_leaves_neither_name_nor_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/other", b"")

@@ -90,6 +90,20 @@ def test_a_new_segment_begins_by_age_at_the_next_append() -> None:
     assert [len(contents(list(scan_segment(storage, path)))) for path in storage.list("s")] == [2, 1]
 
 
+def test_a_clock_that_is_set_ends_a_segment_early_or_by_size_alone_and_loses_nothing() -> None:
+    storage = memory()
+    now = 1_000_000.0
+    log = writer(storage, size_bytes=1000, age_seconds=5, now=lambda: now)
+    labels = []
+    for jump in (0, 0, 2_000_000, 0, -2_000_000, 0, 0, 0, 0, 0, 0):
+        now += jump
+        labels.append(f"b{len(labels)}")
+        add(log, labels[-1], 200)
+        log.sync()
+    assert [metadata.decode() for metadata, _ in durable(storage)] == labels
+    assert all(storage.size(path) <= 1000 for path in storage.list("s"))
+
+
 def test_a_group_lies_in_one_segment_and_a_frame_above_the_size_in_one_of_its_own() -> None:
     storage = memory()
     log = writer(storage, size_bytes=1000)

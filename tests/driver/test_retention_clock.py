@@ -1,0 +1,125 @@
+"""The clock by which completed batches age, and what a driver deletes while its wall clock is set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from driver.retention_clock import AHEAD_MS_MAX, RetentionClock
+from forebay.clock import ManualClock
+from tests.support.jumping_clock import JumpingClock
+from tests.support.long_run import LongRun
+from wal.barrier import BARRIER_KEPT_MS
+
+DAY = 86_400.0
+
+
+def test_without_jumps_it_is_the_wall_clock() -> None:
+    clock = ManualClock()
+    ageing = RetentionClock(clock, DAY, None)
+    for _ in range(100):
+        clock.advance(3600.0)
+        assert ageing.wall_ms() == clock.wall_ms()
+
+
+def test_it_goes_no_faster_than_time_passes_and_joins_the_wall_clock_when_retention_has_passed() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, 2 * DAY, None)
+    before = ageing.wall_ms()
+    clock.jump(30 * DAY)
+    assert ageing.wall_ms() == before
+    clock.advance(2 * DAY)
+    assert ageing.wall_ms() == before + 2 * DAY * 1000
+    clock.advance(1)
+    assert ageing.wall_ms() == clock.wall_ms()
+
+
+def test_a_small_step_ahead_is_believed_and_any_step_back_is() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, DAY, None)
+    for step in (AHEAD_MS_MAX / 1000, -AHEAD_MS_MAX / 1000, -1.0, -30 * DAY):
+        clock.jump(step)
+        assert ageing.wall_ms() == clock.wall_ms()
+
+
+def test_a_clock_that_was_ahead_for_a_while_is_right_at_once_when_it_is_set_back() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, DAY, None)
+    clock.jump(30 * DAY)
+    ageing.wall_ms()
+    clock.advance(100)
+    clock.jump(-30 * DAY)
+    assert ageing.wall_ms() == clock.wall_ms()
+    clock.jump(30 * DAY)
+    clock.advance(10)
+    assert ageing.wall_ms() == clock.wall_ms() - 30 * DAY * 1000
+
+
+def test_a_barrier_stays_its_time_also_where_completed_batches_do_not() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, 0.0, None)
+    made_ms = ageing.wall_ms()
+    clock.jump(30 * DAY)
+    for _ in range(24):
+        assert ageing.wall_ms() < made_ms + BARRIER_KEPT_MS
+        clock.advance(3600.0)
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "believed"), [(0.0, True), (0.1 * DAY, True), (0.11 * DAY, False), (9 * DAY, False)]
+)
+def test_a_long_pause_before_the_start_is_not_believed(pause_seconds: float, believed: bool) -> None:
+    clock = ManualClock()
+    newest_ms = clock.wall_ms()
+    clock.advance(pause_seconds)
+    ageing = RetentionClock(clock, DAY, newest_ms)
+    assert ageing.wall_ms() == (clock.wall_ms() if believed else newest_ms)
+    again = RetentionClock(clock, DAY, ageing.wall_ms())
+    assert again.wall_ms() == ageing.wall_ms()
+
+
+def test_a_completion_in_the_future_does_not_put_the_clock_ahead() -> None:
+    clock = ManualClock()
+    assert RetentionClock(clock, DAY, clock.wall_ms() + 10**9).wall_ms() == clock.wall_ms()
+
+
+def segments(run: LongRun) -> int:
+    return run.sizes()["WAL files"]
+
+
+def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_passes(tmp_path: Path) -> None:
+    """A batch a second, of which retention keeps those of the last minute; a round of clean-up comes each ten batches."""
+    clock = JumpingClock()
+    with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+        run.run(100)
+        usual = segments(run)
+        clock.jump(30 * DAY)
+        for _ in range(4):
+            run.run(10)
+            assert abs(segments(run) - usual) <= 2, "neither fewer, since the clock jumped, nor more, since time passes"
+        clock.jump(-60 * DAY)
+        run.run(10)
+        assert segments(run) >= usual - 2
+    clock.jump(60 * DAY)
+    for _ in range(3):
+        before = len(list(tmp_path.glob("wal/**/*.seg")))
+        with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+            run.run(10)
+            assert segments(run) >= before - 2, "a driver that is started under the wrong clock"
+
+
+def test_a_jump_back_deletes_nothing_early_and_what_is_taken_in_later_goes_in_its_time(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+        run.run(100)
+        usual = segments(run)
+        clock.jump(-30 * DAY)
+        run.run(30)
+        assert segments(run) >= usual
+        clock.jump(30 * DAY)
+        run.run(10)
+        assert segments(run) >= usual
+        clock.advance(DAY)
+        run.run(30)
+        assert abs(segments(run) - usual) <= 2
