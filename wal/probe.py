@@ -6,7 +6,10 @@ import threading
 from collections.abc import Callable
 
 from forebay.errors import DeniedError, StoreError, UsageError
-from wal.storage import Storage
+from wal.storage import SendsParts, Storage
+
+#: creates an object of that name with these bytes only if it is absent
+Put = Callable[[str, bytes], None]
 
 #: where a store's client finds credentials
 _GIVEN = "its client finds (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in [storage.s3])"
@@ -15,7 +18,8 @@ RACERS = 8
 
 
 def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
-    """Creates a name of its own twice, then another by eight at once; removes both. Does nothing on an appendable store.
+    """Creates a name of its own twice, then another by eight at once; removes both. Does so again in parts where the store takes
+    large objects in parts. Does nothing on an appendable store.
 
     ``new_uid``: random numbers. Raises UsageError if more than one creator of a name was told that it won, or the store denies
     access; StoreError.
@@ -25,7 +29,7 @@ def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     try:
         _probe(storage, stream, new_uid)
     except DeniedError as error:
-        # the object's name is the probe's own, and tells nobody anything
+        # without the object's name, which is the probe's own
         raise UsageError(
             f"cannot write to {storage.url}: access denied ({error.reason}); check the credentials that {_GIVEN} and that "
             "they may put, get, delete and list objects there"
@@ -33,32 +37,48 @@ def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
 
 
 def _probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
-    name = f"{stream}/probes/{new_uid():016x}"
-    twice, race = f"{name}-twice", f"{name}-race"
-    try:
-        won = [_creates(storage, twice, b"%016x" % new_uid()) for _ in range(2)]
-        winners = _race(storage, race, [b"%016x" % new_uid() for _ in range(RACERS)])
-    finally:
-        for path in (twice, race):
-            storage.delete(path)
-    if won != [True, False] or winners != 1:
-        found = "overwrote an object that was to be created" if won[1] else f"let {winners} of {RACERS} create one name"
+    found = _two_winners(storage, storage.put_new, stream, new_uid)
+    if found:
         raise UsageError(
             f"{storage.url}: this store {found}. Forebay's processes fence each other by objects that are created only if "
             "absent (for S3: PUT with If-None-Match: *); on this store two of them could write over each other's records. "
             "Use a store, or a release of it, that honours the condition"
         )
+    if isinstance(storage, SendsParts) and storage.sends_parts:
+        found = _two_winners(storage, storage.put_new_in_parts, stream, new_uid)
+        if found:
+            raise UsageError(
+                f"{storage.url}: this store {found}, where objects are sent in parts. It honours the condition for small "
+                "objects, and ignores it when an upload in parts is completed (CompleteMultipartUpload with If-None-Match: *). "
+                'Use a store, or a release of it, that honours it, or set [storage.s3] part_size = "3GiB", so that no object '
+                "is sent in parts"
+            )
 
 
-def _creates(storage: Storage, path: str, data: bytes) -> bool:
+def _two_winners(storage: Storage, put: Put, stream: str, new_uid: Callable[[], int]) -> str:
+    """How two creators of one name were both told that they won; "" if none were."""
+    name = f"{stream}/probes/{new_uid():016x}"
+    twice, race = f"{name}-twice", f"{name}-race"
     try:
-        storage.put_new(path, data)
+        won = [_creates(put, twice, b"%016x" % new_uid()) for _ in range(2)]
+        winners = _race(put, race, [b"%016x" % new_uid() for _ in range(RACERS)])
+    finally:
+        for path in (twice, race):
+            storage.delete(path)
+    if won == [True, False] and winners == 1:
+        return ""
+    return "overwrote an object that was to be created" if won[1] else f"let {winners} of {RACERS} create one name"
+
+
+def _creates(put: Put, path: str, data: bytes) -> bool:
+    try:
+        put(path, data)
     except FileExistsError:
         return False
     return True
 
 
-def _race(storage: Storage, path: str, contents: list[bytes]) -> int:
+def _race(put: Put, path: str, contents: list[bytes]) -> int:
     won: list[bool] = []
     failures: list[Exception] = []
     together = threading.Barrier(len(contents))
@@ -66,7 +86,7 @@ def _race(storage: Storage, path: str, contents: list[bytes]) -> int:
     def create(data: bytes) -> None:
         together.wait()
         try:
-            won.append(_creates(storage, path, data))
+            won.append(_creates(put, path, data))
         except Exception as error:  # handed on by the thread that waits
             failures.append(error)
 

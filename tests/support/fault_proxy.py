@@ -25,6 +25,7 @@ Kind = Literal[
     "silence",  # not carried out, and never answered
     "silence-after",  # carried out, and never answered: a time-out after success
     "half-answer",  # carried out, half of the answer sent, then the connection is closed
+    "answer",  # answered with `status` and `body`, and not carried out
     "slow",  # the answer's body comes at `bytes_per_second`
 ]
 _WAIT_SECONDS_MAX = 120.0
@@ -42,6 +43,7 @@ class Fault:
     times: int = 1_000_000_000
     seconds: float = 0.0
     status: int = 503
+    body: bytes = b""
     bytes_per_second: int = 100_000
     part_of_path: str = ""
     answered: Callable[[], object] = lambda: None
@@ -160,6 +162,11 @@ class FaultProxy:
             code = {409: b"ConditionalRequestConflict", 503: b"SlowDown"}.get(fault.status, b"InternalError")
             body = b"" if verb == "HEAD" else b"<Error><Code>%s</Code><Message>injected</Message></Error>" % code
             client.sendall(b"HTTP/1.1 %d Injected\r\nContent-Length: %d\r\n\r\n%s" % (fault.status, len(body), body))
+            return True
+        elif fault is not None and kind == "answer":
+            client.sendall(
+                b"HTTP/1.1 %d Made Up\r\nContent-Length: %d\r\n\r\n%s" % (fault.status, len(fault.body), fault.body)
+            )
             return True
         elif kind == "reset":
             _reset(client)

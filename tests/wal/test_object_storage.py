@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from forebay.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.probe import probe
-from wal.storage import MemoryStorage, check_path, open_storage, tried_for
+from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
 from wal.storage.objects import _translated
 
 _names = itertools.count()
@@ -227,6 +227,65 @@ def test_a_store_that_lets_two_win_a_race_is_refused() -> None:
     storage = Racing(f"racing-{next(_names)}")
     with pytest.raises(UsageError, match=r"let \d of 8 create one name"):
         probe(storage, "s", itertools.count().__next__)
+
+
+_COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>
+<CompleteMultipartUploadResult><Bucket>forebay</Bucket><Key>k</Key><ETag>"e-1"</ETag></CompleteMultipartUploadResult>"""
+
+
+@pytest.mark.parametrize(
+    ("honoured", "words"), [(1, "overwrote an object.*in parts"), (2, r"let \d of 8 create one name.*in parts")]
+)
+def test_a_store_that_ignores_the_condition_where_parts_are_completed_is_refused(
+    s3: Store, honoured: int, words: str
+) -> None:
+    """INV-4: small objects are created only if absent, and large ones are not: the second completion is carried out."""
+    assert s3.proxy is not None
+    s3.begin()
+    s3.proxy.arm("answer", "POST", part_of_path="uploadId=", skip=honoured, status=200, body=_COMPLETED)
+    with pytest.raises(UsageError, match=rf"(?s){words}.*CompleteMultipartUpload.*part_size"):
+        probe(s3.open(), "s", itertools.count().__next__)
+    s3.proxy.calm()
+    assert s3.open().list("") == []
+
+
+def test_a_store_that_is_sent_no_parts_is_not_asked_for_them(s3: Store) -> None:
+    assert s3.proxy is not None
+    s3.begin()
+    probe(s3.open(part_size="3GiB", request_timeout="60s"), "s", itertools.count().__next__)
+    assert s3.proxy.counts["POST"] == 0
+    probe(s3.open(request_timeout="60s"), "s", itertools.count().__next__)
+    assert s3.proxy.counts["POST"] == 20, "ten uploads, begun and completed"
+
+
+def test_an_object_sent_in_parts_is_created_once_and_a_repeated_one_is_its_own(s3: Store) -> None:
+    """INV-4."""
+    s3.begin()
+    storage = s3.open(request_timeout="60s")
+    assert isinstance(storage, SendsParts)
+    storage.put_new_in_parts("a", b"mine")
+    storage.put_new_in_parts("a", b"mine")
+    storage.put_new("a", b"mine")
+    for put in (storage.put_new_in_parts, storage.put_new):
+        with pytest.raises(FileExistsError):
+            put("a", b"other")
+    assert storage.read("a") == b"mine"
+
+
+@pytest.mark.parametrize(("offset", "length"), [(2, 3), (2, None), (5, 100), (0, 3)])
+def test_a_store_that_ignores_range_is_refused_and_nothing_is_misread(
+    s3: Store, offset: int, length: int | None
+) -> None:
+    """INV-5: the whole object in place of a range is other bytes, also where it is no longer than the range."""
+    assert s3.proxy is not None
+    s3.begin()
+    storage = s3.open(request_timeout="60s")
+    storage.put_new("a", b"abcdefg")
+    s3.proxy.arm("answer", "GET", status=200, body=b"abcdefg")
+    with pytest.raises(StoreError, match="the store does not give the range that was asked for"):
+        storage.read("a", offset, length)
+    assert storage.read("a") == b"abcdefg"
+    assert storage.read("a", 0, 7) == b"abcdefg"
 
 
 def test_a_store_that_can_be_appended_to_is_not_asked() -> None:

@@ -16,7 +16,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec  # type: ignore[import-untyped]
@@ -37,6 +39,8 @@ T = TypeVar("T")
 BYTES_PER_SECOND_MIN = 1_000_000
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
+#: the largest object that S3 takes in one request; s3fs sends smaller ones in parts too, from two of them on
+ONE_PUT_BYTES_MAX = 5 << 30
 #: parts of one object under way at once, and connections kept
 PARTS_AT_ONCE = 4
 CONNECTIONS_MAX = 32
@@ -76,6 +80,7 @@ _DENIED = frozenset(
         "XAdminUserNotFound",
     }
 )  # fmt: skip - the last one: of versitygw for an access key that it does not know, with 404
+_NO_RANGE = "the store does not give the range that was asked for; use a store, or a release of it, that honours Range"
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 
 
@@ -165,11 +170,22 @@ class ObjectStorage:
         raise not_appendable(self.url)
 
     def put_new(self, path: str, data: Buffer) -> None:
-        key, whole = self._key(path), bytes(data)
+        self._put_new(path, bytes(data), lambda key, whole: self._put(key, whole, create=True))
+
+    @property
+    def sends_parts(self) -> bool:
+        """See :class:`~wal.storage.protocol.SendsParts`. Only of ``s3`` is it known how."""
+        return self._scheme == "s3" and 2 * self._limits.part_bytes < ONE_PUT_BYTES_MAX
+
+    def put_new_in_parts(self, path: str, data: Buffer) -> None:
+        self._put_new(path, bytes(data), self._put_in_one_part)
+
+    def _put_new(self, path: str, whole: bytes, send: Callable[[str, bytes], None]) -> None:
+        key = self._key(path)
 
         def put() -> None:
             try:
-                self._put(key, whole, create=True)
+                send(key, whole)
             except FileExistsError:
                 ours = self._holds(key, whole)
             except _BrokenError as error:
@@ -252,6 +268,28 @@ class ObjectStorage:
             # an upload in parts that was completed, or ended, by an attempt whose answer was lost
             raise _PassingError(f"{self._scheme}://{key} can't be written: {error}") from None
 
+    def _put_in_one_part(self, key: str, data: bytes) -> None:
+        """As s3fs sends a large object, in a single part, which may be of any size."""
+
+        async def send(files: Any) -> None:
+            bucket, name, _ = files.split_path(key)
+            place = {"Bucket": bucket, "Key": name}
+            upload = await files._call_s3("create_multipart_upload", **place)
+            place["UploadId"] = upload["UploadId"]
+            try:
+                part = await files._call_s3("upload_part", PartNumber=1, Body=data, **place)
+                parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+                await files._call_s3("complete_multipart_upload", MultipartUpload=parts, IfNoneMatch="*", **place)
+            except Exception:
+                with suppress(Exception):
+                    await files._call_s3("abort_multipart_upload", **place)
+                raise
+
+        try:
+            self._call("put", f"{key} can't be written in parts", send, bytes_out=len(data))
+        except FileNotFoundError as error:
+            raise _PassingError(f"{self._scheme}://{key} can't be written in parts: {error}") from None
+
     def _holds(self, key: str, whole: bytes) -> bool:
         try:
             return self._get(key, 0, len(whole) + 1) == whole
@@ -267,17 +305,22 @@ class ObjectStorage:
         except _BeyondTheEnd:
             return b""
         if length is not None and len(data) > length:
-            raise StoreError(
-                f"{self._scheme}://{key} can't be read: the store does not give the range that was asked for"
-            )
+            raise StoreError(f"{self._scheme}://{key} can't be read: {_NO_RANGE}")
         self._process().count("bytes_in", len(data))
         return data
 
     def _call(
-        self, kind: str, words: str, method: str, *arguments: Any, bytes_out: int = 0, bytes_in: int = 0, **options: Any
+        self,
+        kind: str,
+        words: str,
+        method: str | Callable[[Any], Any],
+        *arguments: Any,
+        bytes_out: int = 0,
+        bytes_in: int = 0,
+        **options: Any,
     ) -> Any:
-        """One call of the file system, within its time. Raises FileExistsError, FileNotFoundError, _BeyondTheEnd,
-        _PassingError, StoreError."""
+        """One call of the file system, or of what is given it, within its time. Raises FileExistsError, FileNotFoundError,
+        _BeyondTheEnd, _PassingError, StoreError."""
         process = self._process()
         if self._scheme != "s3":  # s3: counted request by request
             process.count(kind)
@@ -285,7 +328,8 @@ class ObjectStorage:
             process.count("bytes_out", bytes_out)
         seconds = self._limits.request_seconds + max(bytes_out, bytes_in) / BYTES_PER_SECOND_MIN
         try:
-            return sync(process.files.loop, getattr(process.files, method), *arguments, timeout=seconds, **options)
+            call = partial(method, process.files) if callable(method) else getattr(process.files, method)
+            return sync(process.files.loop, call, *arguments, timeout=seconds, **options)
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as error:
@@ -336,8 +380,9 @@ class ObjectStorage:
         return files
 
     def _attend_each(self, files: Any) -> None:
-        """Counts each request of s3fs, and has bodies sent as the bytes that they are. As files, which botocore makes of
-        them, they are read piece by piece in another thread, after a way there and back for leave to send them at all.
+        """Counts each request of s3fs, looks whether a range is given that was asked for, and has bodies sent as the bytes that
+        they are. As files, which botocore makes of them, they are read piece by piece in another thread, after a way there and
+        back for leave to send them at all.
         """
         from botocore.handlers import convert_body_to_file_like_object  # type: ignore[import-untyped]
 
@@ -354,12 +399,22 @@ class ObjectStorage:
                         f"before-parameter-build.s3.{request}", convert_body_to_file_like_object
                     )
                 known = client
-            return await call(method, *arguments, **options)
+            answer = await call(method, *arguments, **options)
+            if method == "get_object" and not _is_range(answer, options.get("Range", "")):
+                answer["Body"].close()
+                raise StoreError(f"{self._scheme}://{options['Bucket']}/{options['Key']} can't be read: {_NO_RANGE}")
+            return answer
 
         files._call_s3 = attended
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
+
+
+def _is_range(answer: Any, asked: str) -> bool:
+    """Whether the answer is of the range ``asked``; one from the object's first byte on may be answered with the whole."""
+    whole = not asked or asked.startswith("bytes=0-")
+    return whole or answer["ResponseMetadata"]["HTTPStatusCode"] == 206
 
 
 class _BeyondTheEnd(Exception):

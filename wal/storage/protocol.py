@@ -125,6 +125,18 @@ class TriesAgain(Protocol):
         """The same store over the same client, for a caller that tries again by itself and wants to hear of it sooner."""
 
 
+@runtime_checkable
+class SendsParts(Protocol):
+    """A store of whole objects that takes large ones in parts, by requests of another kind than small ones."""
+
+    @property
+    def sends_parts(self) -> bool:
+        """Whether an object can be so large that it is sent in parts."""
+
+    def put_new_in_parts(self, path: str, data: Buffer) -> None:
+        """As ``put_new``, sent as a large object is, whatever its size."""
+
+
 def is_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
