@@ -29,6 +29,7 @@ from wal.blocks import (
     read_local,
     write_local_frame,
 )
+from wal.digests import check_digest
 from wal.frame import HEADER_LENGTH, aligned
 
 _MARK = ".damaged"
@@ -83,6 +84,7 @@ def read_set_aside(path: Path, block: Block) -> StoredBlock:
         raise CorruptionError(
             str(path), start, f"the payload is not the one that the journal names for block {block.id}"
         )
+    check_digest(block.meta.sha256, payload, str(path))
     return StoredBlock(block.meta, payload, block.handle.checksum)
 
 

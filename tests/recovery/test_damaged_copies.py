@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy import damaged_copies
 from deploy.main import main
 from executor_agent.store import BlockStore
 from forebay.clock import ManualClock
-from forebay.errors import StoreError
+from forebay.errors import CorruptionError, StoreError
 from forebay.values import Block
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.blocks import given_path, local_path, read_local
+from wal.blocks import encode_meta, given_path, local_path, read_local
+from wal.frame import HEADER_LENGTH, aligned
 from wal.reading import BlockReference, stored_copy
-from wal.set_aside import set_aside
+from wal.set_aside import put_back, set_aside
 
 
 @pytest.fixture
@@ -221,3 +223,17 @@ def test_killed_while_a_copy_is_set_aside_it_has_one_name_or_both(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r1-1-1.block", "r1-1-1.block.damaged"]
     assert set_aside(path).name == "r1-1-1.block.damaged"
     assert [p.name for p in tmp_path.iterdir()] == ["r1-1-1.block.damaged"]
+
+
+def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_not_put_back(logged: Logged) -> None:
+    """Four bytes fix a CRC-32C; the SHA-256 that the journal names is compared as well."""
+    block, aside = damaged(logged)
+    named = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, sha256=bytes(32)))
+    start = HEADER_LENGTH + aligned(len(encode_meta(named.meta)))
+    whole = aside.read_bytes()
+    payload = whole[HEADER_LENGTH + aligned(len(encode_meta(block.meta))) : block.handle.length]
+    aside.write_bytes(bytes(start) + payload)
+    named = msgspec.structs.replace(named, handle=msgspec.structs.replace(block.handle, length=start + len(payload)))
+    with pytest.raises(CorruptionError, match="SHA-256"):
+        put_back(directory(logged), aside, named)
+    assert aside.exists()
