@@ -167,7 +167,8 @@ def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
 def await_tasks_of(lease: Lease | None, stopping: threading.Event) -> None:
     """``lease``: of who led before, None if nobody did. A job of it may write beside ours while Spark's tasks of it go on: they
     are waited for, and named where their end can't be seen."""
-    if lease is None or (lease.pid == os.getpid() and lease.started == process_start(lease.pid) != ""):
+    own = (socket.gethostname(), os.getpid(), process_start(os.getpid()))
+    if lease is None or (own[2] and (lease.host, lease.pid, lease.started) == own):
         return  # of this very program, whose engine knows its tasks
     if lease.spark_application and not await_end_of(lease, stopping):
         log.warning("%s", left_behind(lease))
