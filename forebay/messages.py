@@ -820,7 +820,7 @@ class ForgetRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/forget. The receiver or the host's agent of this ``name`` is gone on purpose: status no longer waits for
     it. One that comes back is known again."""
 
-    name: str
+    name: Text
 
 
 class RetryRequest(Message, frozen=True, kw_only=True):

@@ -223,6 +223,8 @@ class Player:
             "/v1/operator/accept-loss": lambda: {"batch_id": 1 << 40 | 1, "ranges": ["t/0[0, 10)"], "cause": "c"},
             "/v1/operator/replay": lambda: {"batch": 0, "time_ms": 0, "cause": "c"},
             "/v1/operator/reset": self.reset,
+            "/v1/operator/forget": lambda: {"name": "nobody"},
+            "/v1/operator/retry": dict,
         }
 
     # ---- sending -----------------------------------------------------------------------------------------------------
