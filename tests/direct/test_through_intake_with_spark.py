@@ -40,7 +40,7 @@ def cluster(
     """An intake of the topic whose services ask for tokens and certificates. Kafka has 30 and 10 records."""
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
-    others = "".join(f"{role} the-token-of-the-{role}\n" for role in ("receiver", "agent", "operator"))
+    others = "".join(f"{role} the-token-of-the-{role}\n" for role in ("receiver", "agent", "task", "operator"))
     tokens.write_text(f"query {TOKEN}\n{others}")
     security = {**access, "token_file": str(tokens)}
     wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
