@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +10,7 @@ import click
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.supervision import described
 from driver.problems import in_answer
+from forebay.errors import NotTakenError
 from forebay.messages import (
     ErrorNote,
     Problem,
@@ -282,6 +283,15 @@ def _silence(seconds: float) -> str:
     return "not heard yet" if seconds < 0 else f"{seconds:.1f} s"
 
 
+def _stores_out_of_reach(settings: Settings) -> Iterator[str]:
+    """Why the journal or the WAL can't be written from here; nothing if they can."""
+    from deploy.validation import check_folders
+
+    for check in check_folders(settings):
+        if check.name in ("journal", "wal") and check.outcome != "fine":
+            yield check.detail
+
+
 @click.command(
     short_help="Show partitions, receivers, agents and batches.",
     epilog=example("forebay status", "forebay status --json | jq .waiting_records"),
@@ -292,9 +302,14 @@ def status(invocation: Invocation) -> int:
     """Ask the driver how its stream stands: partitions, receivers, agents and batches.
 
     Exits with 1 if there is a problem: each is said on stderr with its cause and the next step. What is missing for less than
-    its grace is said too, and is no problem yet. Exits with 3 if no driver answers.
+    its grace is said too, and is no problem yet. Exits with 3 if no driver answers, and names the journal's or the WAL's store
+    if that is out of reach: a driver ends when it can't write its journal.
     """
-    answer = ask(invocation.settings())
+    settings = invocation.settings()
+    try:
+        answer = ask(settings)
+    except NotTakenError as error:
+        raise NotTakenError("; ".join((str(error), *_stores_out_of_reach(settings)))) from None
     invocation.write(answer, lambda: tables(answer))
     found = problems(answer)
     for problem in found:

@@ -155,6 +155,18 @@ def test_a_driver_that_does_not_answer_is_exit_code_3(
     assert err.startswith("forebay: no driver of stream flights at http://127.0.0.1:1: start it with `forebay up` (")
 
 
+def test_status_names_a_journal_out_of_reach_when_no_driver_answers(
+    project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A driver ends when it can't write its journal, so only the command can say why nothing answers."""
+    (project.folder / "blocked").write_text("a file, where a folder would have to be")
+    project.replace(f"{project.folder}/journal", f"{project.folder}/blocked/journal")
+    assert run(project, "status") == 3
+    err = capsys.readouterr().err
+    assert err.startswith("forebay: no driver of stream flights at ")
+    assert "; driver.journal: " in err and "blocked: Not a directory" in err and "wal.url" not in err
+
+
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
 def test_accepting_a_gap_changes_nothing_unless_told(
     project: Any,
