@@ -139,7 +139,7 @@ def sentences(plan: CopiesPlan) -> list[str]:
     ]
     return said + [
         f"block {c.block_id} with {', '.join(c.ranges)} can't be read from {c.path}; another host may have a copy: "
-        "call this there, or see `forebay status` for what its batch waits for"
+        "run `forebay recover` there, or see `forebay status` for what its batch waits for"
         for c in plan.damaged
         if c.lost and c.needed
     ]

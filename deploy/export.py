@@ -128,7 +128,9 @@ def blocks_of_batches(journal_storage: Storage, state: State, named: Sequence[in
             raise UsageError(f"--batch {name}: the stream has no such batch; `forebay audit` counts them")
         gone = [block for block in blocks if block not in state.blocks]
         if gone:
-            absent.append(f"{len(gone)} of the {len(blocks)} blocks of batch {name} (beyond wal.retention)")
+            absent.append(
+                f"{len(gone)} of the {len(blocks)} blocks of batch {name} (deleted by wal.retention or one of its limits)"
+            )
         wanted.update(blocks)
     return frozenset(wanted), absent
 

@@ -119,7 +119,7 @@ def _judged(
     if path in state.cleaning_segments:
         return True, "its deletion is under way"
     if path in state.index.segments and due is None:
-        return False, _held(state, path) or "within the rewind horizon (wal.retention)"
+        return False, _held(state, path) or "within wal.retention and its limits"
     facts = segment_facts(path, scan_segment(storage, path, payloads=False), sealed=sealed, fenced=False)
     judgement = judge(state, CleanSegment(facts, place.receiver, place.epoch, now_ms), limits)
     if judgement.deletable:

@@ -196,6 +196,7 @@ class DirectStream:
         self._ending = Ending()
         self._unreachable = ""
         self._runs = False  # started, whether it has ended or not
+        self._thread: threading.Thread | None = None
         self._loop: DriverLoop | None = None
         self._scheduler: Scheduler | None = None
         self._admin: KafkaAdmin | None = None
@@ -222,14 +223,15 @@ class DirectStream:
             self._close()
             raise
         self._runs = True
-        threading.Thread(target=self._run, name="direct-batches", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="direct-batches", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """Lets the running job finish, and begins no other. Returns at once when called in the job or before the start has
-        returned, else when the stream has ended. May be repeated."""
+        """Let the running job finish, and begin no other. Return immediately when called in the job, in a callback of a commit or
+        before the start has returned, else when the stream has ended. May be repeated."""
         self._begin_stop()
-        in_job = self._scheduler is not None and self._scheduler.in_job()
-        if self._runs and not in_job:
+        own = threading.current_thread() is self._thread or (self._scheduler is not None and self._scheduler.in_job())
+        if self._runs and not own:
             self._ending.wait()
 
     def _begin_stop(self) -> None:
@@ -261,6 +263,10 @@ class DirectStream:
         probe(storage, settings.name, lambda: secrets.randbits(64))
         self._lease_before = read_lease(storage, settings.name)
         wait_until_stale(storage, settings.name, self._stopping)
+        if self._stopping.is_set():
+            raise UsageError(
+                f"direct stream {settings.name} was stopped while it waited for another process's lease to end"
+            )
         self._admin = self._closing.enter_context(
             KafkaAdmin(self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct")
         )

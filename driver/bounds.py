@@ -48,8 +48,8 @@ def begin_again(state: State) -> tuple[str, ...]:
             continue
         start, block_id = _claimed_too_much(state, partition)
         cause = (
-            f"the journal of an older release had block {block_id or 'of old'} end beyond the last offset there is: begun again "
-            f"at {start}"
+            f"the journal of an older release had block {block_id or '(deleted)'} end beyond the last offset there is: begun "
+            f"again at {start}"
         )
         begun = ev.LifeStart(partition.topic, partition.partition, start, partition.life.topic_id)
         apply(state, ev.LifeBegun(begun, partition.life.time_ms, cause))  # of the life before: a reader has no clock
@@ -81,6 +81,9 @@ class _Bringing:
                 return self._nearest(inner, (type_.extra or {}).get(INSTEAD), value, at)
             case inspect.IntType():
                 return self._nearest(type_, None, value, at)
+            case inspect.StrType(max_length=longest) if isinstance(value, str) and longest and len(value) > longest:
+                self.said.append(f"{at} has {len(value)} characters, {longest} are allowed: cut")
+                return value[:longest]
             case inspect.StructType() if isinstance(value, dict):
                 return self._struct(type_, value, at)
             case inspect.UnionType():

@@ -9,7 +9,7 @@ restart need: ``driver.receiver_timeout``, where the driver starts processes its
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from driver.loop import RESERVE_REACHED
@@ -22,7 +22,7 @@ from forebay.values import TopicPartition, is_reserved, lineage_of
 
 log = logging.getLogger(__name__)
 
-WAITING_FOR_SPACE = "the journal waits for space: nothing is answered until there is"
+WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
 #: names that a sentence has before it counts the rest
 NAMES_SHOWN = 5
 #: how long a receiver or the driver may wait for something before that is a problem
@@ -83,7 +83,10 @@ class Health:
         managed: bool,
         since: float,
         outages: Callable[[], Sequence[Outage]] = tuple,
+        topics: Collection[str] | None = None,
     ) -> None:
+        """``topics``: that receivers are to take in, by the settings; None: those that the driver tells them, or all."""
+        self._topics = topics
         self._tracker = tracker
         self._grace = grace
         self._managed = managed
@@ -121,7 +124,7 @@ class Health:
             )
         if now - known[name] <= self._grace.timeout:
             raise RefusedError(
-                f"{name} was heard {now - known[name]:.0f} s ago: stop it first (SIGTERM), then status does not wait for it",
+                f"{name} sent a heartbeat {now - known[name]:.0f} s ago: stop it first (SIGTERM)",
                 "conflict",
             )
         self._forgotten[name] = now
@@ -152,6 +155,8 @@ class Health:
         missing: list[tuple[TopicPartition, float]] = []
         for partition in self._tracker.state.partitions.values():
             tp = partition.tp
+            if not self._is_followed(tp.topic):
+                continue
             heard_at = self._heard_at(partition)
             live_at = self._live_at[tp] = max(self._live_at.get(tp, heard_at or now), heard_at)
             if partition.trouble is None and (not heard_at or now - heard_at > self._grace.timeout):
@@ -165,6 +170,12 @@ class Health:
                 names = _names(str(tp) for tp, _ in these)
                 words = f"no live receiver: {len(these)} of {len(self._tracker.state.partitions)} partitions ({names})"
                 found.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
+
+    def _is_followed(self, topic: str) -> bool:
+        """Whether receivers take the topic in: no longer once it left ``kafka.topics``, or is deleted and was matched by a
+        pattern."""
+        topics = self._topics if self._topics is not None else self._tracker.subscription
+        return topics is None or topic in topics
 
     def _heard_at(self, partition: Partition) -> float:
         news = self._tracker.receiver_news.get(partition.owner) if partition.owner else None

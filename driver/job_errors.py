@@ -60,15 +60,23 @@ class _Frame:
 def describe(error: BaseException) -> JobProblem:
     """What ``error``, which a job or its engine raised, says."""
     raised = _frames_of(error)
-    worker = _worker_traceback(str(error))
+    said = _message(error)
+    worker = _worker_traceback(said)
     if worker is None:
-        text = _JAVA_STACK.sub("", str(error))
+        text = _JAVA_STACK.sub("", said)
         name = type(error).__name__
         words = f"{name}: {text}" if text else name
         trace = _JAVA_STACK.sub("", "".join(traceback.format_exception(error)))
         return JobProblem(_line(words, ERROR_LENGTH_MAX), _place(raised), _cut(trace.splitlines()))
     words, frames, lines = worker
     return JobProblem(_line(words, ERROR_LENGTH_MAX), _place(frames) or _place(raised), _cut(lines))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # the user's class may do anything
+        return f"(its message can't be shown: {type(failure).__name__})"
 
 
 def _frames_of(error: BaseException) -> list[_Frame]:
@@ -135,8 +143,13 @@ def _is_library(file: str) -> bool:
     return file.startswith(_PYTHON) or _LIBRARY.search(file) is not None
 
 
+def _encodable(text: str) -> str:
+    """The text with half characters (surrogates), which no journal and no terminal takes, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _line(words: str, length_max: int) -> str:
-    line = " ".join(words.split())
+    line = _encodable(" ".join(words.split()))
     return line if len(line) <= length_max else line[: length_max - 1] + "…"
 
 
@@ -146,4 +159,4 @@ def _cut(lines: Iterable[str]) -> str:
         first = TRACE_LINES_MAX // 4
         last = TRACE_LINES_MAX - first - 1
         kept = [*kept[:first], f"  … {len(kept) - first - last} lines left out …", *kept[-last:]]
-    return "\n".join(line[:ERROR_LENGTH_MAX] for line in kept)
+    return "\n".join(_encodable(line)[:ERROR_LENGTH_MAX] for line in kept)

@@ -330,7 +330,9 @@ def opening(
     failpoints.hit("journal.opening")
     reading = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete what it superseded
     if reading.epoch == epoch:  # led by an older release, which makes no marks
-        raise CorruptionError(claim_path(stream, epoch), 0, "the claim was missing, and is there again. Start again")
+        raise CorruptionError(
+            claim_path(stream, epoch), 0, "the claim was missing; the driver created it again. Start the driver again"
+        )
     for sentence in reading.brought:
         log.error("journal of stream %s: %s", stream, sentence)
     if reading.state is None and marked:

@@ -77,23 +77,25 @@ def stored_lease(storage: Storage, stream: str) -> Lease | None:
         return None  # half a lease is nobody's: the epoch protects
 
 
-def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -> None:
-    """Returns if no driver is at work. Raises LeaseHeld if the lease changes within the duration it names."""
+def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -> bool:
+    """Return True once no driver is at work, False if ``stopping`` is set first. Raises LeaseHeld if the lease changes within the
+    duration it names."""
     first = read_lease(storage, stream)
     if first is None or is_gone(first):
-        return
+        return True
     log.warning("a driver (%s, host %s, pid %s) may be at work: watching its lease", first.owner, first.host, first.pid)
     for _ in range(10):
         if stopping.wait(first.duration_seconds / 10):
-            raise LeaseHeld("told to stop while waiting for another driver's lease to end")
+            return False
         current = read_lease(storage, stream)
         if current is None or is_gone(current):
-            return
+            return True
         if (current.owner, current.beat) != (first.owner, first.beat):
             raise LeaseHeld(
                 f"a driver leads stream {stream!r} already: {current.words}; stop it first, take over with "
                 "`forebay driver --take-over`, or wait for its end with `forebay driver --standby`"
             )
+    return True
 
 
 class LeaseWatch:

@@ -195,7 +195,11 @@ def refuse(found: ReplayPlan) -> str:
     """In words why ``found`` is not possible, and what is."""
     newest = found.lacking[-1]
     lacking = "Kafka no longer holds all offsets" if newest.spans else "the WAL no longer holds all blocks"
-    horizon = "the retention of Kafka's topics" if newest.spans else "wal.retention"
+    horizon = (
+        "the retention of Kafka's topics"
+        if newest.spans
+        else "wal.retention with its limits retention_size, retention_blocks and retention_free"
+    )
     words = f"{lacking} of batch {newest.batch_id} (number {newest.number}), which would run too"
     if found.possible_from is None:
         return f"{words}; no completed batch can be replayed: the rewind horizon is {horizon}"

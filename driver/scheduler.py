@@ -189,8 +189,8 @@ class Scheduler:
             self._changed.notify_all()
 
     def in_job(self) -> bool:
-        """Whether the calling thread is one that runs jobs."""
-        return threading.get_ident() in self._workers
+        """Whether the calling thread is one of the scheduler's own, which must not wait for its end."""
+        return threading.get_ident() in self._workers or threading.current_thread() is self._timer
 
     def join(self) -> None:
         if self._timer.ident is not None:

@@ -203,7 +203,7 @@ class Driver:
 
     def start(self) -> bool:
         """Opens the journal (which fences older drivers), serves HTTP, begins discovery. As a standby it serves, and waits
-        until nobody leads before. Whether it leads: a standby that was told to stop does not. Raises LeaseHeld, FencedError,
+        until nobody leads before. Whether it leads: one that is stopped while it waits does not. Raises LeaseHeld, FencedError,
         CorruptionError, StoreError, UsageError."""
         settings = self._settings
         load_keys(settings.wal.key_file)  # refused now rather than when they are needed
@@ -214,8 +214,9 @@ class Driver:
         self._stores = {"journal": journal_storage} | ({"wal": wal_storage} if wal_storage is not None else {})
         for storage in self._stores.values():
             probe(storage, settings.stream, lambda: secrets.randbits(64))
-        if not self._take_over and not self._standby:
-            wait_until_stale(journal_storage, settings.stream, self._stopping)
+        watches = not self._take_over and not self._standby
+        if watches and not wait_until_stale(journal_storage, settings.stream, self._stopping):
+            return False
         self._serve()  # before anybody is fenced: a port that is taken must not cost the driver at work its lead
         self._lease_before = read_lease(journal_storage, settings.stream)
         led = (
@@ -376,7 +377,8 @@ class Driver:
         managed = settings.receiver.mode == "managed"
         timeout = float(settings.driver.receiver_timeout)
         grace = Grace(timeout, max(timeout, float(settings.receiver.start_timeout)) if managed else timeout)
-        self._health = Health(tracker, grace, managed, self._leads_since, self._reach.outages)
+        topics = frozenset(settings.kafka.topics) or None  # none: a pattern, or a custom source
+        self._health = Health(tracker, grace, managed, self._leads_since, self._reach.outages, topics)
         self._reach.start()
         self._closing.callback(self._reach.stop)
 
@@ -639,7 +641,9 @@ class Driver:
     def _forget_as_told(self, request: ForgetRequest, _: State) -> OperatorAnswer:
         assert self._health is not None
         self._health.forget(request.name, self._clock.monotonic())
-        return OperatorAnswer(message=f"{request.name} is not waited for any more, until it is heard again")
+        return OperatorAnswer(
+            message=f"{request.name} is forgotten: its silence is no problem until its next heartbeat"
+        )
 
     def _retry_as_told(self, _: RetryRequest) -> OperatorAnswer:
         batches = self._scheduler.retry() if self._scheduler is not None else ()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -295,8 +295,11 @@ def log_task_failures(context: SparkContext, yes: bool) -> None:
     """Whether Spark's own log has failed tasks. It has those of the first attempt at a batch; later attempts mostly fail with
     the same error, and the driver logs it if it is another one (``driver.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    for name in _TASK_LOGGERS:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
+    try:
+        for name in _TASK_LOGGERS:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
+    except (TypeError, Py4JError) as error:  # a Spark that logs by something else: its log stays as it is
+        log.debug("Spark's own log levels can't be set: %s", error)
 
 
 def _cancel(context: SparkContext, group: str) -> None:

@@ -943,14 +943,15 @@ class Tracker:
         return Decision(None, self._applied(begun))
 
     def _end_spans(self, request: EndSpans, now: float, now_ms: int) -> Decision:
-        ended = ev.SpansEnded(request.partitions, request.time_ms, request.cause)
+        cause = said_by(request.cause)
+        ended = ev.SpansEnded(request.partitions, request.time_ms, cause)
         if not request.again:
             return Decision(None, self._applied(ended))
-        begun = ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, request.cause)
+        begun = ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, cause)
         return Decision(None, self._applied(ended, begun))
 
     def _skip_spans(self, request: SkipSpans, now: float, now_ms: int) -> Decision:
-        return Decision(None, self._applied(ev.SpansSkipped(request.spans, request.time_ms, request.cause)))
+        return Decision(None, self._applied(ev.SpansSkipped(request.spans, request.time_ms, said_by(request.cause))))
 
     def _name_cursor(self, request: NameCursor, now: float, now_ms: int) -> Decision:
         if self.state.cursor:

@@ -114,7 +114,10 @@ class BlockStore:
         if not path.stat().st_size:
             path.unlink()
             return f"dropped {path}: no byte is in it"
-        return f"set {path} aside as {set_aside(path).name}, since it may be the last copy: {reason}; `forebay recover` says more"
+        return (
+            f"set {path} aside as {set_aside(path).name}: {reason}. It may be the last copy: run `forebay recover` on this "
+            "host"
+        )
 
     def path(self, stream: str, block_id: str) -> Path:
         """Where that block lies, if a receiver wrote it here. Raises ValueError for a name that could lead elsewhere."""

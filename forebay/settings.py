@@ -147,8 +147,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     job: str | tuple[str, ...] | None = None
     #: "spark", or "local": the job runs in the driver process, without Spark
     engine: Literal["spark", "local"] = "spark"
-    job_max_failures: int = 4  # number of failures in a row of one batch after which no other attempt is made
-    job_retry_delay: Duration = Duration(1.0)  # pause before a failed batch runs again
+    #: number of attempts at a batch, job_retry_delay apart, after which it is failed; later attempts follow after 10s,
+    #: doubling up to 10m
+    job_max_failures: int = 4
+    job_retry_delay: Duration = Duration(1.0)  # pause between the first job_max_failures attempts at a batch
     #: maximum time a retry waits for the end of the cancelled tasks of the attempt before it; after that the retry
     #: fails
     old_tasks_timeout: Duration = Duration(120.0)
@@ -214,7 +216,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     quota: Size = Size(10_000_000_000)  # maximum size of the local copies
     host: str | None = None  # name of this host, as Spark knows it; if unset, this machine's name
     heartbeat_interval: Duration = Duration(1.0)  # time between two heartbeats to the driver
-    connections_max: int = 512  # maximum number of authenticated connections; as many others may be opening
+    #: maximum number of authenticated connections; the same number of unauthenticated ones is allowed
+    connections_max: int = 512
     #: maximum time a connection may make no progress on a block before it is closed
     idle_timeout: Duration = Duration(30.0)
     drain_timeout: Duration = Duration(10.0)  # maximum time a stopping agent takes to finish requests under way
@@ -258,7 +261,7 @@ class SecuritySettings(Section, frozen=True, kw_only=True):
     key_file: str | None = None  # path of the certificate's private key, in PEM form
     request_size: Size = Size(8_000_000)  # maximum size of a request's body
     request_timeout: Duration = Duration(30.0)  # maximum time for a TLS handshake, and for a request to arrive
-    #: maximum number of authenticated connections of one service; as many others may be opening
+    #: maximum number of authenticated connections of one service; the same number of unauthenticated ones is allowed
     connections_max: int = 1_000
     hosts: tuple[str, ...] = ()  # further host names of the services: aliases, and proxies in front of them
 

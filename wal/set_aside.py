@@ -8,6 +8,7 @@ metadata is damaged can be made whole again.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from wal.digests import check_digest
 from wal.frame import HEADER_LENGTH, aligned
 
 _MARK = ".damaged"
+#: of a filesystem without hard links, such as exFAT and some network shares
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _NAME = re.compile(
     rf"(?P<block_id>.+)(?:{re.escape(BLOCK_SUFFIX)}|{re.escape(COPY_SUFFIX)}){re.escape(_MARK)}(?:-\d+)?"
 )
@@ -47,6 +50,13 @@ def set_aside(path: Path) -> Path:
         except FileExistsError:
             if not target.samefile(path):
                 continue
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if target.exists():  # nobody else makes such names: a host has one agent
+                continue
+            os.rename(path, target)
+            return target
         os.unlink(path)
         return target
     raise AssertionError("there is always another name")

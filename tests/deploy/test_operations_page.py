@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from driver import listeners
+from driver import health, listeners, problems
 from forebay.settings import Settings
 from tests.support.wheel import ROOT
 
 PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
-ALERTS = PAGE.partition("## What you see, and what to do")[2].partition("\n## ")[0]
+PROBLEMS = PAGE.partition("### Problems that status names")[2].partition("\n#")[0]
 #: whose ``state`` a person is shown
 SERVICES = ("driver", "receiver", "executor_agent")
 
@@ -63,24 +64,24 @@ def test_every_event_that_a_listener_can_be_told_is_on_the_page(kind: str) -> No
     assert f"`{kind}`" in PAGE
 
 
-def states_that_wait_for_a_person() -> set[str]:
-    """States that the code of ``forebay status`` compares with, and attributes that hold the words of a trouble."""
+def kinds_of_problems() -> set[str]:
+    """Each kind that the code of the verdict gives a problem."""
     found = set()
-    for path in (ROOT / "deploy").glob("status*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name == "needs_a_person":
-                for inner in ast.walk(node):
-                    if isinstance(inner, ast.Compare) and _name(inner.left) == "state":
-                        found |= {t for c in inner.comparators for e in getattr(c, "elts", [c]) for t in _texts(e)}
-                    elif isinstance(inner, ast.Attribute) and inner.attr == "trouble":
-                        found.add(inner.attr)
-    return found
+    for module in (health, problems):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if not isinstance(node, ast.Call):
+                continue
+            given = [word.value for word in node.keywords if word.arg == "kind"]
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "add" and _name(node.func.value) == "found":
+                given += node.args[:1]
+            found |= {text for value in given for text in _texts(value)}
+    return found | set(health._COMMANDS)
 
 
-def test_what_makes_status_end_with_1_is_among_what_to_do() -> None:
-    states = states_that_wait_for_a_person()
-    assert len(states) >= 4
-    assert [state for state in sorted(states) if f"`{state}`" not in ALERTS] == []
+def test_every_kind_of_problem_that_makes_status_end_with_1_is_explained() -> None:
+    kinds = kinds_of_problems()
+    assert {"job", "partitions-without-receiver", "receiver-gone", "agent-gone", "kafka", "cursor"} <= kinds
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in PROBLEMS] == []
 
 
 def settings_named() -> set[str]:

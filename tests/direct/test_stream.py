@@ -353,6 +353,27 @@ def test_stop_returns_when_the_stream_has_ended_and_at_once_in_the_job(runs: Run
     assert second.await_termination(0)
 
 
+@pytest.mark.parametrize("interval_seconds", [0.1, 3600.0], ids=["with a batch", "at the end"])
+def test_callback_of_a_commit_may_stop_the_stream(
+    interval_seconds: float, runs: Runs, tps: list[TopicPartition]
+) -> None:
+    """Callbacks run in the stream's own threads, which must not wait for themselves."""
+    stopped = threading.Event()
+
+    def callback(*_: object) -> None:
+        stream.stop()
+        stopped.set()
+
+    stream = runs.start(
+        Subscribe([tps[0].topic]), params={"group.id": f"s-{tps[0].topic}"}, interval_seconds=interval_seconds
+    )
+    runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
+    if interval_seconds > 1:
+        threading.Thread(target=stream.stop, daemon=True).start()
+    assert stopped.wait(PATIENCE_SECONDS)
+    assert stream.await_termination(PATIENCE_SECONDS)
+
+
 def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: list[TopicPartition]) -> None:
     def callback(*_: object) -> None:
         raise SystemExit

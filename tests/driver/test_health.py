@@ -83,6 +83,17 @@ def test_partitions_without_a_receiver_are_pending_for_the_grace_of_a_start_and_
     assert "forebay receiver --id ID" in verdict.problems[0].command
 
 
+def test_partitions_of_a_topic_that_is_no_longer_followed_need_no_receiver() -> None:
+    t = Tracked()
+    health = health_of(t)
+    t.tracker.subscription = ("another",)
+    assert kinds(health.look(wait(t, 1000))) == ([], [])
+    t.tracker.subscription = (TOPIC,)
+    assert kinds(health.look(wait(t, 1))) == (["partitions-without-receiver"], [])
+    named = Health(t.tracker, Grace(10.0, 30.0), False, 0.0, topics={"another"})
+    assert kinds(named.look(wait(t, 1))) == ([], [])
+
+
 def test_receivers_that_agents_run_have_the_time_that_their_start_takes() -> None:
     t = Tracked()
     health = health_of(t, managed=True, start=90.0)
@@ -150,7 +161,7 @@ def test_agent_that_falls_silent_is_a_problem_unless_it_drained_or_is_forgotten(
 def test_only_what_is_known_and_silent_is_forgotten() -> None:
     t = Tracked()
     health, _ = running(t)
-    with pytest.raises(RefusedError, match="r1 was heard 1 s ago: stop it first"):
+    with pytest.raises(RefusedError, match="r1 sent a heartbeat 1 s ago: stop it first"):
         health.forget("r1", wait(t, 1))
     with pytest.raises(RefusedError, match="no receiver and no agent's host is named 'x'"):
         health.forget("x", wait(t, 1))

@@ -106,3 +106,19 @@ def test_what_is_shown_of_an_error_is_bounded() -> None:
     assert len(problem.error) == ERROR_LENGTH_MAX
     assert len(problem.trace.splitlines()) == TRACE_LINES_MAX
     assert len(problem.trace) < TRACE_LINES_MAX * (ERROR_LENGTH_MAX + 1)
+
+
+def test_error_with_half_a_character_can_be_written_to_the_journal() -> None:
+    """json.loads gives such text for the six characters of an escaped half of a pair, so any record can bring it in."""
+    problem = describe(ValueError(f"bad carrier {json.loads(chr(34) + chr(92) + 'ud800' + chr(34))!s}"))
+    assert problem.error == "ValueError: bad carrier \\ud800"
+    json.dumps(problem.trace).encode()
+    (problem.error + problem.place + problem.trace).encode()
+
+
+def test_error_whose_message_raises_is_named_by_its_class() -> None:
+    class Spiteful(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no message")
+
+    assert describe(Spiteful()).error == "Spiteful: (its message can't be shown: KeyError)"

@@ -268,7 +268,7 @@ def test_a_lost_claim_of_an_older_release_is_refused_once_and_there_again(storag
     driver.write(3)
     for path in (claim_path(STREAM, driver.journal.epoch), mark_path(STREAM, driver.journal.epoch), lease_path(STREAM)):
         storage.delete(path)
-    with pytest.raises(CorruptionError, match="the claim was missing, and is there again"):
+    with pytest.raises(CorruptionError, match="the claim was missing; the driver created it again"):
         Driver(storage)
     assert Driver(storage).state == driver.state
 

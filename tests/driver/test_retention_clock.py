@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.retention_clock import AHEAD_MS_MAX, RetentionClock
+from driver.retention_clock import AHEAD_MS_MAX, CATCH_UP, RetentionClock
 from forebay.clock import ManualClock
 from tests.support.jumping_clock import JumpingClock
 from tests.support.long_run import LongRun
@@ -23,16 +23,26 @@ def test_without_jumps_it_is_the_wall_clock() -> None:
         assert ageing.wall_ms() == clock.wall_ms()
 
 
-def test_it_goes_no_faster_than_time_passes_and_joins_the_wall_clock_when_retention_has_passed() -> None:
+def test_after_a_jump_it_catches_up_slowly_and_ages_no_batch_by_a_step() -> None:
+    """Of batches completed each hour, none falls due before it is older than retention / (1 + CATCH_UP) by time that passed."""
     clock = JumpingClock()
-    ageing = RetentionClock(clock, 2 * DAY, None)
+    retention = 2 * DAY
+    ageing = RetentionClock(clock, retention, None)
     before = ageing.wall_ms()
-    clock.jump(30 * DAY)
+    clock.jump(4 * DAY)
     assert ageing.wall_ms() == before
-    clock.advance(2 * DAY)
-    assert ageing.wall_ms() == before + 2 * DAY * 1000
-    clock.advance(1)
-    assert ageing.wall_ms() == clock.wall_ms()
+    completed: list[tuple[float, int]] = []
+    joined = False
+    for _ in range(60 * 24):
+        now_ms = ageing.wall_ms()
+        due = [at for at, stamp in completed if now_ms - stamp > retention * 1000]
+        assert all(clock.monotonic() - at >= retention / (1 + CATCH_UP) - AHEAD_MS_MAX / 1000 for at in due)
+        completed = [one for one in completed if one[0] not in due]
+        completed.append((clock.monotonic(), now_ms))
+        joined = joined or now_ms == clock.wall_ms()
+        clock.advance(3600.0)
+    assert joined, "within 4 days / CATCH_UP and some"
+    assert len(completed) <= 2 * 24 + 1
 
 
 def test_a_small_step_ahead_is_believed_and_any_step_back_is() -> None:
@@ -52,8 +62,9 @@ def test_a_clock_that_was_ahead_for_a_while_is_right_at_once_when_it_is_set_back
     clock.jump(-30 * DAY)
     assert ageing.wall_ms() == clock.wall_ms()
     clock.jump(30 * DAY)
-    clock.advance(10)
     assert ageing.wall_ms() == clock.wall_ms() - 30 * DAY * 1000
+    clock.advance(10)
+    assert ageing.wall_ms() == clock.wall_ms() - 30 * DAY * 1000 + 10 * CATCH_UP * 1000
 
 
 def test_a_barrier_stays_its_time_also_where_completed_batches_do_not() -> None:
@@ -61,7 +72,7 @@ def test_a_barrier_stays_its_time_also_where_completed_batches_do_not() -> None:
     ageing = RetentionClock(clock, 0.0, None)
     made_ms = ageing.wall_ms()
     clock.jump(30 * DAY)
-    for _ in range(24):
+    for _ in range(int(24 / (1 + CATCH_UP))):
         assert ageing.wall_ms() < made_ms + BARRIER_KEPT_MS
         clock.advance(3600.0)
 
@@ -97,7 +108,9 @@ def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_pa
         clock.jump(30 * DAY)
         for _ in range(4):
             run.run(10)
-            assert abs(segments(run) - usual) <= 2, "neither fewer, since the clock jumped, nor more, since time passes"
+            assert usual - 3 <= segments(run) <= usual + 2, (
+                "a tenth fewer while it catches up, and no more: time passes"
+            )
         clock.jump(-60 * DAY)
         run.run(10)
         assert segments(run) >= usual - 2
@@ -120,6 +133,8 @@ def test_a_jump_back_deletes_nothing_early_and_what_is_taken_in_later_goes_in_it
         clock.jump(30 * DAY)
         run.run(10)
         assert segments(run) >= usual
-        clock.advance(DAY)
+        run.run(100)
+        assert usual <= segments(run) <= 2 * usual + 2, "those from before the jump, and as many as usual"
+        clock.advance(30 * DAY / CATCH_UP)
         run.run(30)
         assert abs(segments(run) - usual) <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -237,3 +238,18 @@ def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_n
     with pytest.raises(CorruptionError, match="SHA-256"):
         put_back(directory(logged), aside, named)
     assert aside.exists()
+
+
+def test_damaged_copy_is_set_aside_on_a_filesystem_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: a folder on such a filesystem is no reason for an agent to stay down."""
+
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    for number, name in enumerate(("r1-1-1.block.damaged", "r1-1-1.block.damaged-2")):
+        (tmp_path / "r1-1-1.block").write_bytes(b"%d" % number)
+        assert set_aside(tmp_path / "r1-1-1.block").name == name
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"0", b"1"]
