@@ -162,10 +162,11 @@ class BlockStore:
     def _changed(self, blocks: int, size_bytes: int) -> None:
         with self._lock:
             if self._usage is not None:
+                # not below 0: a block that a receiver wrote since the count is not in it
                 self._usage = replace(
                     self._usage,
-                    blocks=self._usage.blocks + blocks,
-                    used_bytes=self._usage.used_bytes + size_bytes,
+                    blocks=max(0, self._usage.blocks + blocks),
+                    used_bytes=max(0, self._usage.used_bytes + size_bytes),
                     free_bytes=max(0, self._usage.free_bytes - size_bytes),
                 )
 

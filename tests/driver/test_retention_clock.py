@@ -113,7 +113,7 @@ def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_pa
             )
         clock.jump(-60 * DAY)
         run.run(10)
-        assert segments(run) >= usual - 2
+        assert segments(run) >= usual - 3
     clock.jump(60 * DAY)
     for _ in range(3):
         before = len(list(tmp_path.glob("wal/**/*.seg")))
@@ -136,5 +136,5 @@ def test_a_jump_back_deletes_nothing_early_and_what_is_taken_in_later_goes_in_it
         run.run(100)
         assert usual <= segments(run) <= 2 * usual + 2, "those from before the jump, and as many as usual"
         clock.advance(30 * DAY / CATCH_UP)
-        run.run(30)
+        run.run(100)
         assert abs(segments(run) - usual) <= 2

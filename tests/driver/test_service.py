@@ -71,7 +71,7 @@ def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], s
             {
                 "stream": "s",
                 "kafka": {"topics": [topic], "group": topic, **mock_broker.options},
-                "wal": {"url": f"file://{tmp_path}/wal"},
+                "wal": {"url": f"file://{tmp_path}/wal", "retention": "0s"},
                 "driver": values,
                 "agent": {"blocks": f"{tmp_path}/blocks"},
             }

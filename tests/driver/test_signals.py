@@ -22,7 +22,7 @@ from forebay.settings import from_values
 
 class Driver:
     url = ""
-    def __init__(self, *_): pass
+    def __init__(self, *_, **__): pass
     def start(self): return True
     def run(self):
         os.write(began, b"r")

@@ -136,6 +136,16 @@ def test_usage_sees_what_receivers_write_after_a_while(store: BlockStore, clock:
     assert usage.free_bytes == 1_000_000 - usage.used_bytes
 
 
+def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_the_count(store: BlockStore) -> None:
+    """The driver refuses a heartbeat with a negative number, and would take the agent for gone."""
+    store.open()
+    assert store.usage().blocks == 0
+    name = write(store).name.removesuffix(".block")
+    assert store.delete("s", name)
+    usage = store.usage()
+    assert (usage.blocks, usage.used_bytes) == (0, 0)
+
+
 def test_a_directory_that_cant_be_written_is_one_clear_sentence(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "file").touch()
     store = BlockStore(tmp_path / "file" / "blocks", 1_000, clock)
