@@ -53,6 +53,8 @@ def test_failing_job_and_silent_processes_are_problems_until_they_are_over(
         assert cluster.command("batch", "retry").returncode == 0
         cluster.wait(lambda: (s := cluster.status()) and s.state == "running", "the job to succeed")
         assert cluster.log("driver").count("Traceback") <= 2, "one for each driver"
+        # a driver expects the agents that it has heard itself
+        cluster.wait(lambda: (s := cluster.status()) and s.agents and s.receivers, "this driver to hear both")
         for name in ("r1", "agent"):
             cluster.pause(name)
         cluster.wait(lambda: len(verdict(cluster)[1]) == 3, "the silent receiver and agent to be problems")
