@@ -262,8 +262,7 @@ class DirectStream:
         storage = open_storage(settings.checkpoint, settings.storage_options)
         probe(storage, settings.name, lambda: secrets.randbits(64))
         self._lease_before = read_lease(storage, settings.name)
-        wait_until_stale(storage, settings.name, self._stopping)
-        if self._stopping.is_set():
+        if wait_until_stale(storage, settings.name, self._stopping) is False:
             raise UsageError(
                 f"direct stream {settings.name} was stopped while it waited for another process's lease to end"
             )
