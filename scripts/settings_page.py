@@ -119,7 +119,7 @@ def _toml(value: Any, kinds: list[Any]) -> str:
         return str(value).lower()
     if isinstance(value, (tuple, dict)):
         if value:
-            raise NotImplementedError(f"a default that is not empty: {value}")
+            raise ValueError(f"a default that is not empty: {value}")
         return "[]" if isinstance(value, tuple) else "{}"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
