@@ -18,6 +18,7 @@ from deploy.invocation import (
     FOUND,
     Invocation,
     because_option,
+    changing_options,
     example,
     pass_invocation,
     person,
@@ -491,9 +492,7 @@ def accept_loss(
     "--to-time", metavar="TIME", type=MomentType(), help="The same, from the first batch at or after TIME on."
 )
 @because_option
-@click.option("--apply", "applies", is_flag=True, help="Do it; the plan: while no driver runs.")
-@click.option("--yes", "yes", is_flag=True, help="The same, with --accept-loss, --to-batch and --to-time.")
-@click.option("--dry-run", "dry_run", is_flag=True, help="Only say what would be done [default].")
+@changing_options
 @shared_options
 @pass_invocation
 def recover(
@@ -505,9 +504,7 @@ def recover(
     to_batch: int | None,
     to_time: int | None,
     because: str,
-    applies: bool,
     yes: bool,
-    dry_run: bool,
 ) -> int:
     """Lay journal, WAL, history, local copies and Kafka side by side and print one plan: what is whole, torn, damaged,
     orphaned or missing, with exact ranges, and from where it can be had again.
@@ -524,25 +521,21 @@ def recover(
     runs it again from the WAL, marked as a replay, before any other batch. Exits with 1 if the WAL no longer holds all of it.
     """
     settings = invocation.settings()
-    if dry_run and (applies or yes):
-        raise click.UsageError("--dry-run and --apply (or --yes) exclude each other")
     if [batch, to_batch, to_time].count(None) < 2:
         raise click.UsageError("--accept-loss, --to-batch and --to-time exclude each other")
     if batch is not None:
-        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, applies or yes)
+        return accept_loss(invocation, settings, batch, tuple(map(range_label, ranges)), because, yes)
     if (to_batch is not None or to_time is not None) and not ranges:
-        return replay(invocation, settings, to_batch or 0, to_time or 0, because, applies or yes)
-    if ranges or yes:
-        raise click.UsageError(
-            "RANGE goes with --accept-loss BATCH, --yes with it, --to-batch or --to-time; --apply carries the plan out"
-        )
+        return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
+    if ranges:
+        raise click.UsageError("RANGE goes with --accept-loss BATCH")
     if not settings.has_wal:
-        return recover_copies(invocation, settings, applies)
+        return recover_copies(invocation, settings, yes)
     from deploy.recovery_plan import sentences
     from wal.storage import open_storage
 
     surroundings = Surroundings(settings, kafka=not no_kafka, agents=[agent_option(text) for text in agents])
-    execute = apply_plan if applies else look
+    execute = apply_plan if yes else look
     plan = execute(
         settings,
         open_storage(settings.driver.journal, settings.storage),
@@ -556,12 +549,12 @@ def recover(
     return FOUND if plan.open else FINE
 
 
-def recover_copies(invocation: Invocation, settings: Settings, applies: bool) -> int:
+def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int:
     """Of a stream without a WAL: this host's damaged copies."""
     from deploy import damaged_copies
     from wal.storage import open_storage
 
-    execute = damaged_copies.apply_plan if applies else damaged_copies.look
+    execute = damaged_copies.apply_plan if yes else damaged_copies.look
     plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
     invocation.write(plan, lambda: damaged_copies.tables(plan))
     for words in damaged_copies.sentences(plan):

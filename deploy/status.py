@@ -10,7 +10,7 @@ import click
 from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
 from deploy.supervision import described
 from driver.problems import in_answer
-from forebay.errors import NotTakenError
+from forebay.errors import AccessError, ForebayError, NotTakenError
 from forebay.messages import (
     ErrorNote,
     Problem,
@@ -284,12 +284,13 @@ def _silence(seconds: float) -> str:
 
 
 def _stores_out_of_reach(settings: Settings) -> Iterator[str]:
-    """Why the journal or the WAL can't be written from here; nothing if they can."""
+    """Why the journal or the WAL can't be written from here, with the next step; nothing if they can."""
     from deploy.validation import check_folders
+    from driver.health import COMMANDS
 
     for check in check_folders(settings):
         if check.name in ("journal", "wal") and check.outcome != "fine":
-            yield check.detail
+            yield f"{check.detail}. Next step: {COMMANDS[check.name]}"
 
 
 @click.command(
@@ -302,14 +303,17 @@ def status(invocation: Invocation) -> int:
     """Ask the driver how its stream stands: partitions, receivers, agents and batches.
 
     Exits with 1 if there is a problem: each is said on stderr with its cause and the next step. What is missing for less than
-    its grace is said too, and is no problem yet. Exits with 3 if no driver answers, and names the journal's or the WAL's store
-    if that is out of reach: a driver ends when it can't write its journal.
+    its grace is said too, and is no problem yet. If no driver answers, exits with 3, or with 1 if the journal's or the WAL's
+    store is out of reach, and names it: a driver ends when it can't write its journal.
     """
     settings = invocation.settings()
     try:
         answer = ask(settings)
     except NotTakenError as error:
-        raise NotTakenError("; ".join((str(error), *_stores_out_of_reach(settings)))) from None
+        causes = list(_stores_out_of_reach(settings))
+        if not causes or isinstance(error, AccessError):
+            raise
+        raise ForebayError("; ".join((str(error), *causes))) from None
     invocation.write(answer, lambda: tables(answer))
     found = problems(answer)
     for problem in found:

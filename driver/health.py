@@ -30,7 +30,8 @@ WAITING_SECONDS = 5.0
 #: restarts of a managed receiver after which one that does not run is a problem without a grace
 RESTARTS_MAX = 2
 
-_COMMANDS = {
+#: what is out of reach → the next step
+COMMANDS = {
     "kafka": "start the broker, or correct [kafka] and start the driver again; `forebay validate` asks it too",
     "source": "see what the source waits for; `forebay validate` asks it too",
     "wal": "make wal.url readable and writable again; then `forebay wal verify`",
@@ -103,7 +104,7 @@ class Health:
         for outage in self._outages():
             where = {"kafka": "Kafka is", "source": "the source is", "wal": "the WAL's store is"}
             cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
-            found.add(outage.name, cause, _COMMANDS[outage.name], outage.seconds)
+            found.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
         self._driver(found, now, state, detail)
         if state != "stopping":  # a drain ends receivers on purpose
             self._partitions(found, now)
@@ -143,7 +144,7 @@ class Health:
             found.add("journal", detail, _FREE_SPACE)
         known = {problem.kind for problem in found.problems}
         if waits and kind not in known:
-            found.add(kind, f"the driver waits for {origin}: {cause}", _COMMANDS[kind], seconds, WAITING_SECONDS)
+            found.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
 
     def _waiting(self, name: str, waits: bool, now: float) -> float:
         if not waits:
@@ -278,7 +279,7 @@ def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> Statu
     problem = Problem(
         kind="journal",
         cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
-        command=_COMMANDS["journal"] if outage else _FREE_SPACE,
+        command=COMMANDS["journal"] if outage else _FREE_SPACE,
     )
     return StatusAnswer(
         stream=stream,

@@ -51,11 +51,20 @@ class Loaded:
     ends: dict[int, int] = field(default_factory=dict)
 
     def acknowledge(self, partition: int, offset: int | None) -> None:
-        """Count a record. ``offset`` is None where an idempotent producer sent it a second time, since a broker died before it
-        answered: the record then follows the one before, as acknowledgements come in the partition's order."""
-        end = self.ends.get(partition, 0)
+        """Count a record. ``offset``: as the client acknowledged it (see :func:`offset_of`)."""
         self.counts[partition] = self.counts.get(partition, 0) + 1
-        self.ends[partition] = end + 1 if offset is None else max(end, offset + 1)
+        self.ends[partition] = offset_of(offset, self.ends.get(partition, 0)) + 1
+
+
+def offset_of(acknowledged: int | None, following: int) -> int:
+    """The offset of a record that an idempotent producer's delivery callback names as ``acknowledged``; ``following``: the
+    offset after the last acknowledged record of the partition.
+
+    A broker that already holds a batch, which was sent again since its leader died, answers without an offset. librdkafka
+    then counts from -1, so the records of the batch are acknowledged as None, 0, 1, … Acknowledgements of a partition come in
+    its order, so such a record is the following one.
+    """
+    return following if acknowledged is None or acknowledged < following else acknowledged
 
 
 def load(

@@ -161,9 +161,10 @@ def test_status_names_a_journal_out_of_reach_when_no_driver_answers(
     """A driver ends when it can't write its journal, so only the command can say why nothing answers."""
     (project.folder / "blocked").write_text("a file, where a folder would have to be")
     project.replace(f"{project.folder}/journal", f"{project.folder}/blocked/journal")
-    assert run(project, "status") == 3
+    assert run(project, "status") == 1
     err = capsys.readouterr().err
     assert err.startswith("forebay: no driver of stream flights at ")
+    assert "Next step: make driver.journal readable and writable again" in err
     assert "; driver.journal: " in err and "blocked: Not a directory" in err and "wal.url" not in err
 
 

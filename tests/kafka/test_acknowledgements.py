@@ -32,13 +32,14 @@ class Acknowledged:
 
 def test_record_acknowledged_without_offset_follows_the_one_before() -> None:
     loaded, truth = Loaded(), Truth()
-    for partition, offset in ((0, 7), (0, None), (1, 3), (0, None), (0, 10), (1, 4)):
+    # a batch of three that was sent again, one of a single record, and others
+    for partition, offset in ((0, 7), (0, None), (0, 0), (0, 1), (1, 3), (0, None), (0, 12), (1, 4)):
         loaded.acknowledge(partition, offset)
         truth.delivered(None, cast(Any, Acknowledged(partition, offset)))
-    assert loaded.ends == {0: 11, 1: 5} and loaded.counts == {0: 4, 1: 2}
+    assert loaded.ends == {0: 13, 1: 5} and loaded.counts == {0: 6, 1: 2}
     table = truth.table()
     found = list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
-    assert found == [(0, 7), (0, 8), (1, 3), (0, 9), (0, 10), (1, 4)]
+    assert found == [(0, 7), (0, 8), (0, 9), (0, 10), (1, 3), (0, 11), (0, 12), (1, 4)]
 
 
 def test_first_record_acknowledged_without_offset_is_refused_by_the_truth() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.kafka.loader import offset_of
 from forebay.values import TopicPartition
 from tests.support.kafka import await_markers
 
@@ -32,7 +33,7 @@ class Truth:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: tuple[list[Any], ...] = tuple([] for _ in SCHEMA)
-        self._last: dict[tuple[str, int], int] = {}  # offset of the newest acknowledgement
+        self._following: dict[tuple[str, int], int] = {}  # the offset after the newest acknowledgement
 
     def add(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         with self._lock:
@@ -40,20 +41,18 @@ class Truth:
                 column.append(item)
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """A delivery callback. Raises in the thread that polls the producer if a record was refused.
-
-        A record that an idempotent producer sends again, since a broker died before it answered, is acknowledged without an
-        offset ("duplicate sequence number"). Acknowledgements of a partition come in its order, so the offset is the next one.
-        """
+        """A delivery callback. Raises in the thread that polls the producer if a record was refused."""
         if error is not None:
             raise AssertionError(f"the broker refused a record: {error.str()}")
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        topic, partition = message.topic(), message.partition()
         assert topic is not None and partition is not None
-        last = self._last.get((topic, partition))
-        if offset is None or offset < 0:
-            assert last is not None, f"the first record of {topic}/{partition} was acknowledged without an offset"
-            offset = last + 1
-        self._last[topic, partition] = offset
+        following = self._following.get((topic, partition))
+        offset = message.offset()
+        assert offset is not None or following is not None, (
+            f"the first record of {topic}/{partition} was acknowledged without an offset"
+        )
+        offset = offset_of(offset, following or 0)
+        self._following[topic, partition] = offset + 1
         self.add(topic, partition, offset, message.key(), message.value())
 
     def extend(self, other: Truth) -> None:
