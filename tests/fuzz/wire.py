@@ -381,7 +381,7 @@ def extremes(value: Any) -> tuple[Any, ...]:
 def change(tree: Tree, spot: Spot, to: Any) -> None:
     for step in spot[:-1]:
         tree = tree[step]
-    tree[spot[-1]] = to
+    tree[spot[-1]] = copy.deepcopy(to)  # it may be changed in its turn, or hold what it replaces
 
 
 def leave_out(tree: Tree, spot: Spot) -> None:
