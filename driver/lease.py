@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from driver.processes import has_ended, is_here, is_stopped, process_start
+from driver.processes import boot_and_start, has_ended, is_here, is_stopped, pid_namespace, process_start
 from forebay.clock import Clock
 from forebay.errors import AlreadyRunningError, FencedError, StoreError
 from wal.storage import Storage
@@ -34,7 +34,7 @@ class Lease(msgspec.Struct, frozen=True):
     owner: str
     host: str
     pid: int
-    started: str  # tells a process from a later one with the same pid
+    started: str  # boot and start time of the process: tells it from a later one with the same pid
     beat: int
     duration_seconds: float
     url: str
@@ -42,11 +42,17 @@ class Lease(msgspec.Struct, frozen=True):
     spark_master: str = ""
     led_epoch: int = 0  # the newest epoch that is known to have led; 0: unknown
     led_events: int = 0  # that are durable at least, in that epoch's lineage
+    pid_namespace: str = ""  # of ``pid``; "": unknown, as in a lease of an older release
 
     @property
     def is_ended(self) -> bool:
         """Its driver ended by itself. Older releases wait no time for it, since it lasts none."""
         return self.duration_seconds <= 0
+
+    @property
+    def process(self) -> str:
+        """As :func:`driver.processes.process_start` names it; without the pid namespace if the lease does not name it."""
+        return f"{self.started}/{self.pid_namespace}" if self.pid_namespace else self.started
 
     @property
     def words(self) -> str:
@@ -147,18 +153,22 @@ def stand_by(
 
 def is_gone(lease: Lease) -> bool:
     """Whether it is of a process that has ended, as far as this one can be sure of it. The host's name alone says nothing: two
-    containers, and two machines, may share one."""
-    return lease.host == socket.gethostname() and has_ended(lease.pid, lease.started)
+    containers, and two machines, may share one. Neither does a lease of an older release, which names no pid namespace."""
+    return lease.host == socket.gethostname() and has_ended(lease.pid, lease.process)
 
 
-def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
-    """Whether the process that held the lease is gone, as far as this machine can tell. One that is awake learns that it was
-    fenced and cancels what Spark does for it, so it is given as long as its lease lasts; a stopped one is not waited for."""
+def await_end_of(lease: Lease, stopping: threading.Event, fresh: bool = False) -> bool:
+    """Return whether the process that held the lease is gone, as far as this one can be sure of it.
+
+    A driver that is awake learns that it was fenced, and cancels its Spark jobs, within the duration of its lease. So a process
+    that can be seen from here gets that time, unless it is stopped. One that can't be seen (on another host, in another
+    container, or of an older release) gets it only if the lease is ``fresh``: not yet watched for its duration.
+    """
+    seen = lease.host == socket.gethostname() and is_here(lease.process)
+    patience_seconds = lease.duration_seconds if seen or fresh else 0.0
     waited = 0.0
     while not is_gone(lease):
-        if lease.host != socket.gethostname() or not is_here(lease.started):
-            return False
-        if is_stopped(lease.pid) or waited >= lease.duration_seconds:
+        if (seen and is_stopped(lease.pid)) or waited >= patience_seconds:
             return False
         if stopping.wait(_LOOK_SECONDS):
             return False
@@ -166,13 +176,13 @@ def await_end_of(lease: Lease, stopping: threading.Event) -> bool:
     return True
 
 
-def await_tasks_of(lease: Lease | None, stopping: threading.Event) -> None:
-    """``lease``: of who led before, None if nobody did. A job of it may write beside ours while Spark's tasks of it go on: they
-    are waited for, and named where their end can't be seen."""
+def await_tasks_of(lease: Lease | None, stopping: threading.Event, fresh: bool = False) -> None:
+    """``lease``: of who led before, None if nobody did; ``fresh``: it was not watched for its duration, as in a take-over. A job
+    of it may write beside ours while Spark's tasks of it go on: they are waited for, and named where their end can't be seen."""
     own = (socket.gethostname(), os.getpid(), process_start(os.getpid()))
-    if lease is None or (own[2] and (lease.host, lease.pid, lease.started) == own):
+    if lease is None or (own[2] and (lease.host, lease.pid, lease.process) == own):
         return  # of this very program, whose engine knows its tasks
-    if lease.spark_application and not await_end_of(lease, stopping):
+    if lease.spark_application and not await_end_of(lease, stopping, fresh):
         log.warning("%s", left_behind(lease))
 
 
@@ -206,10 +216,11 @@ class LeaseKeeper:
             owner=owner,
             host=socket.gethostname(),
             pid=os.getpid(),
-            started=process_start(os.getpid()),
+            started=boot_and_start(os.getpid()),
             beat=0,
             duration_seconds=float(duration_seconds),
             url=url,
+            pid_namespace=pid_namespace(),
         )
         self._superseded = superseded
         self._confirmed: Callable[[], int] | None = None

@@ -17,6 +17,18 @@ def process_start(pid: int) -> str:
     return f"{here[0]}/{start}/{here[1]}" if start and here is not None else ""
 
 
+def boot_and_start(pid: int) -> str:
+    """Return boot and start time of a process, in the form that every release writes into its lease; "" if it can't be seen."""
+    start, boot = _start_time(pid), _boot()
+    return f"{boot}/{start}" if start and boot else ""
+
+
+def pid_namespace() -> str:
+    """Return the pid namespace of this process; "" where ``/proc`` is not of that namespace."""
+    here = _here()
+    return here[1] if here is not None else ""
+
+
 def is_here(started: str) -> bool:
     """Whether that process, of which :func:`process_start` said ``started``, has its pid in the pid namespace of this one."""
     boot, _, rest = started.partition("/")
@@ -46,9 +58,18 @@ def _here() -> tuple[str, str] | None:
     try:
         if int(os.readlink("/proc/self")) != os.getpid():
             return None
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+        namespace = os.readlink("/proc/self/ns/pid")
     except (OSError, ValueError):
         return None
+    boot = _boot()
+    return (boot, namespace) if boot else None
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _fields(pid: int) -> list[str]:

@@ -543,7 +543,7 @@ class Driver:
             if self._lease is not None:
                 self._lease.name_application(*self._engine.application)
             self._detail = "finding the partitions" if not self._partitions_found else ""
-            await_tasks_of(self._lease_before, self._stopping)
+            await_tasks_of(self._lease_before, self._stopping, fresh=self._take_over)
             self._await_hosts()
             self._scheduler.start()
             self._engine_ready = True

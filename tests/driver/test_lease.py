@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,11 +25,12 @@ from driver.lease import (
     left_behind,
     read_lease,
     stand_by,
+    wait_until_stale,
 )
 from driver.processes import process_start
 from forebay.clock import ManualClock, SystemClock
 from forebay.errors import FencedError, StoreError
-from wal.storage import MemoryStorage
+from wal.storage import LocalStorage, MemoryStorage
 
 
 class Away(MemoryStorage):
@@ -283,3 +286,130 @@ def test_a_process_at_work_in_another_pid_namespace_of_this_host_is_not_gone() -
         assert not is_gone(of(2_000_000_000, said[1]))
     finally:
         process.communicate("\n")
+
+
+# ---- beside a driver of an older release -----------------------------------------------------------------------------
+
+
+def older_process_start(pid: int) -> str:
+    """As a release before pid namespaces had it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
+
+
+def older_is_gone(lease: dict[str, Any]) -> bool:
+    """As a release before pid namespaces decides it."""
+    return lease["host"] == socket.gethostname() and older_process_start(lease["pid"]) != lease["started"]
+
+
+def older_lease(pid: int, beat: int = 7) -> bytes:
+    """As a release before pid namespaces writes it."""
+    return msgspec.json.encode(
+        {
+            "epoch": 1, "owner": "older", "host": socket.gethostname(), "pid": pid, "started": older_process_start(pid),
+            "beat": beat, "duration_seconds": 10.0, "url": "http://h:7080", "spark_application": "app-1",
+            "spark_master": "spark://m:7077",
+        }
+    )  # fmt: skip
+
+
+class Waits(threading.Event):
+    """Takes no time; ``seconds``: for how long it was waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds += timeout or 0.0
+        return False
+
+
+@pytest.fixture
+def older() -> tuple[MemoryStorage, Lease]:
+    """The lease of an older release's driver whose process has ended, as far as this host shows."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    storage = MemoryStorage("memory://older")
+    storage.replace(lease_path("s"), older_lease(process.pid))
+    process.communicate(b"\n")
+    found = read_lease(storage, "s")
+    assert found is not None and found.started.count("/") == 1
+    return storage, found
+
+
+def test_an_older_releases_driver_is_waited_for_until_its_lease_ends(older: tuple[MemoryStorage, Lease]) -> None:
+    """Its lease does not name its pid namespace: no process of that pid here may mean that it runs in another container."""
+    storage, found = older
+    watched = Waits()
+    assert wait_until_stale(storage, "s", watched)
+    assert watched.seconds == pytest.approx(10.0)
+    clock = ManualClock()
+    begun = clock.monotonic()
+
+    class Between(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            clock.advance(2.0)
+            return False
+
+    assert stand_by(storage, "s", clock, 2.0, Between(), lambda _: None) == found
+    assert clock.monotonic() - begun == pytest.approx(10.0)
+
+
+def test_an_older_releases_driver_that_is_taken_over_gets_the_time_of_its_lease(
+    older: tuple[MemoryStorage, Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cancels its Spark jobs when it learns that it was fenced. After a watch of its lease that time has passed."""
+    taken_over, watched = Waits(), Waits()
+    await_tasks_of(older[1], taken_over, fresh=True)
+    assert taken_over.seconds == pytest.approx(10.0, abs=0.2)
+    assert "may still run, in Spark's application app-1" in caplog.text
+    await_tasks_of(older[1], watched)
+    assert watched.seconds == 0.0
+
+
+@pytest.mark.parametrize("host", ["", "another-host"])
+def test_a_driver_that_can_not_be_seen_gets_the_time_of_its_lease_at_a_take_over(host: str) -> None:
+    boot, start, _ = process_start(os.getpid()).split("/")
+    waits = Waits()
+    assert not await_end_of(of(1, f"{boot}/{start}/pid:[1]", host), waits, fresh=True)
+    assert waits.seconds == pytest.approx(10.0, abs=0.2)
+
+
+def test_an_older_release_does_not_take_a_driver_at_work_for_ended() -> None:
+    """A standby of the older release on this host would lead at once, and fence the upgraded driver."""
+    storage = MemoryStorage("memory://upgraded")
+    keeper = LeaseKeeper(storage, "s", 2, "upgraded", "http://h:7080", 10.0)
+    keeper.begin()
+    written = msgspec.json.decode(storage.read(lease_path("s")))
+    assert written["started"] == older_process_start(os.getpid())
+    assert not older_is_gone(written)
+    found = read_lease(storage, "s")
+    assert found is not None and found.process == process_start(os.getpid())
+    assert not is_gone(found)
+
+
+_LEADS = """
+import sys
+from driver.lease import LeaseKeeper
+from wal.storage import LocalStorage
+LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, "upgraded", "", 10.0).begin()
+"""
+
+
+def test_a_driver_that_was_killed_is_gone_for_both_releases(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _LEADS, str(tmp_path)], check=True)
+    storage = LocalStorage(str(tmp_path))
+    assert older_is_gone(msgspec.json.decode(storage.read(lease_path("s"))))
+    found = read_lease(storage, "s")
+    assert found is not None and is_gone(found)
+
+
+def test_a_lease_that_names_no_pid_namespace_of_its_own_is_read_with_the_one_in_its_start(ended: Lease) -> None:
+    """So wrote a build between the two: boot, start and namespace in one field."""
+    assert ended.started.count("/") == 2 and not ended.pid_namespace
+    assert is_gone(msgspec.json.decode(msgspec.json.encode(ended), type=Lease))

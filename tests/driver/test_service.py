@@ -776,7 +776,8 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
     waited: list[tuple[Lease, int]] = []
     job = Collecting(5)
 
-    def unseen(lease: Lease, stopping: threading.Event) -> bool:
+    def unseen(lease: Lease, stopping: threading.Event, fresh: bool) -> bool:
+        assert not fresh
         waited.append((lease, len(job.seen)))
         return False
 
@@ -787,6 +788,25 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
     assert waited == [(of_another, 0)]
     assert job.reruns == list(job.seen)
     assert "in Spark's application app-1 at spark://m:7077" in caplog.text
+
+
+@pytest.mark.parametrize("take_over", [True, False])
+def test_only_a_take_over_waits_as_long_as_the_lease_lasts(
+    settings: Configure, monkeypatch: pytest.MonkeyPatch, take_over: bool
+) -> None:
+    """A driver that watched the lease has waited before it led."""
+    found: list[bool] = []
+    asked = threading.Event()
+
+    def awaited(lease: Lease | None, stopping: threading.Event, fresh: bool) -> None:
+        found.append(fresh)
+        asked.set()
+
+    monkeypatch.setattr("driver.service.await_tasks_of", awaited)
+    with IngestContext(None, settings(), take_over=take_over) as intake:
+        intake.foreach_batch(Collecting(1))
+        assert asked.wait(30)
+    assert found == [take_over]
 
 
 def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None:
