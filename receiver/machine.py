@@ -19,6 +19,7 @@ from receiver import actions as act
 from receiver import hole
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft, DraftRange, OpenBlock, Piece, remaining
+from receiver.named_topics import NamedTopics
 from receiver.partition import HOLDING, TAKING, Partition, Phase
 from receiver.pausing import Pausing
 from receiver.requests import Request, Requests
@@ -46,11 +47,19 @@ ANSWER_PATIENCE = 3.0
 class ReceiverMachine:
     """Drives one process of one receiver id from registration to exit. Not thread-safe.
 
-    ``version``: of this software, for the driver's status.
+    ``version``: of this software, for the driver's status. ``by_pattern``: topics come from ``kafka.pattern``.
     """
 
     def __init__(
-        self, stream: str, receiver_id: str, host: str, instance_id: str, version: str, settings: ReceiverSettings
+        self,
+        stream: str,
+        receiver_id: str,
+        host: str,
+        instance_id: str,
+        version: str,
+        settings: ReceiverSettings,
+        *,
+        by_pattern: bool = False,
     ) -> None:
         self._stream = stream
         self._receiver_id = receiver_id
@@ -66,7 +75,7 @@ class ReceiverMachine:
         self.epoch = 0  # 0: not registered
         self._lineage = 0
         self._driver_epoch = 0  # the highest seen
-        self._topics: tuple[str, ...] | None = None  # that the driver said to subscribe to
+        self._topics = NamedTopics(by_pattern)
         self._acknowledged = 0  # the highest command version done, of that driver
         self._register_at = 0.0
         self._registering = False
@@ -147,8 +156,8 @@ class ReceiverMachine:
             return f"{self._store} does not take blocks, polling is paused: {self._store_away}"
         if self._driver_silence:
             return f"driver out of reach: {self._driver_silence}"
-        if self._topics == ():
-            return "no topic matches kafka.pattern"
+        if self._topics.detail:
+            return self._topics.detail
         if not self._partitions and self._broker_error:
             return f"no partition assigned; {self._origin}: {self._broker_error}"
         if self._check_obstacle:
@@ -323,7 +332,8 @@ class ReceiverMachine:
         self._see_driver(event.driver_epoch)
         self._note(f"registered as {self._receiver_id}, epoch {event.epoch:x}")
         self._throttle.begin(now)
-        self._topics = event.topics
+        self._hear_topics(event.topics)
+        self._topics.topics = event.topics
         self._do(act.Subscribe(event.epoch, event.topics))
 
     def _register_failed(self, reason: str, now: float) -> None:
@@ -1084,8 +1094,10 @@ class ReceiverMachine:
             self._second = second
             self._note(f"second copies go to host {second.host}")
             self._do(act.CopyTo(second))
-        if event.topics is not None and event.driver_epoch >= self._driver_epoch:
-            self._follow(event.topics)
+        if event.driver_epoch >= self._driver_epoch:
+            self._hear_topics(event.topics)
+            if event.topics is not None:
+                self._follow(event.topics)
         self._see_driver(event.driver_epoch)
         for command in sorted(event.commands, key=lambda c: c.version):
             if command.driver_epoch < self._driver_epoch:  # INV-4: an older driver's order, woken late
@@ -1098,9 +1110,13 @@ class ReceiverMachine:
                 self._heartbeat_at = now  # acknowledged at once: the process may be about to end
                 self._obey(command, now)
 
+    def _hear_topics(self, topics: tuple[str, ...] | None) -> None:
+        if warning := self._topics.hear(topics):
+            self._note(warning, warning=True)
+
     def _follow(self, topics: tuple[str, ...]) -> None:
-        if topics != self._topics and not self._draining:
-            self._topics = topics
+        if topics != self._topics.topics and not self._draining:
+            self._topics.topics = topics
             self._note(f"subscribes to {', '.join(topics) or 'no topic'}, as the driver says")
             self._do(act.Follow(topics))
 

@@ -101,7 +101,15 @@ def compose(
     check_name("receiver id", receiver_id)
     host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
     own = settings.receiver
-    machine = ReceiverMachine(settings.stream, receiver_id, host, uuid.uuid4().hex, version("forebay"), own)
+    machine = ReceiverMachine(
+        settings.stream,
+        receiver_id,
+        host,
+        uuid.uuid4().hex,
+        version("forebay"),
+        own,
+        by_pattern=settings.kafka.pattern is not None,
+    )
     keys = load_keys(settings.wal.key_file)
     writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys)
     access = Access.of(settings, "receiver", receiver_id)

@@ -97,9 +97,9 @@ def view(tp: TopicPartition, position: int = 0, token: int = 1, life: int = 1, *
 class Stage:
     """``now`` moves only by :meth:`wait`. Actions stay in ``actions`` until taken."""
 
-    def __init__(self, **changes: object) -> None:
+    def __init__(self, *, by_pattern: bool = False, **changes: object) -> None:
         self.now = 100.0
-        self.machine = ReceiverMachine("s", "r", "h", "instance", "0", settings(**changes))
+        self.machine = ReceiverMachine("s", "r", "h", "instance", "0", settings(**changes), by_pattern=by_pattern)
         self.actions: list[act.Action] = []
         self.tokens = 10
 

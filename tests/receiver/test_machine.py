@@ -57,6 +57,44 @@ def test_receiver_subscribes_again_when_the_driver_names_other_topics_and_only_t
     _named(stage, numbered(1, 1), ("a",)).none(act.Follow)  # INV-4: of a driver that was superseded
 
 
+def _warnings(stage: Stage) -> list[str]:
+    return [note.text for note in stage.all(act.Note) if note.warning]
+
+
+def test_receiver_says_once_that_an_older_driver_names_no_topics_and_joins_when_a_newer_one_does() -> None:
+    stage = Stage(by_pattern=True).tell(inp.Tick())
+    stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, numbered(1, 1), 1))
+    (warning,) = _warnings(stage)
+    assert warning.endswith("upgrade the driver: until then no topic is subscribed to")
+    assert (stage.machine.state, stage.machine.detail) == ("waiting", warning.partition(": until")[0])
+    beat = stage.one(act.Heartbeat)
+    assert beat.message.detail == stage.machine.detail
+    assert [note.words for note in beat.message.errors] == [warning]
+    stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), None, None))
+    assert not _warnings(stage) and stage.machine.detail
+    assert _named(stage, numbered(1, 2), ("a",)).one(act.Follow) == act.Follow(("a",))
+    assert stage.machine.detail == ""
+
+
+def test_receiver_that_goes_back_to_an_older_driver_keeps_its_topics_and_warns() -> None:
+    stage = Stage(by_pattern=True).tell(inp.Tick())
+    stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, numbered(1, 2), 1, ("a",)))
+    assert not _warnings(stage)
+    _named(stage, numbered(1, 1), None)  # INV-4: of a driver that was superseded
+    assert not _warnings(stage)
+    _named(stage, numbered(1, 3), None)
+    (warning,) = _warnings(stage)
+    assert warning.endswith("topics that are new or deleted are not noticed")
+    assert stage.machine.detail == ""
+    stage.none(act.Follow)
+
+
+def test_receiver_of_named_topics_needs_none_from_the_driver() -> None:
+    stage = Stage().tell(inp.Tick())
+    stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, 1, 1))
+    assert not _warnings(stage) and stage.machine.detail == ""
+
+
 def test_draining_receiver_keeps_its_subscription() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]

@@ -59,7 +59,7 @@ class Running:
         return self.code
 
 
-def settings_of(tmp_path: Path, url: str, **receiver: object) -> Settings:
+def settings_of(tmp_path: Path, url: str, kafka: dict[str, Any] | None = None, **receiver: object) -> Settings:
     own = {
         "block_interval": "50ms", "heartbeat_interval": "100ms", "reclaim_delay": "50ms", "report_timeout": "5s",
         "drain_timeout": "60s", **receiver,
@@ -67,7 +67,7 @@ def settings_of(tmp_path: Path, url: str, **receiver: object) -> Settings:
     return from_values(
         {
             "stream": "s",
-            "kafka": {"topics": ["t"], "bootstrap.servers": "unused:1"},
+            "kafka": {"bootstrap.servers": "unused:1", **(kafka or {"topics": ["t"]})},
             "wal": {"url": f"file://{tmp_path}/wal"},
             "receiver": own,
             "driver": {"url": url, "journal": f"file://{tmp_path}/journal"},
@@ -425,3 +425,18 @@ def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path
     assert len(set(rounds)) == 1
     standing = service.standing()
     assert standing.words.startswith("draining") and standing.stop_seconds == 60.0 + CLOSE_SECONDS
+
+
+def test_receiver_by_pattern_says_that_its_driver_names_no_topics(
+    tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So does a driver of an older release. Without a word the receiver would subscribe to nothing for ever."""
+    settings = settings_of(tmp_path, tracker.url, {"pattern": "^t.*"})
+    service = compose(settings, "r-1", FakeKafka({}), LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h")
+    receiver = Running(service)
+    tracker.wait_for(lambda: len(tracker.heartbeats) > 2)
+    service.drain()
+    assert receiver.ended() == 0
+    beat = tracker.heartbeats[0]
+    assert beat.state == "waiting" and "does not name the topics of kafka.pattern" in beat.detail
+    assert caplog.text.count("until then no topic is subscribed to") == 1
