@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from forebay.errors import UsageError
+from forebay.errors import ForebayError, UsageError
 from forebay.kafka.spans import Span
 from forebay.values import (
     OFFSET_MAX,
@@ -79,7 +79,8 @@ class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
 
 
 class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
-    """A person says that the receiver's host is gone for good: its epoch ends as if it had registered again."""
+    """A person says that the receiver's host is gone for good, or ids run out and it was not heard for long: its epoch ends as if
+    it had registered again."""
 
     receiver_id: str
     epoch: Number  # nobody's
@@ -401,15 +402,24 @@ Event: TypeAlias = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 class UnwritableEvent(UsageError):
-    """An event holds a value that the journal's format can't."""
+    """An event holds a value that the journal's format can't, or that no reader of the journal takes."""
 
 
 def refuse_unwritable(event: Event) -> None:
-    """Raises UnwritableEvent where the journal could not write ``event``: to be asked before it is applied."""
+    """Raises UnwritableEvent where the journal could not write ``event``, or not read it back: to be asked before it is applied.
+
+    Python does not check a struct's values when it is made, and the encoder checks no bounds: a whole number given as 1.0, or a
+    text beyond its length, would be written, and would keep the journal shut.
+    """
     try:
-        _encoder.encode(event)
+        written = _encoder.encode(event)
     except (OverflowError, TypeError, ValueError) as error:
         raise UnwritableEvent(f"{type(event).__name__} can't be written to the journal: {error}") from None
+    try:
+        _decoder.decode(written)
+    except (msgspec.MsgspecError, ForebayError, ValueError) as error:
+        raise UnwritableEvent(f"{type(event).__name__} can't be read back from the journal: {error}") from None
