@@ -75,7 +75,7 @@ def kinds_of_problems() -> set[str]:
             if isinstance(node.func, ast.Attribute) and node.func.attr == "add" and _name(node.func.value) == "found":
                 given += node.args[:1]
             found |= {text for value in given for text in _texts(value)}
-    return found | set(health._COMMANDS)
+    return found | set(health.COMMANDS)
 
 
 def test_every_kind_of_problem_that_makes_status_end_with_1_is_explained() -> None:
