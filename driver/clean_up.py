@@ -9,7 +9,7 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 
-from driver.state import State, is_fenced
+from driver.state import State, is_fenced, is_forgotten
 from forebay.settings import Settings
 from forebay.values import TopicPartition, lineage_of
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
@@ -49,10 +49,13 @@ def is_stray(state: State, block_id: str) -> bool:
     if block_id in state.blocks:
         return False
     named = _BLOCK_ID.fullmatch(block_id)
-    if named is not None and 0 < lineage_of(int(named[2], 16)) < state.lineage:
+    if named is None:
+        return False
+    receiver_id, epoch = named[1], int(named[2], 16)
+    if 0 < lineage_of(epoch) < state.lineage or is_forgotten(state, receiver_id, epoch):
         return True
-    receiver = state.receivers.get(named[1]) if named is not None else None
-    if named is None or receiver is None:
+    receiver = state.receivers.get(receiver_id)
+    if receiver is None:
         return False
     return f"{receiver.epoch:x}" != named[2] or int(named[3]) < receiver.accepted
 

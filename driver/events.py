@@ -86,6 +86,12 @@ class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
     epoch: Number  # nobody's
 
 
+class ReceiversForgotten(_Event, frozen=True, tag="receivers-forgotten"):
+    """These ids make room for others: they hold no claim, and no block of them is left. Their epochs are fenced."""
+
+    receiver_ids: tuple[str, ...]
+
+
 class ClaimGiven(_Event, frozen=True, tag="claim-given"):
     topic: str
     partition: PartitionNumber
@@ -369,6 +375,7 @@ Event: TypeAlias = (
     | LifeBegun
     | ReceiverRegistered
     | ReceiverFenced
+    | ReceiversForgotten
     | ClaimGiven
     | ClaimReleased
     | WriterSettled

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from driver.loop import RESERVE_REACHED
 from driver.reach import Outage
+from driver.receiver_limits import shortage
 from driver.state import Partition
 from driver.tracker import Tracker
 from forebay.errors import RefusedError
@@ -37,6 +38,10 @@ COMMANDS = {
     "wal": "make wal.url readable and writable again; then `forebay wal verify`",
     "journal": "make driver.journal readable and writable again; then `forebay journal inspect`",
 }
+_FEWER_IDS = (
+    "start receivers again under the ids that they had, or lower wal.retention so that blocks of ended ones are deleted "
+    "sooner"
+)
 _FREE_SPACE = "free space where driver.journal is kept; the driver goes on by itself"
 
 
@@ -106,6 +111,8 @@ class Health:
             cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
             found.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
         self._driver(found, now, state, detail)
+        if words := shortage(self._tracker.state):
+            found.add("receiver-ids", words, _FEWER_IDS)
         if state != "stopping":  # a drain ends receivers on purpose
             self._partitions(found, now)
             self._receivers(found, now)

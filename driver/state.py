@@ -22,6 +22,7 @@ from forebay.values import (
     OffsetOrNone,
     PartitionNumber,
     TopicPartition,
+    count_of,
     lineage_of,
     numbered,
 )
@@ -391,4 +392,14 @@ def is_fenced(state: State, writer: str, epoch: int) -> bool:
         lineage_of(epoch) < state.lineage
         or writer in (REPAIR_WRITER, REBUILDER)
         or (receiver is not None and receiver.epoch != epoch)
+        or is_forgotten(state, writer, epoch)
+    )
+
+
+def is_forgotten(state: State, receiver_id: str, epoch: int) -> bool:
+    """Whether ``epoch`` was given in this lineage before ``state``, to a receiver that the state no longer knows."""
+    return (
+        receiver_id not in state.receivers
+        and lineage_of(epoch) == state.lineage
+        and 0 < count_of(epoch) <= state.epochs
     )

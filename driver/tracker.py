@@ -26,7 +26,15 @@ from driver.packing import pack
 from driver.rate import is_significant
 from driver.rate_sharing import Lags, RateSharing
 from driver.receiver_life import ManagedReceivers
-from driver.receiver_limits import gives_way, kept, makes_room, refuse_registration
+from driver.receiver_limits import (
+    IdLimits,
+    Presence,
+    gives_way,
+    kept,
+    makes_room,
+    refuse_registration,
+    room_for,
+)
 from driver.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.requests import (
     AdoptionHindered,
@@ -156,8 +164,11 @@ class Tracker:
         copy_rules: CopyRules | None = None,
         cursor_rules: CursorRules | None = None,
         host_timeout_seconds: float = 30.0,
+        id_limits: IdLimits | None = None,
     ) -> None:
         self.state = state
+        self._id_limits = id_limits or IdLimits()
+        self._presence = Presence()
         self.copy_rules = copy_rules
         self.cursors = Cursors(state, cursor_rules or CursorRules(), has_wal=copy_rules is None)
         self.driver_epoch = driver_epoch
@@ -233,6 +244,7 @@ class Tracker:
         the journal could not write is not applied: it ends the decision with a refusal beside the events before it.
         """
         self._so_far.clear()
+        self._presence.come_round(now)
         try:
             return self._decide[type(request)](request, now, now_ms)
         except ev.UnwritableEvent as refusal:
@@ -298,10 +310,8 @@ class Tracker:
             raise FencedError(f"another process has registered as receiver {request.receiver_id!r} since this one did")
         decided: tuple[ev.Event, ...] = ()
         if known is None or known.instance_id != request.instance_id:
-            refuse_registration(self.state, request.receiver_id)
-            if (forgotten := gives_way(self.state, request.receiver_id)) is not None:
-                self._forget(forgotten)
-            decided = self._applied(
+            decided = self._make_room_for_id(request.receiver_id, now)
+            decided += self._applied(
                 ev.ReceiverRegistered(
                     receiver_id=request.receiver_id,
                     host=request.host,
@@ -315,6 +325,20 @@ class Tracker:
             epoch=epoch, driver_epoch=self.driver_epoch, lineage=self.state.lineage, topics=self.subscription
         )
         return Decision(answer, decided)
+
+    def _make_room_for_id(self, receiver_id: str, now: float) -> tuple[ev.Event, ...]:
+        """Raises RefusedError where a new ``receiver_id`` finds no room."""
+        room = room_for(self.state, receiver_id, self._id_limits, self.receiver_news, self._presence, now)
+        gone = (*room.forgotten, *room.fenced)
+        decided = self._applied(ev.ReceiversForgotten(room.forgotten)) if room.forgotten else ()
+        for one in room.fenced:
+            decided += self._applied(ev.ReceiverFenced(one, self.state.next_epoch()))
+        refuse_registration(self.state, receiver_id)
+        if (idle := gives_way(self.state, receiver_id)) is not None:
+            gone = (*gone, idle)
+        for one in gone:
+            self._forget(one)
+        return decided
 
     def _check_epoch(self, receiver_id: str, epoch: int) -> None:
         known = self.state.receivers.get(receiver_id)

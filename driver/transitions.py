@@ -12,7 +12,7 @@ import msgspec
 
 from driver import events as ev
 from driver.block_index import lowest
-from driver.receiver_limits import gives_way
+from driver.receiver_limits import claiming, gives_way
 from driver.state import (
     ADOPTER,
     Batch,
@@ -114,6 +114,14 @@ def _receiver_registered(state: State, event: ev.ReceiverRegistered) -> None:
 
 def _receiver_fenced(state: State, event: ev.ReceiverFenced) -> None:
     _begin_epoch(state, event.receiver_id, event.epoch, state.receivers[event.receiver_id].host, "")
+
+
+def _receivers_forgotten(state: State, event: ev.ReceiversForgotten) -> None:
+    needed = claiming(state)
+    for receiver_id in event.receiver_ids:
+        if receiver_id in needed:
+            raise BrokenInvariant(f"receiver {receiver_id} was forgotten while it may write under a token (INV-4)")
+        del state.receivers[receiver_id]
 
 
 def _begin_epoch(state: State, receiver_id: str, epoch: int, host: str, instance_id: str) -> None:
@@ -694,6 +702,7 @@ _APPLY = {
     ev.LifeBegun: _life_begun,
     ev.ReceiverRegistered: _receiver_registered,
     ev.ReceiverFenced: _receiver_fenced,
+    ev.ReceiversForgotten: _receivers_forgotten,
     ev.ClaimGiven: _claim_given,
     ev.ClaimReleased: _claim_released,
     ev.WriterSettled: _writer_settled,

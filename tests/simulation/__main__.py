@@ -25,7 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, help="how many seeds; without it, until stopped")
     parser.add_argument("--steps", type=int, default=1_500, help="steps with faults in each run (default: 1500)")
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
-    parser.add_argument("--without-wal", action="store_true", help="hosts' copies in place of the WAL")
+    kind = parser.add_mutually_exclusive_group()
+    for name, words in (
+        ("--without-wal", "hosts' copies in place of the WAL"),
+        ("--forgetting", "ids of receivers change, and are forgotten"),
+    ):
+        kind.add_argument(name, dest="variant", action="store_const", const=name, help=words)
     parser.add_argument("--replay", type=Path, help="run a trace again")
     parser.add_argument("--record", action="store_true", help="write traces/*.json anew from the scripts")
     chosen = parser.parse_args(arguments)
@@ -35,11 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         return _replay(chosen.replay)
     runs = chosen.runs if chosen.runs is not None else 1 if chosen.seed is not None else None
     first = chosen.seed if chosen.seed is not None else SystemRandom().getrandbits(40)
-    return _explore(first, runs, chosen.steps, chosen.out, chosen.without_wal)
+    return _explore(first, runs, chosen.steps, chosen.out, chosen.variant or "")
 
 
-def _explore(first: int, runs: int | None, steps: int, out: Path, without_wal: bool) -> int:
-    drawn = Options.without_wal if without_wal else Options.drawn
+def _explore(first: int, runs: int | None, steps: int, out: Path, variant: str) -> int:
+    drawn = {"": Options.drawn, "--without-wal": Options.without_wal, "--forgetting": Options.forgetting}[variant]
     began = shown = time.monotonic()
     taken = 0
     for number in itertools.count():
@@ -48,7 +53,7 @@ def _explore(first: int, runs: int | None, steps: int, out: Path, without_wal: b
             return 0
         outcome = traces.explore(first + number, steps, drawn=drawn)
         if isinstance(outcome, traces.Failure):
-            return _tell(outcome, steps, out, " --without-wal" if without_wal else "")
+            return _tell(outcome, steps, out, f" {variant}" if variant else "")
         taken += len(outcome.taken)
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()

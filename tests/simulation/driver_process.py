@@ -375,6 +375,7 @@ class DriverProcess:
 
     def _decide(self) -> list[Decided]:
         decided = []
+        self.tracker._id_limits = self.world.id_limits
         for waiting in self._group:
             if self._is_turned_away(waiting.request):
                 self.world.reached["turned away"] += 1

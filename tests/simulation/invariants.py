@@ -309,7 +309,7 @@ class Invariants:
             return
         self._synced[meta.id] = meta
         known = self.durable.receivers.get(process.receiver_id)
-        outdated = known is not None and known.epoch != process.machine.epoch
+        outdated = known is None or known.epoch != process.machine.epoch  # None: forgotten
         # where files are appended to, nothing keeps a process that was fenced in its sleep from writing on
         if outdated and (self._world.wal.appendable or self._is_of_lost_journal(meta)):
             self._void.add(meta.id)

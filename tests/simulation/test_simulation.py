@@ -45,6 +45,20 @@ def test_all_invariants_hold_without_a_wal(first: int) -> None:
     } == {}
 
 
+@pytest.mark.parametrize("first", [0, RUNS])
+def test_all_invariants_hold_while_ids_of_receivers_are_forgotten(first: int) -> None:
+    """INV-4, INV-7, INV-8. As soon as nothing needs an id it is forgotten, though its process may live, sleep, or come back."""
+    reached: Counter[str] = Counter()
+    for seed in range(first, first + RUNS):
+        outcome = traces.explore(seed, STEPS, drawn=Options.forgetting)
+        assert isinstance(outcome, World), (
+            f"python -m tests.simulation --forgetting --seed {seed} --steps {STEPS}: {outcome.violation}"
+        )
+        reached.update(set(outcome.reached))
+    rare = ("ReceiversForgotten", "ReceiverFenced")
+    assert {kind: reached[kind] for kind in rare if reached[kind] < SEEDS_MIN} == {}
+
+
 def test_a_seed_gives_the_same_run_again() -> None:
     one, other = traces.explore(7, 300), traces.explore(7, 300)
     assert isinstance(one, World)

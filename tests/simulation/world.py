@@ -17,8 +17,10 @@ from driver.adoption import Adopter
 from driver.block_index import Place
 from driver.events import LifeStart
 from driver.history import HistoryWriter
+from driver.receiver_limits import IdLimits
 from driver.replay import Horizon, RewindTo, needed
 from driver.requests import BeginReplay, HoldForReset, LetGo, Reset
+from driver.state import ADOPTER, Partition
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.clock import ManualClock
@@ -83,6 +85,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     )
     queries: bool = False  # one reads the intake by a cursor
     copies: int = 0  # of each block, on so many hosts; 0: there is a WAL
+    ids: int = 0  # that the processes of one receiver have in turn, as pods have; 0: one
+    ids_kept: int = (
+        0  # from so many on the driver forgets ids that it did not hear for ``ids_silent_seconds``; 0: never
+    )
+    ids_silent_seconds: float = 0.0
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
     @classmethod
@@ -120,6 +127,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
         return msgspec.structs.replace(
             drawn, copies=1 + seed % 2, queries=False, wal_objects=False, wal_reserve_bytes=0, faults=faults
+        )
+
+    @classmethod
+    def forgetting(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with receivers whose ids change, and a driver that forgets ids as soon as it may."""
+        random = Random(seed)
+        return msgspec.structs.replace(
+            cls.drawn(seed),
+            receivers=random.choice((2, 3)),
+            retention_ms=0,
+            segment_bytes=1,  # a segment for each block: clean-up deletes all that is completed
+            window_batches=0,
+            queries=False,
+            max_queued_batches=4,
+            faults=tuple(fault for fault in FAULTS if random.random() < 0.5),
+            ids=random.choice((0, 2, 3, 1_000)),
+            ids_kept=random.choice((1, 2)),
+            ids_silent_seconds=random.choice((0.0, 0.0, 1.0)),
+            quiet=random.choice((20, 60)),
         )
 
 
@@ -197,6 +223,13 @@ class World:
     @property
     def wall_ms(self) -> int:
         return self.clock.wall_ms()
+
+    @property
+    def id_limits(self) -> IdLimits:
+        """In the end only ids of ended processes are forgotten: two that live would end each other by turns."""
+        if not self.options.ids_kept:
+            return IdLimits()
+        return IdLimits(self.options.ids_kept, 600.0 if self.calm else self.options.ids_silent_seconds)
 
     def new_uid(self) -> int:
         return next(self._uids)
@@ -424,6 +457,18 @@ class World:
                     isinstance(w.request, m.AcceptGapRequest) for w in driver.queue
                 ):
                     yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
+                if partition.trouble is not None and self.options.ids:
+                    yield from self._fence_steps(driver, partition)
+
+    def _fence_steps(self, driver: DriverProcess, partition: Partition) -> Iterator[Step]:
+        """A person says that a receiver whose id may never come back is gone for good: status shows what is waited for."""
+        alive = {process.receiver_id for process in self._processes()}
+        for writer in partition.writers:
+            if writer.receiver_id not in alive and writer.receiver_id != ADOPTER:
+                tp = partition.tp
+                request = m.FenceRequest(topic=tp.topic, partition=tp.partition, receiver_id=writer.receiver_id)
+                fence = partial(driver.queue.append, Waiting(request))
+                yield Step(f"{driver.name} fence {tp} {writer.receiver_id}", fence, 2)
 
     def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
         """To the first offset: what ``driver.resetting`` asks the deciding thread, one by one."""
@@ -498,7 +543,9 @@ class World:
         if before is not None and before.alive:
             self.zombies.append(before)
         self._started[name] = self._started.get(name, 0) + 1
-        self.receivers[name] = self.kinds.receiver(self, name, self._started[name])
+        number = self._started[name]
+        receiver_id = f"{name}-{number % self.options.ids}" if self.options.ids else name
+        self.receivers[name] = self.kinds.receiver(self, receiver_id, number)
         self.receivers[name].tick()
 
     def _lose_journal(self, history_survives: int) -> None:
