@@ -33,13 +33,22 @@ class Outage:
 
 
 class Probe:
-    """Asks one thing again and again, in a thread of its own, since a question may hang. ``ask`` raises what is wrong."""
+    """Asks one thing again and again, in a thread of its own, since a question may hang. ``ask`` raises what is wrong.
+    ``why_silent``: what is known of that while a question hangs."""
 
-    def __init__(self, name: str, ask: Callable[[], None], clock: Clock, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        ask: Callable[[], None],
+        clock: Clock,
+        interval_seconds: float,
+        why_silent: Callable[[], str] = str,
+    ) -> None:
         self.name = name
         self._ask = ask
         self._clock = clock
         self._interval_seconds = interval_seconds
+        self._why_silent = why_silent
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reach-{name}", daemon=True)
         self._answered_at = clock.monotonic()
@@ -75,7 +84,9 @@ class Probe:
         if not error and not hangs:
             return None
         seconds = now - self._answered_at
-        return Outage(self.name, error or f"no answer for {seconds:.0f} s", seconds)
+        if not error:
+            error = ": ".join(filter(None, (f"no answer for {seconds:.0f} s", self._why_silent())))
+        return Outage(self.name, error, seconds)
 
 
 class Ends:

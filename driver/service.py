@@ -372,7 +372,7 @@ class Driver:
                 return ends_of_known(self._admin, [p.tp for p in tuple(tracker.state.partitions.values())])
 
             self._ends = Ends(ends, clock)
-            probes.append(Probe("kafka", self._ends.read, clock, INTERVAL_SECONDS))
+            probes.append(Probe("kafka", self._ends.read, clock, INTERVAL_SECONDS, self._admin.why_silent))
         self._reach = Reach(probes)
         managed = settings.receiver.mode == "managed"
         timeout = float(settings.driver.receiver_timeout)

@@ -37,6 +37,9 @@ class Upstream(Protocol):
     def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
         """Shows ``positions`` as commits of ``group``, where there are groups; partition → error, {} if all went."""
 
+    def why_silent(self) -> str:
+        """Why the source has not answered since it last did; "" if nothing is known. Never waits."""
+
 
 def upstream_of(settings: Settings) -> Upstream:
     """What ``settings`` receive from. Raises SettingsError for a class that can't be had."""

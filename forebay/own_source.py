@@ -148,6 +148,9 @@ class OwnUpstream:
     def publish(self, group: str, positions: Mapping[TopicPartition, Any]) -> dict[TopicPartition, str]:
         return {}
 
+    def why_silent(self) -> str:
+        return ""
+
     def _ask(self, method: str, name: str, of_unreliable: Any) -> Any:
         if isinstance(self._source, UnreliableSource):
             return of_unreliable

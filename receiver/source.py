@@ -45,11 +45,11 @@ class Listener(Protocol):
 class Source(Protocol):
     """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern
     one partition come as :class:`PartitionTrouble`, never as silence and never as a reset position.
-
-    ``last_error``: the newest transport error in words, "" if there is none; for status.
     """
 
-    last_error: str
+    @property
+    def last_error(self) -> str:
+        """The newest transport error in words, "" if there is none; for status."""
 
     def subscribe(self, listener: Listener) -> None:
         """Joins the group. Called once, before the first poll."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
@@ -31,9 +30,6 @@ from forebay.kafka.positions import Point
 from forebay.topic_pattern import matches
 from forebay.values import TopicPartition
 
-#: of a client that is asked questions: the reasons of a failure are in its error, and its log would repeat them
-_log = logging.getLogger("forebay.kafka.admin")
-_log.setLevel(logging.CRITICAL)
 _Answer = TypeVar("_Answer")
 
 # untyped in confluent-kafka
@@ -276,6 +272,19 @@ class KafkaAdmin:
         }
         return self._offsets(specs, self._isolation)
 
+    def why_silent(self) -> str:
+        """Return why brokers can't be reached since they last answered, as librdkafka reported it; "" if it reported nothing.
+
+        May be called while a question waits for its answer.
+        """
+        self._poll()
+        return self._client_errors.words()
+
+    def _poll(self) -> None:
+        """Serves ``error_cb`` and ``logger``."""
+        if (client := self._client) is not None:
+            client.poll(0)
+
     def _offsets(
         self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
     ) -> dict[TopicPartition, int]:
@@ -408,14 +417,14 @@ class KafkaAdmin:
 
     def _new_client(self) -> AdminClient:
         options: dict[str, Any] = {**self._options, "error_cb": self._client_errors}
-        return AdminClient(options, logger=_log)
+        return AdminClient(options, logger=self._client_errors)
 
     def _group(self, group: str) -> GroupOffsets:
         with self._lock:
             if self._client is None:
                 raise ForebayError("this Kafka admin client is closed")
             if group not in self._groups:
-                self._groups[group] = GroupOffsets(self._options, group, self._clock)
+                self._groups[group] = GroupOffsets(self._options, group, self._clock, self._client_errors)
             return self._groups[group]
 
     @property
@@ -448,8 +457,6 @@ class KafkaAdmin:
             sleep=tenacity.sleep_using_event(self._closed),
             reraise=True,
         )
-        self._admin.poll(0)  # what it met before this question is not why this one fails
-        self._client_errors.forget()
         client: AdminClient | None = None
         try:
             for attempt in tries:
@@ -457,7 +464,10 @@ class KafkaAdmin:
                     # held: one that is collected while its futures run answers _DESTROY
                     client = self._admin if client is None else self._other_than(client)
                     seconds = _TRY_SECONDS * 2 ** (attempt.retry_state.attempt_number - 1)
-                    return ask(client, max(_SETTLE_SECONDS, min(seconds, ends - self._clock.monotonic())))
+                    answer = ask(client, max(_SETTLE_SECONDS, min(seconds, ends - self._clock.monotonic())))
+                    client.poll(0)
+                    self._client_errors.forget()  # not before: a client reports a reason that stays only now and then
+                    return answer
         except KafkaException as error:
             why = self.leaderless(partitions) if partitions and _is_moving(error.args[0]) else ""
             raise self._explained(error, f"{what}: {why}" if why else what) from None
@@ -494,10 +504,8 @@ class KafkaAdmin:
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause: KafkaError = error.args[0]
         if cause.code() in _UNREACHABLE:
-            if self._client is not None:
-                self._client.poll(0)
-            words = filter(None, (cause.str(), self._client_errors.words()))
-            return UnreachableError(f"Kafka at {self._address} did not answer: {what}: {': '.join(words)}")
+            self._poll()
+            return self._client_errors.unreachable(f"Kafka at {self._address} did not answer: {what}: {cause.str()}")
         if cause.code() in _UNKNOWN_TOPIC:
             return UnknownTopicError(f"{what}: {cause.str()}")
         return ForebayError(f"Kafka at {self._address}: {what}: {cause.str()}")

@@ -38,6 +38,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
 from forebay.errors import ForebayError, SettingsError
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.options import consumer_options, is_cooperative
 from forebay.kafka.positions import Point, commit_list
 from forebay.records import SOURCE_SCHEMA, bytes_column, numbers_column
@@ -150,8 +151,7 @@ class KafkaSource:
         self._kept: list[Message] = []
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
-        #: the newest transport error as text, "" after something was read again; for status, never raised
-        self.last_error = ""
+        self._client_errors = ClientErrors(_log)
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
@@ -171,7 +171,7 @@ class KafkaSource:
         self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
         callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
         try:
-            self._consumer = Consumer({**self._options, **callbacks}, logger=_log)
+            self._consumer = Consumer({**self._options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         if self._topics:
@@ -183,7 +183,7 @@ class KafkaSource:
         self._topics = list(topics)
         if self._consumer is None:
             return
-        self.last_error = ""  # of a topic that is not wanted any more, perhaps
+        self._client_errors.forget()  # of a topic that is not wanted any more, perhaps
         try:
             if self._topics:
                 self._join(self._consumer)
@@ -202,6 +202,7 @@ class KafkaSource:
 
     def _on_assign(self, consumer: Consumer, wire: list[WirePartition]) -> None:
         partitions = _ours(wire)
+        self._client_errors.forget()  # the group's coordinator has answered
         # nothing is read before start(): the assignment proper stays as it is, or empty (see the module's docstring)
         try:
             if self._cooperative:
@@ -252,7 +253,12 @@ class KafkaSource:
         if error.fatal():
             self._fatal = error
         else:
-            self.last_error = error.str()
+            self._client_errors(error)
+
+    @property
+    def last_error(self) -> str:
+        """Why brokers can't be reached, "" after something was read again; for status, never raised."""
+        return self._client_errors.words()
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -394,7 +400,7 @@ class KafkaSource:
                 continue  # also: records were given that lie beyond this end
             if self._confirms(reading, end):
                 reading.position = end
-                self.last_error = ""
+                self._client_errors.forget()
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
         for tp, (kind, detail) in troubles.items():
             if tp in self._reading and tp not in stopped:
@@ -451,7 +457,7 @@ class KafkaSource:
                 kind = "truncated" if "truncat" in text.lower() else TROUBLES[code]
                 troubles.setdefault(tp, (kind, text))
             else:
-                self.last_error = error.str()
+                self._on_error(error)
         return records
 
     def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionTrouble]:
@@ -479,7 +485,7 @@ class KafkaSource:
                 continue
             reading.position = int(offsets[end - 1]) + 1
             reading.leader_epoch = max(leader_epoch, reading.leader_epoch)
-            self.last_error = ""
+            self._client_errors.forget()
             yield Columns(
                 tp=tp, generation=reading.start.generation, first_offset=int(offsets[begin]), last_offset=int(offsets[end - 1]),
                 rows=end - begin, bytes=int(key_ends[end] - key_ends[begin] + value_ends[end] - value_ends[begin]),

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.clock import Clock
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.positions import Point, commit_list
 from forebay.values import TopicPartition
 
@@ -33,14 +34,16 @@ _Answer = tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]
 class GroupOffsets:
     """Of one group. From any thread."""
 
-    def __init__(self, options: Mapping[str, str], group: str, clock: Clock) -> None:
-        """``options``: a client's. No I/O. Raises KafkaException for options that librdkafka refuses."""
+    def __init__(self, options: Mapping[str, str], group: str, clock: Clock, errors: ClientErrors) -> None:
+        """``options``: a client's; ``errors``: gets why brokers can't be reached. No I/O. Raises KafkaException for options that
+        librdkafka refuses."""
         own = {
-            "group.id": group, "enable.auto.commit": "false", "log_level": "0",
+            "group.id": group, "enable.auto.commit": "false",
             # there is no session: so long a commit waits for a coordinator, and the client's end for such a commit
             "session.timeout.ms": str(_COORDINATOR_MS),
         }  # fmt: skip
-        self._consumer = Consumer({**options, **own, "on_commit": self._on_commit})
+        callbacks = {"on_commit": self._on_commit, "error_cb": errors}
+        self._consumer = Consumer({**options, **own, **callbacks}, logger=errors)
         self._clock = clock
         self._lock = threading.Lock()
         self._answer: _Answer = ({}, {})
@@ -50,7 +53,11 @@ class GroupOffsets:
 
     def committed(self, partitions: Sequence[WirePartition], timeout_seconds: float) -> list[WirePartition]:
         """Raises KafkaException, also for what is wrong with one of them."""
-        answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
+        try:
+            answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
+        except KafkaException:
+            self._consumer.poll(0)  # tells the reasons, which the request does not
+            raise
         for partition in answer:
             if partition.error is not None:
                 raise KafkaException(partition.error)

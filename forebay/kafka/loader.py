@@ -13,8 +13,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from forebay.errors import ForebayError, UnreachableError, UsageError
+from forebay.errors import ForebayError, UsageError
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.options import client_options
 from forebay.values import TopicPartition
 
@@ -83,11 +84,13 @@ def load(
     every few thousand records. Raises UnreachableError if records stay unacknowledged, ForebayError if one is refused or
     the paced group stops committing.
     """
+    errors = ClientErrors(_log)
     producer = Producer({
+        "error_cb": errors,
         "linger.ms": linger_ms, "batch.size": 1_048_576, "compression.type": "zstd", "acks": "all",
         "enable.idempotence": True, "partitioner": "murmur2_random", "queue.buffering.max.messages": 200_000,
         **client_options(options, "forebay-loader"),
-    }, logger=_log)  # fmt: skip
+    }, logger=errors)  # fmt: skip
     loaded = Loaded()
     failures: list[KafkaError] = []
 
@@ -118,9 +121,9 @@ def load(
             if progress is not None:
                 progress(loaded.records)
             if follower is not None:
-                _flush(producer, topic, failures)
+                _flush(producer, topic, failures, errors)
                 follower.wait(loaded.ends)
-        _flush(producer, topic, failures)
+        _flush(producer, topic, failures, errors)
     finally:
         if follower is not None:
             follower.close()
@@ -132,11 +135,12 @@ def _check(topic: str, failures: list[KafkaError]) -> None:
         raise ForebayError(f"loading {topic}: {len(failures)} records were refused: {failures[0].str()}")
 
 
-def _flush(producer: Producer, topic: str, failures: list[KafkaError]) -> None:
+def _flush(producer: Producer, topic: str, failures: list[KafkaError], errors: ClientErrors) -> None:
     left = producer.flush(_FLUSH_SECONDS)
     _check(topic, failures)
     if left:
-        raise UnreachableError(f"loading {topic}: {left} records not acknowledged within {_FLUSH_SECONDS:g} s")
+        raise errors.unreachable(f"loading {topic}: {left} records not acknowledged within {_FLUSH_SECONDS:g} s")
+    errors.forget()
 
 
 class _Follower:

@@ -34,6 +34,7 @@ from forebay.errors import (
 )
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.consumer import TROUBLES, record_batch
 from forebay.kafka.kept import Kept
 from forebay.kafka.options import PREFETCH_SHARE, consumer_options
@@ -123,7 +124,7 @@ class PartitionReader:
         self._access = access
         self._tp = tp
         self._clock = clock
-        self._last_error = ""
+        self._client_errors = ClientErrors(_log)
         self._ended = False  # the client came to an end that is not the range's
         self._end_told = -1  # the last end that it came to: it tells each once, whoever reads on from there
         self._ahead: list[Message] = []  # polled, and beyond what was asked for
@@ -138,9 +139,9 @@ class PartitionReader:
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
         options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
-        told = {"error_cb": self._on_error, "stats_cb": self._on_statistics}
+        told = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
         try:
-            self._consumer = Consumer({**options, **told}, logger=_log)
+            self._consumer = Consumer({**options, **told}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
@@ -168,6 +169,7 @@ class PartitionReader:
                 yield batch
             if self.position > before:
                 heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
+                self._client_errors.forget()
             # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
             silent_seconds = now - max(heard, self._fetched_at)
             if silent_seconds > self._access.timeout_seconds:
@@ -267,7 +269,7 @@ class PartitionReader:
         elif code in TROUBLES:
             raise self._trouble(TROUBLES[code], error, range_)
         else:
-            self._last_error = error.str()
+            self._client_errors(error)
 
     def _end(self, end: int, range_: Span, reading: Reading) -> None:
         """The client came to the log's end, which may be an old one: only its leader can say that there is no more. Below ``end``
@@ -282,7 +284,7 @@ class PartitionReader:
         try:
             held = self._ask().ends([self._tp])[self._tp]
         except UnreachableError as error:
-            self._last_error = str(error)
+            self._client_errors.add(str(error))
             return
         if held < range_.until_offset:
             raise ShortReadError(f"{range_}: Kafka's log ends at offset {held}{self._of_transactions()}")
@@ -321,10 +323,7 @@ class PartitionReader:
 
     def _unreachable(self, words: str) -> UnreachableError:
         address = self._access.options.get("bootstrap.servers", "")
-        return UnreachableError(f"Kafka at {address}: {words} {self._last_error and f'({self._last_error})'}".rstrip())
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
+        return self._client_errors.unreachable(f"Kafka at {address}: {words}")
 
     def _on_statistics(self, text: str) -> None:
         """Called within a poll."""

@@ -17,9 +17,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import RangeNotHeldError, SettingsError, UnknownTopicError, UnreachableError
+from forebay.errors import RangeNotHeldError, SettingsError, UnknownTopicError
 from forebay.kafka.access import KafkaAccess
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.consumer import TROUBLES, record_batch
 from forebay.kafka.kept import Kept
 from forebay.kafka.options import PREFETCH_SHARE, consumer_options
@@ -150,14 +151,14 @@ class RangeReader:
         """Raises SettingsError for options that librdkafka refuses. No I/O yet."""
         self._access = access
         self._clock = clock or SystemClock()
-        self._last_error = ""
+        self._client_errors = ClientErrors(_log)
         memory_bytes = int(access.prefetch_bytes / PREFETCH_SHARE)
         options = consumer_options(
             access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
         try:
-            self._consumer = Consumer({**options, "error_cb": self._on_error}, logger=_log)
+            self._consumer = Consumer({**options, "error_cb": self._client_errors}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
@@ -181,7 +182,7 @@ class RangeReader:
             try:
                 self._fetch(readings, headers)
             except KafkaException as error:
-                raise UnreachableError(f"Kafka at {self._address}: {error.args[0].str()}") from None
+                raise self._client_errors.unreachable(f"Kafka at {self._address}: {error.args[0].str()}") from None
         for reading in readings.values():
             reading.check()
         return [
@@ -204,11 +205,11 @@ class RangeReader:
             messages = self._consumer.consume(MESSAGES_MAX, _POLL_SECONDS)
             if self._take(messages, waiting, headers):
                 deadline = self._clock.monotonic() + self._access.timeout_seconds
+                self._client_errors.forget()
             elif self._clock.monotonic() > deadline:
                 ranges = ", ".join(reading.range.label for reading in waiting.values())
-                raise UnreachableError(
-                    f"Kafka at {self._address} gave nothing of {ranges} for "
-                    f"{self._access.timeout_seconds:g} s {self._last_error and f'({self._last_error})'}".rstrip()
+                raise self._client_errors.unreachable(
+                    f"Kafka at {self._address} gave nothing of {ranges} for {self._access.timeout_seconds:g} s"
                 )
             over = [_wire(tp) for tp, reading in waiting.items() if reading.done]
             if over and len(over) < len(waiting):
@@ -242,7 +243,7 @@ class RangeReader:
     def _take_event(self, error: KafkaError, message: Message, reading: RangeReading | None) -> bool:
         code = error.code()
         if reading is None or reading.done:
-            self._last_error = error.str()
+            self._client_errors(error)
             return False
         if code == KafkaError._PARTITION_EOF:
             end = message.offset() or 0
@@ -252,11 +253,8 @@ class RangeReader:
             return True
         if code in TROUBLES:
             raise RangeNotHeldError(f"{reading.range.label}: Kafka says: {error.str()}")
-        self._last_error = error.str()
+        self._client_errors(error)
         return False
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
 
 
 kept_readers: Kept[RangeReader] = Kept(IDLE_READERS_MAX, IDLE_READERS_SECONDS)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.errors import ForebayError, SettingsError, UnreachableError
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.leaders import hindrance
 from forebay.kafka.options import client_options
 from forebay.kafka.rows import records_of
@@ -72,15 +73,17 @@ class _Producing:
         given = dict(given)
         if "message.timeout.ms" in given:  # librdkafka's other name of the same option
             given["delivery.timeout.ms"] = given.pop("message.timeout.ms")
+        self._client_errors = ClientErrors(_log)
         made = {"delivery.timeout.ms": round(_SILENCE_SECONDS * 1000), **own, **given}
         try:
-            self._producer = Producer(made, logger=_log)
+            self._producer = Producer({**made, "error_cb": self._client_errors}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
         self._address = given.get("bootstrap.servers", "")
         self._failure: tuple[KafkaError, TopicPartition] | None = None
         self.sent = 0
+        self._checked = 0  # of those that were sent
 
     def _produce(self, topic: str, record: dict[str, Any]) -> None:
         while True:
@@ -100,7 +103,7 @@ class _Producing:
             raise self._ended(error) from None
         self._check()
         if left:
-            raise UnreachableError(f"Kafka at {self._address}: {left} records were not acknowledged")
+            raise self._unreachable(f"{left} records were not acknowledged")
 
     def _hear(self, seconds: float) -> None:
         """Of acknowledgements, for so long at most. Raises what the brokers refused."""
@@ -123,16 +126,22 @@ class _Producing:
 
     def _check(self) -> None:
         if self._failure is None:
+            if self.sent > self._checked:
+                self._checked = self.sent
+                self._client_errors.forget()
             return
         error, tp = self._failure
         one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker told the topic's partitions
         words = f"topic {tp.topic}: after {self.sent} records {one} was not taken: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
             why = hindrance(self._producer, tp) or f"no broker took it within {self._delivery_seconds:g} s"
-            raise UnreachableError(f"Kafka at {self._address}: {words}: {why}")
+            raise self._unreachable(f"{words}: {why}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"
         raise ForebayError(words)
+
+    def _unreachable(self, words: str) -> UnreachableError:
+        return self._client_errors.unreachable(f"Kafka at {self._address}: {words}")
 
 
 class _Sender(_Producing):

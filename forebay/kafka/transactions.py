@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.errors import ForebayError, SettingsError, StoreError, UnreachableError, UsageError
+from forebay.errors import ForebayError, SettingsError, StoreError, UsageError
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.leaders import hindrance
 from forebay.kafka.options import client_options
 from forebay.kafka.rows import Record
@@ -78,6 +79,7 @@ class TransactionalSender:
         self._producer: Producer | None = None
         self._reader: Consumer | None = None
         self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
+        self._client_errors = ClientErrors(_log)
 
     def open(self) -> Marker | None:
         """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
@@ -94,10 +96,10 @@ class TransactionalSender:
         }  # fmt: skip
         made.update(client_options(self._options, "forebay-output"))
         try:
-            self._producer = Producer({**made, **own}, logger=_log)
-            self._reader = Consumer(
-                {**client_options(self._options, "forebay-output"), "group.id": self._group}, logger=_log
-            )
+            heard = {"error_cb": self._client_errors}
+            self._producer = Producer({**made, **own, **heard}, logger=self._client_errors)
+            reading = {**client_options(self._options, "forebay-output"), "group.id": self._group}
+            self._reader = Consumer({**reading, **heard}, logger=self._client_errors)
         except KafkaException as error:
             self.close()
             raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
@@ -169,7 +171,7 @@ class TransactionalSender:
             left = producer.flush(self._timeout + _REPORTS_SECONDS)
             self._check()
             if left:
-                raise UnreachableError(
+                raise self._client_errors.unreachable(
                     f"Kafka at {self._options.get('bootstrap.servers', '')}: {self._where}: {left} records were not taken"
                 )
             topic = self._topic or min(self._written, default=None)
@@ -179,6 +181,7 @@ class TransactionalSender:
             for left in reversed(range(_COMMITS_MAX)):
                 try:
                     producer.commit_transaction(self._timeout)
+                    self._client_errors.forget()
                     return
                 except KafkaException as error:
                     if not left or not error.args[0].retriable():
@@ -238,7 +241,10 @@ class TransactionalSender:
                 f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
             )
         if cause.code() in _UNREACHABLE:
-            return UnreachableError(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
+            if self._producer is not None:
+                with suppress(KafkaException):
+                    self._producer.poll(0)
+            return self._client_errors.unreachable(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
         return StoreError(words)
 
 

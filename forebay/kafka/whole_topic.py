@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.clock import SystemClock
-from forebay.errors import SettingsError, UnreachableError, UsageError
+from forebay.errors import SettingsError, UsageError
 from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.consumer import record_batch
 from forebay.kafka.options import consumer_options
 from forebay.records import DATAFRAME_SCHEMA, to_dataframe
@@ -39,8 +40,9 @@ def read_topic(
     ends = {tp: high for tp, (_, high) in held.items()}
     left = {tp for tp, position in positions.items() if position < ends[tp]}
     settings = consumer_options(options, group=group, memory_bytes=_MEMORY_BYTES, client_id="forebay-reader")
+    errors = ClientErrors(_log)
     try:
-        consumer = Consumer(settings, logger=_log)
+        consumer = Consumer({**settings, "error_cb": errors}, logger=errors)
     except KafkaException as error:
         raise SettingsError(f"kafka: {error.args[0].str()}") from None
     clock = SystemClock()
@@ -59,10 +61,14 @@ def read_topic(
                 if offset >= ends[tp] - (failure is None):
                     left.discard(tp)
                 deadline = clock.monotonic() + timeout_seconds
+                errors.forget()
             for tp, own in messages.items():
                 yield tp, _shown(record_batch(own, headers=True), tp)
             if left and clock.monotonic() > deadline:
-                raise UnreachableError(f"topic {topic}: the brokers gave nothing for {timeout_seconds:g} s")
+                address = options.get("bootstrap.servers", "")
+                raise errors.unreachable(
+                    f"Kafka at {address}: topic {topic}: the brokers gave nothing for {timeout_seconds:g} s"
+                )
     finally:
         consumer.close()
 

@@ -272,13 +272,16 @@ def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> No
     probe.ask()
     assert probe.outage() is None
     begun, go_on = threading.Event(), threading.Event()
-    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, 5.0)  # type: ignore[arg-type, return-value]
+    why = ""
+    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, 5.0, lambda: why)  # type: ignore[arg-type, return-value]
     slow.start()
     try:
         assert begun.wait(30)
         assert slow.outage() is None
         clock.advance(HANG_SECONDS + 1)
         assert slow.outage() == Outage("wal", "no answer for 6 s", HANG_SECONDS + 1)
+        why = "connection refused"
+        assert slow.outage() == Outage("wal", "no answer for 6 s: connection refused", HANG_SECONDS + 1)
     finally:
         go_on.set()
         slow.stop()

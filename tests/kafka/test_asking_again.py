@@ -158,3 +158,14 @@ def test_who_asks_again_and_again_is_told_that_it_was_closed(play: Callable[[Scr
     asking.close()
     thread.join(60.0)
     assert [str(error) for error in failed] == ["this Kafka admin client is closed"]
+
+
+def test_answer_ends_the_reasons_why_brokers_were_silent(play: Callable[[Scripted], Scripted]) -> None:
+    play(Scripted(KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), 7))
+    with KafkaAdmin({}) as asking:
+        asking._client_errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
+        with pytest.raises(UnknownTopicError):
+            asking.ends([TP])
+        assert asking.why_silent() == "b:1/1: refused"
+        assert asking.ends([TP]) == {TP: 7}
+        assert asking.why_silent() == ""

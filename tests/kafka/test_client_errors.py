@@ -16,7 +16,7 @@ from forebay.kafka.broker import MockBroker
 from forebay.kafka.client_errors import REASONS_MAX, ClientErrors
 
 #: so long a question is asked here; what it meets is met within milliseconds
-SECONDS = 3.0
+SECONDS = 1.0
 
 
 def refused(**options: str) -> str:
@@ -90,12 +90,48 @@ def test_sasl_that_the_broker_refuses_is_named_without_the_password() -> None:
     assert "canary" not in words
 
 
-def test_each_reason_is_kept_once_and_only_the_latest() -> None:
+def test_each_reason_is_kept_once_and_the_first_ones_are_named() -> None:
     errors = ClientErrors()
     for number in range(REASONS_MAX + 1):
         for after in (3, 40):
             errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092/1: refused (after {after}ms in state CONNECT)"))
         errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    assert errors.words() == "; ".join(f"b{number}:9092/1: refused" for number in range(1, REASONS_MAX + 1))
+    assert (
+        errors.words() == "; ".join(f"b{number}:9092/1: refused" for number in range(REASONS_MAX)) + "; and 1 more"
+    )
     errors.forget()
     assert errors.words() == ""
+
+
+def test_reasons_that_come_in_another_order_give_the_same_text() -> None:
+    """A name with two addresses is tried at either one; a text that changed would be logged again."""
+    errors = ClientErrors()
+    brokers = range(2 * REASONS_MAX)
+    told = []
+    for number in (*brokers, *reversed(brokers), *brokers):
+        errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092/bootstrap: Connect to ipv4#10.0.0.{number} failed"))
+        told.append(errors.words())
+    assert len(set(told[len(brokers) - 1 :])) == 1
+
+
+def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:
+    """librdkafka writes only to its log that a broker closed the connection, also where an idle one is closed as usual."""
+    errors = ClientErrors()
+    line = "[thrd:b:9092/bootstrap]: b:9092/1: Disconnected: connection closed by peer: receive 0 after POLLIN"
+    for facility, state in (("FAIL", "600000ms in state UP"), ("OTHER", "1ms in state APIVERSION_QUERY")):
+        errors.log(30, "%s [%s] %s", facility, "client", f"{line} (after {state})")
+        assert errors.words() == ""
+    for state in ("9000ms in state APIVERSION_QUERY", "2ms in state UP"):
+        errors.log(30, "%s [%s] %s", "FAIL", "client", f"{line} (after {state})")
+        assert errors.words().startswith("b:9092/1: Disconnected: connection closed by peer")
+        assert 'check "security.protocol" and the port' in errors.words()
+        errors.forget()
+
+
+def test_each_of_two_questions_in_a_row_names_the_reason() -> None:
+    """The client that is asked again may wait before its next attempt, and report nothing."""
+    with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.5) as admin:
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="Connection refused"):
+                admin.topics()
+        assert "Connection refused" in admin.why_silent()

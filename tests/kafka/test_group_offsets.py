@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.clock import ManualClock
 from forebay.kafka import group_offsets
+from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.group_offsets import GroupOffsets
 from forebay.values import TopicPartition
 from tests.support.kafka import Commit
@@ -28,7 +29,7 @@ class Scripted:
         self.asked: list[dict[TopicPartition, int]] = []
         self.on_commit: Callable[[KafkaError | None, list[WirePartition]], None] = lambda error, wire: None
 
-    def __call__(self, options: dict[str, Any]) -> Scripted:
+    def __call__(self, options: dict[str, Any], logger: object) -> Scripted:
         self.on_commit = options["on_commit"]
         return self
 
@@ -47,7 +48,7 @@ def play(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[GroupOffset
     clock = ManualClock()
     client = Scripted(list(answers), clock)
     monkeypatch.setattr(group_offsets, "Consumer", client)
-    return GroupOffsets({}, "g", clock), client
+    return GroupOffsets({}, "g", clock, ClientErrors()), client
 
 
 def test_a_late_answer_to_an_earlier_commit_is_not_taken_for_this_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,14 @@ def test_a_passing_error_is_kept_for_status_and_gone_with_the_next_record(script
     assert scripted.source.last_error == ""
 
 
+def test_passing_error_is_over_when_the_group_assigns(scripted: Scripted) -> None:
+    """A member without partitions reads nothing that would show it."""
+    scripted.poll([event(KafkaError._TRANSPORT, 0)])
+    assert scripted.source.last_error
+    scripted.assign()
+    assert scripted.source.last_error == ""
+
+
 def test_a_trouble_leaves_other_partitions_alone(scripted: Scripted) -> None:
     scripted.start(0)
     scripted.start(0, tp=OTHER)

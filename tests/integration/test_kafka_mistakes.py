@@ -1,0 +1,212 @@
+"""Mistakes about Kafka's address and login: each command, service and reader names the broker and librdkafka's reason."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deploy import validation
+from deploy.main import main
+from direct.strategies import Subscribe
+from driver import IngestContext
+from forebay import messages as m
+from forebay.client import Client
+from forebay.clock import SystemClock
+from forebay.errors import UnreachableError
+from forebay.kafka.access import KafkaAccess
+from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.consumer import KafkaSource
+from forebay.kafka.range_reader import Reading, read_range
+from forebay.kafka.ranges import RangeReader, RangeReading
+from forebay.kafka.sender import send_rows
+from forebay.kafka.spans import Span
+from forebay.kafka.transactions import TransactionalSender
+from forebay.settings import Settings, load
+from forebay.values import OffsetRange, TopicPartition
+from pyspark_forebay.batch import BatchReader
+from receiver.main import compose
+from tests.conftest import require_kafka
+from tests.receiver.test_service import Running
+from tests.support.direct_runs import Runs
+from tests.support.guarded_broker import PASSWORD, GuardedBroker, Mistake
+from tests.support.ports import free_port
+from wal.storage import LocalStorage
+
+pytestmark = pytest.mark.kafka
+
+#: how long a question is asked here; librdkafka meets each mistake within milliseconds
+SECONDS = 1.0
+TP = TopicPartition("t", 0)
+#: not the right one, and in no message either
+WRONG = "canary-of-the-password"
+
+REASONS = {
+    "wrong password": r"SASL authentication error: Authentication failed: Invalid username or password",
+    "tls at a plaintext port": r"SSL handshake failed: .*connecting to a PLAINTEXT broker listener\?",
+    "plaintext at a tls port": r'Disconnected: .*check "security\.protocol" and the port',
+    "plaintext at a sasl port": r'Disconnected: .*check "security\.protocol" and the port',
+    "unknown name": r"Failed to resolve 'no-such-host\.invalid:9092'",
+    "closed port": r"Connect to ipv4#127\.0\.0\.1:1 failed: Connection refused",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    require_kafka()
+    with GuardedBroker(tmp_path_factory.mktemp("guarded")) as broker:
+        yield broker
+
+
+@pytest.fixture(params=REASONS)
+def mistake(request: pytest.FixtureRequest, broker: GuardedBroker) -> Mistake:
+    options: dict[str, Mapping[str, str]] = {
+        "wrong password": {**broker.sasl_options, "sasl.password": WRONG},
+        "tls at a plaintext port": {**broker.tls_options, "bootstrap.servers": broker.address},
+        "plaintext at a tls port": {"bootstrap.servers": broker.tls},
+        "plaintext at a sasl port": {"bootstrap.servers": broker.sasl},
+        "unknown name": {"bootstrap.servers": "no-such-host.invalid:9092"},
+        "closed port": {"bootstrap.servers": "127.0.0.1:1"},
+    }
+    return Mistake(options[request.param], REASONS[request.param])
+
+
+@pytest.fixture
+def wrong_password(broker: GuardedBroker) -> Mistake:
+    return Mistake({**broker.sasl_options, "sasl.password": WRONG}, REASONS["wrong password"])
+
+
+@pytest.fixture(autouse=True)
+def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KafkaAdmin.__init__.__kwdefaults__, "timeout_seconds", SECONDS)
+    monkeypatch.setattr(validation, "BROKER_TIMEOUT_SECONDS", SECONDS)
+    monkeypatch.setattr("driver.health.WAITING_SECONDS", 0.0)
+
+
+def assert_names(words: str, mistake: Mistake) -> None:
+    assert mistake.address in words
+    assert re.search(mistake.reason, words), words
+    assert WRONG not in words
+
+
+def configured(folder: Path, options: Mapping[str, str]) -> Path:
+    kafka = "\n".join(f'"{key}" = "{value}"' for key, value in options.items())
+    (folder / "jobs.py").write_text("def process(batch):\n    pass\n")
+    config = folder / "forebay.toml"
+    config.write_text(f"""
+stream = "s"
+[kafka]
+topics = ["t"]
+{kafka}
+[wal]
+url = "file://{folder}/wal"
+[receiver]
+heartbeat_interval = "100ms"
+[driver]
+url = "http://127.0.0.1:{free_port()}"
+journal = "file://{folder}/journal"
+job = "jobs:process"
+engine = "local"
+[agent]
+url = "http://127.0.0.1:{free_port()}"
+blocks = "{folder}/blocks"
+""")
+    return config
+
+
+def receiver(settings: Settings) -> Running:
+    source = KafkaSource.of(settings, client_id="r-1")
+    storage = LocalStorage(settings.wal.url.removeprefix("file://"))
+    return Running(compose(settings, "r-1", source, storage, SystemClock(), host="h"))
+
+
+def test_broker_with_the_right_options_answers(broker: GuardedBroker) -> None:
+    for options in (broker.options, broker.sasl_options, broker.tls_options):
+        with KafkaAdmin(options, timeout_seconds=60.0) as admin:
+            assert admin.topics() == {}
+
+
+def test_validate_driver_and_receiver_name_broker_and_reason_once(
+    mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = configured(tmp_path, mistake.options)
+    assert main(["--config", str(config), "validate"]) == 3
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unreachable")]
+    assert_names(line, mistake)
+    caplog.clear()
+    settings = load(config)
+    with IngestContext(None, settings).foreach_batch(lambda batch: None) as intake:
+        running = receiver(settings)
+        client = Client(intake.url)
+
+        def problems() -> dict[str, m.Problem]:
+            return {problem.kind: problem for problem in client.get("/v1/status", m.StatusAnswer).problems}
+
+        for _ in range(1000):
+            if {"kafka", "receiver-waiting"} <= problems().keys():
+                break
+            threading.Event().wait(0.02)
+        found = problems()
+        assert_names(found["kafka"].cause, mistake)
+        assert_names(found["receiver-waiting"].cause, mistake)
+        (shown,) = client.get("/v1/status", m.StatusAnswer).receivers
+        assert_names(" ".join(note.words for note in shown.errors), mistake)
+        running.service.drain()
+        assert running.ended() == 0
+    logged = [record.getMessage() for record in caplog.records]
+    for prefix in ("waiting: Kafka: ", "Kafka: "):
+        own = [line for line in logged if line.startswith(prefix)]
+        assert 1 <= len(own) <= 2, "again only if librdkafka reports one more reason"
+        assert_names(own[-1], mistake)
+    assert not [line for line in logged if line.startswith("FAIL")]
+
+
+def test_every_reader_and_writer_names_broker_and_reason(
+    wrong_password: Mistake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Direct streams and queries ask by the same client as the driver; tasks read by consumers, outputs write by producers."""
+    options = wrong_password.options
+    access = KafkaAccess(dict(options), "g", SECONDS)
+
+    def direct_stream() -> None:
+        Runs(options, tmp_path / "checkpoint").start(Subscribe(["t"]), timeout_seconds=SECONDS)
+
+    def batch_query() -> None:
+        given = {f"kafka.{key}": value for key, value in options.items()}
+        BatchReader({**given, "subscribe": "t", "fetchOffset.numRetries": "0"}).partitions()
+
+    def task() -> None:
+        list(read_range(access, Span("t", 0, 0, 3), Reading(keep=False)))
+
+    def task_of_an_intake() -> None:
+        wanted = OffsetRange("t", 0, 1, 0, 3, 3, 0, "", 1)
+        RangeReader(access)._fetch({TP: RangeReading.begin(wanted, 0, 3)}, False)
+
+    def committed_offsets() -> None:
+        with KafkaAdmin(options, timeout_seconds=SECONDS) as admin:
+            admin.committed("g", [TP])
+
+    def transaction() -> None:
+        TransactionalSender(options, "t", "id", "g", SECONDS).open()
+
+    def output() -> None:
+        send_rows({**options, "message.timeout.ms": "1000"}, "t", [pa.RecordBatch.from_pydict({"value": ["v"]})])
+
+    def error_of(use: Callable[[], None]) -> str:
+        with pytest.raises(UnreachableError) as caught:
+            use()
+        return str(caught.value)
+
+    uses = (direct_stream, batch_query, task, task_of_an_intake, committed_offsets, transaction, output)
+    with ThreadPoolExecutor(len(uses)) as pool:
+        for words in pool.map(error_of, uses):
+            assert_names(words, wrong_password)
+    assert "FAIL" not in caplog.text
+    assert PASSWORD not in caplog.text
