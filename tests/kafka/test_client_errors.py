@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.clock import SystemClock
 from forebay.errors import UnreachableError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import MockBroker
 from forebay.kafka.client_errors import REASONS_MAX, ClientErrors
+from forebay.kafka.group_offsets import GroupOffsets
 
 #: so long a question is asked here; what it meets is met within milliseconds
 SECONDS = 1.0
@@ -96,22 +99,30 @@ def test_each_reason_is_kept_once_and_the_first_ones_are_named() -> None:
         for after in (3, 40):
             errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092/1: refused (after {after}ms in state CONNECT)"))
         errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    assert (
-        errors.words() == "; ".join(f"b{number}:9092/1: refused" for number in range(REASONS_MAX)) + "; and 1 more"
-    )
+    assert errors.words() == "; ".join(f"b{number}:9092/1: refused" for number in range(REASONS_MAX)) + "; and 1 more"
     errors.forget()
     assert errors.words() == ""
 
 
 def test_reasons_that_come_in_another_order_give_the_same_text() -> None:
     """A name with two addresses is tried at either one; a text that changed would be logged again."""
-    errors = ClientErrors()
     brokers = range(2 * REASONS_MAX)
-    told = []
-    for number in (*brokers, *reversed(brokers), *brokers):
-        errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092/bootstrap: Connect to ipv4#10.0.0.{number} failed"))
-        told.append(errors.words())
-    assert len(set(told[len(brokers) - 1 :])) == 1
+    told = set()
+    for errors, attempts in ((ClientErrors(), (*brokers, *brokers)), (ClientErrors(), (*reversed(brokers), 0))):
+        for number in attempts:
+            errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092: Connect to ipv4#10.0.0.{number} failed"))
+        told.add(errors.words())
+    assert len(told) == 1
+
+
+def test_question_for_a_groups_offsets_has_the_reason_of_its_own_client() -> None:
+    errors = ClientErrors()
+    group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, "g", SystemClock(), errors)
+    with pytest.raises(KafkaException):
+        group.committed([WirePartition("t", 0)], 0.5)
+    words = errors.words()
+    group.close()
+    assert "Connection refused" in words
 
 
 def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:
