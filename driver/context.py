@@ -29,7 +29,8 @@ class IngestContext:
 
     ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering does nothing
     yet; ``foreach_batch`` names the job and starts. ``start`` and ``stop`` may be repeated; ``stop`` may be called in the
-    job, whose batch then still completes. Leaving the ``with`` stops, and raises what failed in the background.
+    job, whose batch then still completes, and by a listener. Leaving the ``with`` stops, and raises what failed in the
+    background.
     """
 
     def __init__(self, spark: Any, settings: Settings | str | Path, *, take_over: bool = False) -> None:
@@ -133,12 +134,12 @@ class IngestContext:
                 self._ending.end()
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
-        """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns at once when
-        called in the job, else when it has ended."""
+        """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns immediately when
+        called in the job or by a listener, else when it has ended."""
         driver = self._driver
         if driver is not None:
             driver.stop(drain, timeout_seconds)
-        if driver is None or not driver.in_job():
+        if driver is None or not driver.in_callback():
             self._ending.wait()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:

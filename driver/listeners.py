@@ -372,6 +372,11 @@ class Channel:
             if self._abandoned.is_set() or (self._ending.is_set() and self._queue.empty()):
                 return
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the calling thread is this channel's."""
+        return threading.current_thread() is self._thread
+
     def stop(self, seconds: float) -> None:
         """Gives it ``seconds`` for what it was told."""
         self._ending.set()
@@ -423,6 +428,10 @@ class Listeners:
     @property
     def status(self) -> tuple[TrackedListener, ...]:
         return tuple(channel.status for channel in self._channels)
+
+    def in_listener(self) -> bool:
+        """Whether the calling thread is a listener's, which :meth:`stop` waits for."""
+        return any(channel.is_calling for channel in tuple(self._channels))
 
     def stop(self, seconds: float = LAST_SECONDS) -> None:
         with self._lock:

@@ -652,9 +652,10 @@ class Driver:
         ids = ", ".join(map(str, batches))
         return OperatorAnswer(message=f"batch {ids} is tried again now; `forebay status` shows how it goes")
 
-    def in_job(self) -> bool:
-        """Whether the calling thread is one that runs jobs: nobody may wait in it for their end."""
-        return self._scheduler is not None and self._scheduler.in_job()
+    def in_callback(self) -> bool:
+        """Whether the calling thread runs jobs or listeners: a wait in it for the driver's end would wait for itself."""
+        in_job = self._scheduler is not None and self._scheduler.in_job()
+        return in_job or self._listeners.in_listener()
 
     def close(self) -> None:
         """Frees everything, in reverse order. After :meth:`run` has returned."""

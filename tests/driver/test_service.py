@@ -18,7 +18,7 @@ from driver.cleaner import Cleaner
 from driver.discovery import LostJournal
 from driver.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.lineage import LineageFound
-from driver.listeners import BlockAdded, Listener, ReceiverFailed, ReceiverStarted
+from driver.listeners import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.local_engine import LocalEngine
 from driver.rate import Gains
 from driver.rate_sharing import RateLimits
@@ -153,6 +153,24 @@ def test_start_and_stop_may_be_repeated_and_stop_may_be_called_in_the_job(settin
     assert len(set(calls)) == 2
     report = audit(open_storage(s.driver.journal), "s")
     assert (report.batches_completed, report.batches_unfinished) == (2, 0)
+
+
+def test_stop_called_by_a_listener_returns_before_the_intake_has_ended(settings: Configure) -> None:
+    """The driver waits for its listeners before it ends, so a listener that waited for the end would wait for itself."""
+    s = settings()
+    context = IngestContext(None, s)
+    ended: list[bool] = []
+
+    class Stopping(Listener):
+        def batch_completed(self, event: BatchCompleted) -> None:
+            context.stop()
+            ended.append(context.await_termination(0))
+
+    context.add_listener(Stopping()).foreach_batch(Collecting(5))
+    tp = ready(context, s)
+    PlayedReceiver(s, context.url).take_in(tp, 5)
+    assert context.await_termination(30)
+    assert ended == [False]
 
 
 def test_a_job_that_keeps_failing_stops_the_driver_with_the_batch_intact_and_it_reruns(settings: Configure) -> None:
