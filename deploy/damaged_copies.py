@@ -15,6 +15,7 @@ from deploy.examination import is_needed, read_state
 from forebay.errors import CorruptionError, NewerVersionError
 from forebay.settings import Settings
 from wal.blocks import given_path, local_path, read_local
+from wal.reading import BlockReference, check_same
 from wal.set_aside import block_of, drop_set_aside, put_back, read_set_aside
 
 if TYPE_CHECKING:
@@ -106,13 +107,14 @@ def _copy(directory: str, state: State, block_id: str, path: Path, applies: bool
 
 
 def _is_whole(directory: str, block: Block) -> bool:
+    """Whether a reader takes one of this host's copies for the block."""
     for path in (
         local_path(directory, block.meta.stream, block.id),
         given_path(directory, block.meta.stream, block.id),
     ):
         try:
-            if read_local(path).checksum == block.handle.checksum:
-                return True
+            check_same(BlockReference.of(block), read_local(path), str(path))
+            return True
         except (FileNotFoundError, CorruptionError, NewerVersionError):
             continue
     return False

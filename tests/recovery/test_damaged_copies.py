@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,11 +21,12 @@ from forebay.errors import CorruptionError, StoreError
 from forebay.values import Block
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import applied, planned, served
+from tests.support.forged import forged, forged_copy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.blocks import encode_meta, given_path, local_path, read_local
+from wal.blocks import encode_meta, given_path, local_path, read_local, write_local_frame
 from wal.frame import HEADER_LENGTH, aligned
-from wal.reading import BlockReference, stored_copy
+from wal.reading import BlockReference, ReadPlan, stored_copy
 from wal.set_aside import put_back, set_aside
 
 
@@ -187,8 +192,6 @@ def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the
 
 def test_a_task_reads_a_copy_that_was_put_back(logged: Logged) -> None:
     block, _ = damaged(logged)
-    from wal.reading import ReadPlan
-
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
     damaged_copies.apply_plan(logged.settings, logged.journal)
     stored = stored_copy(BlockReference.of(block), plan, "local")
@@ -240,16 +243,132 @@ def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_n
     assert aside.exists()
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_damaged_copy_is_set_aside_on_a_filesystem_without_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """INV-5: a folder on such a filesystem is no reason for an agent to stay down."""
 
     def no_links(*_: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", no_links)
-    for number, name in enumerate(("r1-1-1.block.damaged", "r1-1-1.block.damaged-2")):
-        (tmp_path / "r1-1-1.block").write_bytes(b"%d" % number)
+    for count, name in enumerate(("r1-1-1.block.damaged", "r1-1-1.block.damaged-2")):
+        (tmp_path / "r1-1-1.block").write_bytes(b"%d" % count)
         assert set_aside(tmp_path / "r1-1-1.block").name == name
     assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"0", b"1"]
+
+
+def test_damaged_copy_stays_where_it_is_when_its_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r1-1-1.block"
+    path.write_bytes(b"damaged")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        set_aside(path)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_damaged_copy_that_was_cut_off_is_told_as_damaged(logged: Logged) -> None:
+    block, aside = damaged(logged)
+    os.truncate(aside, block.handle.length - 1)
+    (found,) = damaged_copies.apply_plan(logged.settings, logged.journal).damaged
+    assert found.lost and f"block {block.id} has {block.handle.length} bytes" in found.finding
+    assert aside.exists()
+
+
+def test_damaged_copy_stays_where_the_store_damages_what_is_written(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, aside = damaged(logged)
+
+    def damaging(*arguments: Any, **options: Any) -> Path:
+        path = write_local_frame(*arguments, **options)
+        flip(path, block.handle.length - 1)
+        return path
+
+    monkeypatch.setattr("wal.set_aside.write_local_frame", damaging)
+    damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert aside.exists()
+
+
+def test_forged_copy_beside_a_damaged_one_does_not_count_as_whole(logged: Logged) -> None:
+    """Four bytes fix a CRC-32C. The damaged copy may be the only one that holds the records."""
+    block, aside = damaged(logged)
+    payload, value = logged.payloads[block.id], logged.kafka.rows(0, 0, 1)[0].value
+    assert value is not None
+    lie = forged_copy(block.meta, forged(payload, value, bytes(len(value))))
+    given_path(directory(logged), STREAM, block.id).write_bytes(lie)
+    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
+    damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert not aside.exists()
+    plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
+    stored = stored_copy(BlockReference.of(block), plan, "local")
+    assert stored is not None and bytes(memoryview(stored.payload)) == payload
+
+
+# ---- killed ----------------------------------------------------------------------------------------------------------
+
+#: a process that kills itself at a call of ``sys.argv[1]``, and what it does before
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+owner, _, name = sys.argv[1].partition(".")
+"""
+AGENT_STARTS = """
+from executor_agent.store import BlockStore
+from forebay.clock import SystemClock
+store = BlockStore(sys.argv[2], 1 << 30, SystemClock(), gives_up_copies=False)
+setattr({"os": os, "Path": Path}[owner], name, die)
+store.open()
+"""
+RECOVERY = """
+from deploy import damaged_copies
+from forebay.settings import load
+from wal.storage import open_storage
+settings = load(Path(sys.argv[2]), {})
+setattr({"os": os, "Path": Path}[owner], name, die)
+damaged_copies.apply_plan(settings, open_storage(settings.driver.journal))
+"""
+
+
+def killed_at(call: str, code: str, argument: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED + code, call, str(argument)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_agent_killed_between_two_names_of_a_damaged_copy_loses_neither(logged: Logged) -> None:
+    block = taken_in(logged)
+    path = local_path(directory(logged), STREAM, block.id)
+    flip(path, 9)
+    data = path.read_bytes()
+    killed_at("os.unlink", AGENT_STARTS, directory(logged))
+    aside = path.with_name(f"{path.name}.damaged")
+    assert path.read_bytes() == aside.read_bytes() == data
+    agent_starts(logged)
+    assert sorted(p.name for p in path.parent.iterdir()) == [aside.name]
+    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not aside.exists() and path.exists()
+
+
+def test_recovery_killed_while_it_puts_a_copy_back_loses_nothing(logged: Logged, tmp_path: Path) -> None:
+    """The kill leaves the whole copy under a temporary name."""
+    block, aside = damaged(logged)
+    config = tmp_path / "forebay.toml"
+    config.write_text(CONFIGURATION.format(stream=STREAM, folder=tmp_path))
+    killed_at("Path.rename", RECOVERY, config)
+    assert aside.exists()
+    agent_starts(logged)
+    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not aside.exists()
+    assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum
