@@ -11,12 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.health import Grace, Health, HealthLog, Verdict, journal_is_away
+from driver import events as ev
+from driver.health import (
+    NAMES_SHOWN,
+    RESTARTS_MAX,
+    WAITING_SECONDS,
+    Grace,
+    Health,
+    HealthLog,
+    Verdict,
+    journal_is_away,
+)
 from driver.loop import RESERVE_REACHED
 from driver.problems import in_answer
 from driver.reach import END_AGE_SECONDS_MAX, HANG_SECONDS, Ends, Outage, Probe, ends_of_known, soon, still_there
 from driver.receiver_life import ManagedReceivers
+from driver.requests import FoundPartitions
 from driver.status import status
+from driver.transitions import apply
 from forebay import messages as m
 from forebay.clock import ManualClock
 from forebay.errors import RefusedError, UnknownTopicError, UnreachableError
@@ -94,6 +106,38 @@ def test_partitions_of_a_topic_that_is_no_longer_followed_need_no_receiver() -> 
     assert kinds(named.look(wait(t, 1))) == ([], [])
 
 
+def test_partition_that_is_found_later_has_the_grace_of_a_start_from_then_on() -> None:
+    t = Tracked(1)
+    epoch = t.register()
+    t.claim(epoch, 0)
+    health = health_of(t)
+    now = wait(t, 1000)
+    beat(t, epoch)
+    assert kinds(health.look(now)) == ([], [])
+    t.say(FoundPartitions((ev.LifeStart(TOPIC, 1, 0, "id-1"),), t.now_ms, "earliest"))
+    assert kinds(health.look(wait(t, 1))) == ([], ["partitions-without-receiver"])
+
+
+def test_partition_with_a_fault_is_not_named_as_one_without_a_receiver() -> None:
+    t = Tracked()
+    health, epoch = running(t)
+    token = t.state.partitions[f"{TOPIC}/0"].token
+    t.say(
+        m.Trouble(
+            receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="out-of-range", position=0, low=5,
+            high=9,
+        )
+    )  # fmt: skip
+    problems = health.look(wait(t, 31)).problems
+    assert problems[0].cause == f"no live receiver: 1 of 2 partitions ({TOPIC}/1)"
+
+
+def test_many_partitions_without_a_receiver_are_counted_and_a_few_are_named() -> None:
+    t = Tracked(NAMES_SHOWN + 2)
+    (problem,) = health_of(t).look(wait(t, 31)).problems
+    assert problem.cause.endswith(f"{TOPIC}/{NAMES_SHOWN - 1} and 2 more)")
+
+
 def test_receivers_that_agents_run_have_the_time_that_their_start_takes() -> None:
     t = Tracked()
     health = health_of(t, managed=True, start=90.0)
@@ -138,6 +182,15 @@ def test_receiver_that_the_journal_knows_is_waited_for_only_while_it_holds_claim
     assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
 
 
+def test_receiver_that_was_fenced_or_belongs_to_the_driver_is_not_waited_for() -> None:
+    t = Tracked()
+    health, _ = running(t)
+    apply(t.state, ev.ReceiverFenced("r1", t.state.next_epoch()))
+    own = t.register("forebay-adoption", "i2")
+    t.claim(own, 1, "forebay-adoption")
+    assert kinds(health.look(wait(t, 31)))[0] == ["partitions-without-receiver"]
+
+
 def test_agent_that_falls_silent_is_a_problem_unless_it_drained_or_is_forgotten() -> None:
     t = Tracked()
     health, epoch = running(t)
@@ -169,6 +222,17 @@ def test_only_what_is_known_and_silent_is_forgotten() -> None:
     assert kinds(health.look(wait(t, 1)))[0] == ["partitions-without-receiver"]
 
 
+def test_receiver_that_a_new_driver_has_not_met_is_forgotten_once_its_time_is_over() -> None:
+    t = Tracked()
+    running(t)
+    t.tracker.receiver_news.clear()
+    health = health_of(t)
+    with pytest.raises(RefusedError, match="r1"):
+        health.forget("r1", wait(t, 1))
+    health.forget("r1", wait(t, 31))
+    assert kinds(health.look(wait(t, 1)))[0] == ["partitions-without-receiver"]
+
+
 def test_receiver_that_waits_for_its_store_is_a_problem_with_its_words() -> None:
     t = Tracked()
     health, epoch = running(t)
@@ -178,6 +242,61 @@ def test_receiver_that_waits_for_its_store_is_a_problem_with_its_words() -> None
     assert problem.cause.endswith("takes nothing in: the WAL does not take blocks, polling is paused: no such folder")
     beat(t, epoch)
     assert kinds(health.look(wait(t, 1))) == ([], [])
+    beat(t, epoch, "waiting", "again")  # its time begins anew
+    assert kinds(health.look(wait(t, 1))) == ([], ["receiver-waiting"])
+
+
+def test_receiver_that_waited_and_fell_silent_is_gone_and_does_not_wait() -> None:
+    t = Tracked()
+    health, epoch = running(t)
+    beat(t, epoch, "waiting", "no such folder")
+    health.look(wait(t, 1))
+    assert kinds(health.look(wait(t, 31)))[0] == ["partitions-without-receiver", "receiver-gone"]
+
+
+class Managed:
+    """What the driver says of the receivers that agents run, in place of the tracker's own."""
+
+    def __init__(self, t: Tracked) -> None:
+        (self.receiver,) = ManagedReceivers("s", 1, 1, {}).status(0.0)
+        t.tracker.managed = self  # type: ignore[assignment]
+
+    def say(self, **changes: Any) -> None:
+        self.receiver = msgspec.structs.replace(self.receiver, **changes)
+
+    def status(self, _: float) -> list[m.ManagedReceiver]:
+        return [self.receiver]
+
+
+def test_managed_receiver_that_does_not_run_is_pending_for_the_grace_of_a_start_after_it_ran_last() -> None:
+    t = Tracked()
+    health, epoch = running(t)
+    managed = Managed(t)
+
+    def seen(seconds: float) -> tuple[list[str], list[str]]:
+        now = wait(t, seconds)
+        beat(t, epoch)
+        return kinds(health.look(now))
+
+    managed.say(state="failed", restarts=RESTARTS_MAX - 1)
+    assert seen(1) == ([], ["receiver-not-running"])
+    assert seen(31) == (["receiver-not-running"], [])
+    managed.say(state="active")
+    assert seen(1) == ([], [])
+    managed.say(state="scheduled")
+    assert seen(1) == ([], ["receiver-not-running"])
+    managed.say(trouble="a person must do something")  # status has it already
+    assert seen(31) == ([], [])
+
+
+def test_managed_receiver_that_is_silent_is_named_by_its_agent_alone() -> None:
+    t = Tracked()
+    health, _ = running(t)
+    managed = Managed(t)
+    managed.say(state="active")
+    beat(t, t.register(managed.receiver.receiver_id, "i2"), receiver=managed.receiver.receiver_id)
+    problems = health.look(wait(t, 31)).problems
+    assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
 
 
 def test_managed_receiver_that_ends_again_and_again_is_a_problem_at_once_and_one_that_starts_is_not() -> None:
@@ -233,6 +352,8 @@ def test_driver_that_waits_for_kafka_is_a_problem_after_a_moment() -> None:
     (problem,) = health.look(wait(t, 6), "waiting", words).problems
     assert "no such topic yet: t; create it" in problem.cause
     assert kinds(health.look(wait(t, 1))) == ([], [])
+    for _ in range(2):
+        assert kinds(health.look(wait(t, 6), "stopping", words)) == ([], [])
 
 
 def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -252,6 +373,26 @@ def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCap
     assert "Next step: start `forebay receiver --id ID`" in lines[0]
     assert lines[1].startswith("stream s, problem partitions-without-receiver: ")
     assert lines[2] == "stream s, problem partitions-without-receiver is over"
+
+
+def test_log_names_what_is_pending_after_a_moment_and_again_when_it_comes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    t = Tracked()
+    health, epoch = running(t)
+    log = HealthLog("s")
+    for _ in range(2):
+        beat(t, epoch, "waiting", "no room")
+        log.note(health.look(wait(t, 1)))
+        assert not caplog.records
+        for seconds in (1, 1):
+            pending = health.look(wait(t, seconds)).pending
+            log.note(Verdict(pending=tuple(msgspec.structs.replace(p, seconds=WAITING_SECONDS) for p in pending)))
+        (line,) = caplog.records
+        assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes nothing in: no room")
+        caplog.clear()
+        beat(t, epoch)
+        log.note(health.look(wait(t, 1)))
 
 
 def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> None:
