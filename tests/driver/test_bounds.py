@@ -16,7 +16,7 @@ from driver.requests import Allocate, Complete, FoundPartitions
 from driver.state import State
 from forebay import messages as m
 from forebay.errors import ForebayError, UsageError
-from forebay.values import OFFSET_MAX
+from forebay.values import OFFSET_MAX, TEXT_LENGTH_MAX
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import MemoryStorage, Storage
 
@@ -87,6 +87,19 @@ def test_leader_epoch_out_of_range_leaves_the_one_before(leader_epoch: int) -> N
     partition = state.partitions[f"{TOPIC}/0"]
     assert (partition.leader_epoch, partition.life.life, partition.position) == (0, 1, 20)
     assert [b.meta.records for b in state.blocks.values()] == [10, 10]
+
+
+def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.LogCaptureFixture) -> None:
+    events = [msgspec.to_builtins(event) for event in taken_in()]
+    for event in events:
+        if event["event"] == "block-added":
+            event["block"]["meta"]["key_id"] = "k" * 5_000
+    with caplog.at_level(logging.ERROR):
+        state = opened(old_journal(events))
+    partition = state.partitions[f"{TOPIC}/0"]
+    assert (partition.life.life, partition.position) == (1, 20)
+    assert [(b.meta.key_id, b.meta.records) for b in state.blocks.values()] == [("k" * TEXT_LENGTH_MAX, 10)] * 2
+    assert "meta.key_id has 5000 characters, 1000 are allowed: cut" in caplog.text
 
 
 @pytest.mark.parametrize(
