@@ -133,6 +133,20 @@ def test_a_page_of_another_site_reads_nothing_from_an_agent_without_tokens(
     assert ask(agent, "GET", path, header)[0] == status
 
 
+@pytest.mark.parametrize(("status", "header"), FOREIGN)
+def test_a_page_of_another_site_puts_no_copy_at_an_agent_without_tokens(
+    agent: str, tmp_path: Path, status: int, header: tuple[str, str]
+) -> None:
+    assert ask(agent, "PUT", "/v1/blocks/s/r1-1-1", header)[0] == status
+    assert list((tmp_path / "blocks").iterdir()) == []
+
+
+@pytest.mark.parametrize(("content_type", "status"), [("text/plain", 415), ("application/json", 405)])
+def test_a_post_at_an_agent_needs_json(agent: str, content_type: str, status: int) -> None:
+    """No route of it takes one."""
+    assert ask(agent, "POST", "/v1/status", ("content-type", content_type))[0] == status
+
+
 @pytest.mark.parametrize("path", [STOP, REPORT])
 @pytest.mark.parametrize(
     "types",

@@ -235,7 +235,9 @@ def test_more_requests_than_may_wait_for_answers_end_their_connection(server: Se
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
-def test_silent_connections_end_for_new_ones_and_keep_nobody_out(server: Server) -> None:
+def test_silent_connections_end_for_new_ones_and_keep_nobody_out(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, retries=False) as pool:
         assert pool.request("GET", "/v1/fine").status == 200
         silent = [connect(server) for _ in range(30)]
@@ -251,6 +253,39 @@ def test_silent_connections_end_for_new_ones_and_keep_nobody_out(server: Server)
                 connection.recv(1)
         for connection in silent:
             connection.close()
+    lines = [r.getMessage() for r in caplog.records if "ended before they authenticated" in r.getMessage()]
+    assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at a time" in lines[0]
+
+
+@pytest.mark.parametrize("server", ["600s"], indirect=True)
+def test_silent_connections_of_one_peer_end_none_of_another(server: Server) -> None:
+    address = ("127.0.0.1", urlsplit(server.url).port or 0)
+    with connect(server) as mine:
+        flood = [socket.create_connection(address, timeout=30, source_address=("127.0.0.2", 0)) for _ in range(20)]
+        assert all(ended(connection) for connection in flood[:13])
+        mine.sendall(HEAD + b"\r\n")
+        assert mine.recv(1000).startswith(b"HTTP/1.1 200 ")
+        for connection in flood:
+            connection.close()
+
+
+@pytest.mark.parametrize("server", ["600s"], indirect=True)
+def test_connections_that_end_give_their_places_back(server: Server) -> None:
+    with connect(server) as oldest:
+        for _ in range(20):
+            with connect(server) as connection:
+                connection.sendall(b"no request\r\n\r\n")
+                while not ended(connection):
+                    pass
+        for _ in range(20):  # each takes a place among the authenticated, until it ends
+            with connect(server) as connection:
+                connection.sendall(HEAD + b"connection: close\r\n\r\n")
+                answer = b""
+                while part := connection.recv(1000):
+                    answer += part
+                assert answer.startswith(b"HTTP/1.1 200 ")
+        oldest.sendall(HEAD + b"\r\n")
+        assert oldest.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)

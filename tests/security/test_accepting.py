@@ -1,0 +1,98 @@
+"""A server that can open no more files goes on, and one that starts may open as many as its connections need."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import socket
+from typing import Any
+
+import pytest
+
+from forebay import accepting
+from forebay.accepting import Accepting, Connection, allow_descriptors
+
+
+class Silent(asyncio.Protocol):
+    """Answers nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._connection.end = transport.abort
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._connection.lost()
+
+
+@pytest.mark.parametrize(("number", "ends"), [(errno.EMFILE, True), (errno.ENFILE, True), (errno.ECONNABORTED, False)])
+def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, ends: bool
+) -> None:
+    monkeypatch.setattr(accepting, "_REST_SECONDS", 0.0)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        accept, accepted = loop.sock_accept, 0
+
+        async def refused_once(listening: socket.socket) -> Any:
+            nonlocal accepted
+            accepted += 1
+            if accepted == 3:
+                raise OSError(number, os.strerror(number))
+            return await accept(listening)
+
+        monkeypatch.setattr(loop, "sock_accept", refused_once)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        server = Accepting(listening, Silent, lambda: None, 8, 30.0)
+        server.start()
+        opened = [await asyncio.open_connection(*listening.getsockname()) for _ in range(3)]
+        reading = [asyncio.ensure_future(reader.read(1)) for reader, _ in opened]
+        while accepted < 5:  # the third connection is accepted after the error, and the next one waited for
+            await asyncio.sleep(0.01)
+        if ends:
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reading[0], 30) == b""
+        assert [task.done() for task in reading] == [ends, False, False]
+        server.check()
+        await server.stop()
+        for task, (_, writer) in zip(reading, opened, strict=True):
+            task.cancel()
+            writer.close()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+    asyncio.run(run())
+    assert f"no connection can be accepted: {os.strerror(number)}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "warns"),
+    [
+        (1024, 1 << 20, 3024, False),
+        (1024, 2000, 2000, True),
+        (1024, resource.RLIM_INFINITY, 3024, False),
+        (4096, 4096, None, False),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, False),
+        (2000, 2000, None, True),
+    ],
+)
+def test_process_may_open_as_many_files_as_its_connections_need_or_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    soft: int,
+    hard: int,
+    wanted: int | None,
+    warns: bool,
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    allow_descriptors(1000)
+    assert given == ([] if wanted is None else [(wanted, hard)])
+    assert ("ulimit -Hn" in caplog.text) == warns
