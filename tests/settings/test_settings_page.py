@@ -103,6 +103,43 @@ def test_check_names_a_key_without_a_comment(monkeypatch: pytest.MonkeyPatch) ->
     assert settings_page.problems() == ["forebay/settings.py: without a comment that says what it means: wal.reserve"]
 
 
+#: keys beside a default on other pages: in parentheses behind the key, or in a table with a column for it
+IN_PROSE = re.compile(r"`([a-z_]+\.[a-z_]+)`\s\((\d+) ?(ms|s|minutes|h|days|KB|MB|GB|[KM]iB)\b")
+IN_TABLE = re.compile(r"^\| `([a-z_]+\.[a-z_]+)` \| `([^`]+)` \|", re.MULTILINE)
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "SETTINGS.md")]
+
+
+def defaults_named() -> list[tuple[str, str, str]]:
+    """Page, key and default as TOML writes it."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found += [
+            (page.name, key, f'"{number}{unit[0] if unit in ("minutes", "days") else unit}"')
+            for key, number, unit in IN_PROSE.findall(text)
+        ]
+        table = text.partition("| limit | default |")[2].partition("\n\n")[0]
+        found += [(page.name, key, default) for key, default in IN_TABLE.findall(table)]
+    return [(page, key, default) for page, key, default in found if key in keys()]
+
+
+def test_defaults_on_other_pages_are_found() -> None:
+    assert len(defaults_named()) >= 14
+
+
+@pytest.mark.parametrize(("page", "key", "default"), defaults_named())
+def test_default_that_another_page_names_is_the_default(page: str, key: str, default: str) -> None:
+    defaults = from_values(good_values())
+    assert value(given(key, default), key) == value(defaults, key), f"docs/{page} says {key} = {default}"
+
+
+def test_readme_names_the_default_bounds_of_retention() -> None:
+    wal = from_values(good_values()).wal
+    assert f"[{wal.retention / 86_400:.0f} days, within {wal.retention_size / 10**9:.0f} GB]" in (
+        ROOT / "README.md"
+    ).read_text(encoding="utf-8")
+
+
 #: what the example names for its machine; every other key that it writes out has its default
 OWN = {
     "stream", "kafka.topics", "wal.url", "receiver.count", "driver.journal", "driver.job", "agent.blocks", "dead_letters.url",
