@@ -22,7 +22,7 @@ from direct.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream import DirectStream, StreamSettings
 from driver.batch import Batch, BatchWork
 from driver.lease import Lease, LeaseHeld, process_start
-from forebay.errors import FencedError, JobError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import KafkaBroker
 from forebay.kafka.planning import PartitionRates
@@ -372,6 +372,29 @@ def test_callback_of_a_commit_may_stop_the_stream(
         threading.Thread(target=stream.stop, daemon=True).start()
     assert stopped.wait(PATIENCE_SECONDS)
     assert stream.await_termination(PATIENCE_SECONDS)
+
+
+def test_callback_may_stop_a_stream_whose_batches_never_began(
+    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last commits are sent by the thread that ends the stream."""
+    go_on, stopped = threading.Event(), threading.Event()
+
+    def fail(*_: object) -> None:
+        assert go_on.wait(PATIENCE_SECONDS)
+        raise StoreError("the lease can't be read")
+
+    def callback(*_: object) -> None:
+        stream.stop()
+        stopped.set()
+
+    monkeypatch.setattr("direct.stream.await_tasks_of", fail)
+    stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"n-{tps[0].topic}"}, interval_seconds=3600.0)
+    runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
+    go_on.set()
+    assert stopped.wait(PATIENCE_SECONDS)
+    with pytest.raises(StoreError):
+        stream.await_termination(PATIENCE_SECONDS)
 
 
 def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: list[TopicPartition]) -> None:

@@ -165,6 +165,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
     errors = [r for r in caplog.records if r.levelno >= logging.WARNING and "KeyError" in r.getMessage()]
     assert len(errors) == 1
     assert "Traceback" in errors[0].getMessage()
+    assert sum("it is intact, no other batch begins" in r.getMessage() for r in caplog.records) == 1
 
 
 def test_next_driver_shows_the_last_error_before_its_own_first_attempt(settings: Settings) -> None:

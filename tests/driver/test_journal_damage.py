@@ -250,6 +250,14 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
 # ---- claims, marks and leases -------------------------------------------------------------------------------------------
 
 
+def test_a_mark_may_be_made_again(storage: Storage) -> None:
+    """A store may create it and not answer; the storage then repeats the request, or the driver does."""
+    for _ in range(2):
+        evidence.mark(storage, STREAM, 7, b"{}")
+    assert evidence.is_marked(storage, STREAM, 7)
+    assert storage.read(mark_path(STREAM, 7)) == b"{}"
+
+
 def test_a_lost_claim_is_made_again_and_its_driver_is_fenced(storage: Storage) -> None:
     """INV-4: whoever took its number would lead beside it."""
     driver = Driver(storage)

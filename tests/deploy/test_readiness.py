@@ -1,0 +1,50 @@
+"""When `forebay up` believes that its first child is ready."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from deploy.readiness import ReadySocket
+
+
+def say(ready: ReadySocket, *messages: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.settimeout(30)
+        for message in messages:
+            line.sendto(message, ready.environment["NOTIFY_SOCKET"])
+
+
+@pytest.mark.parametrize(
+    "message", [b"STATUS=leading", b"READY=0", b"READY=10", b"X-READY=1", b"STATUS=READY=1", b"\n"]
+)
+def test_other_messages_do_not_make_it_ready(message: bytes) -> None:
+    told: list[str] = []
+    with ReadySocket(lambda: told.append("ready")) as ready:
+        say(ready, message)
+    assert told == [], "leaving waits for what was sent"
+
+
+def test_it_is_ready_once_and_what_is_said_later_fills_no_queue() -> None:
+    told: list[str] = []
+    first = threading.Event()
+
+    def note() -> None:
+        told.append("ready")
+        first.set()
+
+    with ReadySocket(note) as ready:
+        say(ready, b"STATUS=running\nREADY=1")
+        assert first.wait(30)
+        say(ready, *[b"READY=1\nWATCHDOG=1"] * 1000)
+    assert told == ["ready"]
+
+
+def test_nothing_is_left_of_its_socket_and_no_other_user_reaches_it() -> None:
+    with ReadySocket(lambda: None) as ready:
+        folder = Path(ready.environment["NOTIFY_SOCKET"]).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
