@@ -130,11 +130,15 @@ class Health:
             raise RefusedError(
                 f"no receiver and no agent's host is named {name!r}: `forebay status` shows them", "not-found"
             )
-        if now - known[name] <= self._grace.timeout:
-            raise RefusedError(
-                f"{name} sent a heartbeat {now - known[name]:.0f} s ago: stop it first (SIGTERM)",
-                "conflict",
+        silent, timeout = now - known[name], self._grace.timeout
+        if silent <= timeout:
+            heard = name in self._tracker.agent_news or name in self._tracker.receiver_news
+            words = (
+                f"{name} sent a heartbeat {silent:.0f} s ago: stop it first (SIGTERM)"
+                if heard
+                else f"{name} may still send a heartbeat: the driver has led for {silent:.0f} s; try again after {timeout:g} s"
             )
+            raise RefusedError(words, "conflict")
         self._forgotten[name] = now
 
     def _is_forgotten(self, name: str, heard_at: float) -> bool:

@@ -14,7 +14,6 @@ import pytest
 from driver import events as ev
 from driver.health import (
     NAMES_SHOWN,
-    RESTARTS_MAX,
     WAITING_SECONDS,
     Grace,
     Health,
@@ -116,6 +115,22 @@ def test_partition_that_is_found_later_has_the_grace_of_a_start_from_then_on() -
     assert kinds(health.look(now)) == ([], [])
     t.say(FoundPartitions((ev.LifeStart(TOPIC, 1, 0, "id-1"),), t.now_ms, "earliest"))
     assert kinds(health.look(wait(t, 1))) == ([], ["partitions-without-receiver"])
+
+
+def test_partitions_whose_grace_is_over_are_named_apart_from_those_that_just_lost_their_receiver() -> None:
+    t = Tracked()
+    epoch = t.register()
+    t.claim(epoch, 1)
+    health = health_of(t)
+    beat(t, epoch)
+    health.look(wait(t, 29))
+    beat(t, epoch)
+    health.look(wait(t, 2))
+    token = t.state.partitions[f"{TOPIC}/1"].token
+    t.say(m.ReleaseRequest(receiver_id="r1", epoch=epoch, releases=(m.Release(topic=TOPIC, partition=1, token=token),)))
+    verdict = health.look(wait(t, 1))
+    assert [p.cause for p in verdict.problems] == [f"no live receiver: 1 of 2 partitions ({TOPIC}/0)"]
+    assert [p.cause.partition(";")[0] for p in verdict.pending] == [f"no live receiver: 1 of 2 partitions ({TOPIC}/1)"]
 
 
 def test_partition_with_a_fault_is_not_named_as_one_without_a_receiver() -> None:
@@ -226,8 +241,11 @@ def test_receiver_that_a_new_driver_has_not_met_is_forgotten_once_its_time_is_ov
     t = Tracked()
     running(t)
     t.tracker.receiver_news.clear()
+    wait(t, 1000)
     health = health_of(t)
-    with pytest.raises(RefusedError, match="r1"):
+    with pytest.raises(
+        RefusedError, match="r1 may still send a heartbeat: the driver has led for 1 s; try again after 30 s"
+    ):
         health.forget("r1", wait(t, 1))
     health.forget("r1", wait(t, 31))
     assert kinds(health.look(wait(t, 1)))[0] == ["partitions-without-receiver"]
@@ -278,7 +296,7 @@ def test_managed_receiver_that_does_not_run_is_pending_for_the_grace_of_a_start_
         beat(t, epoch)
         return kinds(health.look(now))
 
-    managed.say(state="failed", restarts=RESTARTS_MAX - 1)
+    managed.say(state="failed", restarts=1)
     assert seen(1) == ([], ["receiver-not-running"])
     assert seen(31) == (["receiver-not-running"], [])
     managed.say(state="active")

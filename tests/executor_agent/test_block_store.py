@@ -103,6 +103,33 @@ def test_a_damaged_block_counts_against_the_quota_and_goes_by_the_drivers_word_a
     assert [p.name for p in (store.directory / "s").iterdir()] == []
 
 
+def test_damaged_copies_whose_deletion_was_cut_short_are_deleted_by_the_next_order(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy is found by its number, up to the first number that is missing."""
+    for _ in range(3):
+        os.truncate(write(store), 100)
+        store.open()
+    assert len(list((store.directory / "s").iterdir())) == 3
+    unlink = Path.unlink
+    left = 1
+
+    def fail_later(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        if path.exists():
+            if not left:
+                raise OSError(5, "injected")
+            left -= 1
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail_later)
+        with pytest.raises(StoreError, match="injected"):
+            store.delete("s", "r1-10000000001-1")
+    store.delete("s", "r1-10000000001-1")
+    assert list((store.directory / "s").iterdir()) == []
+
+
 def test_a_temporary_file_is_dropped_only_when_nobody_can_be_writing_it(store: BlockStore, clock: ManualClock) -> None:
     temporary = write(store).with_name(".r1-1-9.block.tmp")
     temporary.touch()
