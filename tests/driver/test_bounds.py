@@ -16,7 +16,7 @@ from driver.requests import Allocate, Complete, FoundPartitions
 from driver.state import State
 from forebay import messages as m
 from forebay.errors import ForebayError, UsageError
-from forebay.values import OFFSET_MAX, TEXT_LENGTH_MAX
+from forebay.values import OFFSET_MAX, TEXT_LENGTH_MAX, Number, Offset
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import MemoryStorage, Storage
 
@@ -146,6 +146,25 @@ def test_partition_whose_lying_block_is_deleted_begins_again_at_its_life() -> No
     state.partitions[f"{TOPIC}/0"].position = OFFSET_MAX
     bounds.begin_again(state)
     assert state.partitions[f"{TOPIC}/0"].position == 0
+
+
+def test_partition_begins_again_within_its_newest_life() -> None:
+    """A life before it claimed too much as well."""
+    state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
+    partition = state.partitions[f"{TOPIC}/0"]
+    partition.lives[-1] = msgspec.structs.replace(partition.life, start=15)
+    partition.position = OFFSET_MAX
+    (sentence,) = bounds.begin_again(state)
+    assert "life 3 begins at offset 15" in sentence
+    assert partition.position == 15
+
+
+def test_numbers_of_a_pair_are_brought_within_bounds() -> None:
+    """As the journal keeps a cursor's place: life and offset."""
+    found = bounds.decode(msgspec.msgpack.encode({"t/0": [1, 2**64 - 1]}), dict[str, tuple[Number, Offset]])
+    assert found is not None
+    assert found[0] == {"t/0": (1, OFFSET_MAX)}
+    assert len(found[1]) == 1
 
 
 def test_events_of_a_newer_release_are_still_refused_as_such() -> None:

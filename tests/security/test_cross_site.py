@@ -206,7 +206,7 @@ def test_a_refusal_says_what_to_set(driver: str) -> None:
     )
 
 
-def test_the_names_in_the_settings_urls_are_accepted(tmp_path: Path) -> None:
+def test_the_names_in_the_settings_urls_are_accepted(submitted: Submitted, tmp_path: Path) -> None:
     """As others are told to ask for the services."""
     made = settings(tmp_path)
     made = msgspec.structs.replace(
@@ -215,8 +215,14 @@ def test_the_names_in_the_settings_urls_are_accepted(tmp_path: Path) -> None:
         agent=msgspec.structs.replace(made.agent, url="http://agent.example:1", host="h1"),
     )
     check = CrossSite(Guard(made).hosts, (), guarded=False).check
-    for host in ("one.example:1", "two.example", "agent.example", "h1:7081"):
+    hosts = ("one.example:1", "two.example", "agent.example", "h1:7081")
+    for host in hosts:
         assert check("GET", [(b"host", host.encode())]) is None
+    app = tracker_application(submitted, submitted, lambda: None, "test", Guard(made))
+    with Server(app, "http://127.1:0", guard=Guard(made)) as server:  # a name that is no address, and its own
+        for host in (*hosts, "127.1"):
+            assert ask(server.url, "GET", "/v1/health", ("host", host))[0] == 200
+        assert ask(server.url, "GET", "/v1/health", ("host", "evil.example"))[0] == 421
 
 
 def test_with_tokens_any_host_is_answered_and_no_page_of_another_site(submitted: Submitted, tmp_path: Path) -> None:
