@@ -375,6 +375,21 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
     assert lineage.newest_marker(lost.wal, STREAM) == 1, "refused before anything was changed"
 
 
+def test_a_copy_with_a_position_beyond_the_last_offset_begins_its_partition_again() -> None:
+    """As an older release copied it."""
+    lost = Lost()
+    epoch = lost.t.register()
+    block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
+    following, state = encoded(lost.t.state)
+    tree = msgspec.msgpack.decode(state)
+    tree["partitions"]["t/0"]["position"] = 2**64 - 1
+    tree["blocks"][block.id]["meta"]["ranges"][0]["until"] = 2**64 - 1
+    lost.copies.write(following, msgspec.msgpack.encode(tree))
+    found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
+    assert found.partitions["t/0"].position == 0
+    assert "life 2 begins at offset 0" in notes[-1]
+
+
 @pytest.mark.parametrize("hidden", [0, 1])
 def test_a_copy_that_a_listing_omits_costs_no_block(hidden: int) -> None:
     lost = Lost()
