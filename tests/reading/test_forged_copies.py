@@ -12,7 +12,7 @@ import pytest
 import urllib3
 
 from executor_agent.main import Agent
-from forebay.errors import LostBlockError
+from forebay.errors import CorruptionError, LostBlockError
 from forebay.values import Block, BlockMeta
 from tests.support.forged import forged, forged_copy
 from tests.support.rows import Row, block
@@ -114,6 +114,18 @@ def test_a_forged_frame_of_the_wal_is_damaged(
     path.write_bytes(data.replace(payload, forged(payload, TRUE, FALSE)))
     with pytest.raises(LostBlockError, match="SHA-256 is not the one that the journal names"):
         read_block(reference, stored.plan("wal"))
+    with pytest.raises(CorruptionError, match="SHA-256"):
+        stored_copy(reference, stored.plan("wal"), "wal")
+
+
+def test_a_forged_file_of_the_own_receiver_is_not_written_again(
+    stored: Stored, made: tuple[BlockMeta, pa.Buffer], lie: bytes
+) -> None:
+    """Readers trust such a file; recovery, which names its records anew, does not."""
+    reference = stored.add(*made)
+    local_path(stored.blocks_directory, "s", reference.id).write_bytes(lie)
+    with pytest.raises(CorruptionError, match="SHA-256"):
+        stored_copy(reference, stored.plan("local"), "local")
 
 
 def test_a_forged_copy_of_an_encrypted_block_is_not_taken_for_a_plain_one(stored: Stored) -> None:
