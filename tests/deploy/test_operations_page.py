@@ -28,10 +28,20 @@ def states() -> Iterator[str]:
                 if isinstance(node, ast.keyword):
                     yield from _texts(node.value) if node.arg == "state" else ()
                 elif isinstance(node, ast.Assign):
-                    yield from _texts(node.value) if {*map(_name, node.targets)} & {"state", "_state"} else ()
+                    for target, value in _assigned(node):
+                        yield from _texts(value) if _name(target) in ("state", "_state") else ()
                 elif isinstance(node, ast.FunctionDef) and node.name.endswith("_state"):
                     for returned in (inner for inner in ast.walk(node) if isinstance(inner, ast.Return)):
                         yield from _texts(returned.value)
+
+
+def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target with its value, also of several at once."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=True)
+        else:
+            yield target, node.value
 
 
 def _name(target: ast.expr) -> str:

@@ -168,6 +168,22 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
     assert sum("it is intact, no other batch begins" in r.getMessage() for r in caplog.records) == 1
 
 
+def test_failed_batch_is_tried_again_by_itself(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
+    monkeypatch.setattr(FailingJobs.__init__, "__defaults__", (quick,))
+    runs: list[int] = []
+
+    def job(batch: Batch) -> None:
+        runs.append(batch.id)
+        if len(runs) < 6:
+            raise KeyError("carrier")
+
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        driver.until(lambda now: now.batches_completed == 1)
+    assert len(runs) == 6 and len(set(runs)) == 1
+
+
 def test_next_driver_shows_the_last_error_before_its_own_first_attempt(settings: Settings) -> None:
     with running(settings, Carriers()) as driver:
         driver.take_in(5)

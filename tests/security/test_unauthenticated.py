@@ -20,6 +20,16 @@ def test_a_newcomer_ends_the_oldest_connection_of_the_peer_that_has_the_most() -
     assert connections.add("b4", "b") is None
 
 
+def test_of_peers_with_as_many_connections_the_oldest_connection_ends() -> None:
+    """Whichever peer came first: its older connections may have authenticated meanwhile."""
+    connections: Unauthenticated[str] = Unauthenticated(3)
+    for name in ("a1", "b1", "a2"):
+        assert connections.add(name, name[0]) is None
+    connections.discard("a1")
+    assert connections.add("c1", "c") is None
+    assert connections.add("d1", "d") == "b1"
+
+
 @given(st.lists(st.sampled_from("abcd"), max_size=60))
 def test_a_peer_below_its_share_loses_none_whatever_others_do(flood: list[str]) -> None:
     connections: Unauthenticated[object] = Unauthenticated(10)
