@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from driver import journal
 from driver.batch import Batch, NamedJob
 from driver.events import JobFailed
 from driver.job_failures import FailingJobs
@@ -26,6 +27,7 @@ from forebay.restarts import RestartPolicy
 from forebay.settings import Settings, from_values
 from forebay.values import TopicPartition
 from tests.support.played import PlayedReceiver
+from wal.storage import open_storage
 
 Configure = Callable[..., Settings]
 
@@ -182,6 +184,8 @@ def test_failed_batch_is_tried_again_by_itself(settings: Settings, monkeypatch: 
         driver.take_in(5)
         driver.until(lambda now: now.batches_completed == 1)
     assert len(runs) == 6 and len(set(runs)) == 1
+    state = journal.read(open_storage(settings.driver.journal), "s").state
+    assert state is not None and not state.failures, "the next driver would show a completed batch as failed"
 
 
 def test_next_driver_shows_the_last_error_before_its_own_first_attempt(settings: Settings) -> None:
