@@ -60,6 +60,25 @@ def test_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
         only_one(tmp_path / "file" / "b", "flights", unsaid).__enter__()
 
 
+def test_lock_names_its_holder_alone(tmp_path: Path) -> None:
+    lock_path(tmp_path, "flights").write_text("123456789012345\n")
+    with only_one(tmp_path, "flights", unsaid):
+        assert lock_path(tmp_path, "flights").read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_store_without_locks_or_quota_does_not_keep_a_stream_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    said: list[str] = []
+    monkeypatch.setattr("deploy.run_lock.fcntl.flock", refuse)
+    with only_one(tmp_path, "flights", said.append):
+        assert os.strerror(number) in said[0]
+
+
 def test_full_disk_does_not_keep_a_stream_from_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -244,6 +244,13 @@ def test_the_same_pid_in_another_container_is_not_this_program(caplog: pytest.Lo
     assert "may still run" in caplog.text
 
 
+def test_under_the_proc_of_another_pid_namespace_no_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may be given its host's /proc: the pids in it are not this process's."""
+    readlink = os.readlink
+    monkeypatch.setattr(os, "readlink", lambda path: "1234567" if path == "/proc/self" else readlink(path))
+    assert process_start(os.getpid()) == ""
+
+
 def test_another_users_process_that_can_not_be_seen_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """``/proc`` may hide it (hidepid)."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from driver.retention_clock import AHEAD_MS_MAX, CATCH_UP, RetentionClock
+from driver.retention_clock import AHEAD_MS_MAX, CATCH_UP, RetentionClock, newest_completion_ms
 from forebay.clock import ManualClock
 from tests.support.jumping_clock import JumpingClock
 from tests.support.long_run import LongRun
+from tests.support.tracked import Tracked
 from wal.barrier import BARRIER_KEPT_MS
 
 DAY = 86_400.0
@@ -88,6 +89,27 @@ def test_a_long_pause_before_the_start_is_not_believed(pause_seconds: float, bel
     assert ageing.wall_ms() == (clock.wall_ms() if believed else newest_ms)
     again = RetentionClock(clock, DAY, ageing.wall_ms())
     assert again.wall_ms() == ageing.wall_ms()
+
+
+@pytest.mark.parametrize(("retention", "pause_seconds"), [(10.0, AHEAD_MS_MAX / 1000), (0.0, 9 * DAY)])
+def test_a_pause_is_believed_if_it_is_short_or_nothing_is_kept(retention: float, pause_seconds: float) -> None:
+    clock = ManualClock()
+    newest_ms = clock.wall_ms()
+    clock.advance(pause_seconds)
+    assert RetentionClock(clock, retention, newest_ms).wall_ms() == clock.wall_ms()
+
+
+def test_the_newest_completion_is_of_batches_in_the_journal_or_in_the_history() -> None:
+    t = Tracked(1)
+    assert newest_completion_ms(t.state) is None
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    t.complete(t.batch())
+    (batch,) = t.state.batches.values()
+    assert newest_completion_ms(t.state) == batch.completed_ms
+    t.state.released["r1-1-1"] = 10**12
+    assert newest_completion_ms(t.state) == 10**12
 
 
 def test_a_completion_in_the_future_does_not_put_the_clock_ahead() -> None:
