@@ -139,7 +139,8 @@ async def _writable(loop: asyncio.AbstractEventLoop, connection: int) -> None:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with the extension, and with an end to waiting for a reader that takes nothing."""
+    """uvicorn's protocol with the extension, with an end to waiting for a reader that takes nothing, and without a request's body once
+    it was answered."""
 
     def __init__(self, *args: Any, senders: Senders, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -150,12 +151,16 @@ class Protocol(HttpToolsProtocol):
             cycle.scope.setdefault("extensions", {})[EXTENSION] = {}
 
         async def sending(scope: Any, receive: Any, _: Any) -> None:
+            # the connection keeps its scope until the next request, and a framework puts the request's body there
+            own = {**scope, "state": dict(scope["state"])}
             try:
-                await app(scope, receive, lambda message: self._send(cycle, message))
+                await app(own, receive, lambda message: self._send(cycle, message))
             except asyncio.CancelledError:  # the server ends, and has waited as long as it may
                 log.warning("an answer to %s %s was not finished in time", scope["method"], scope["path"])
                 self.transport.abort()
                 self._is_lost(cycle)
+            finally:
+                cycle.body = bytearray()  # what nobody read of it
 
         super()._start_asgi_task(cycle, sending)
 

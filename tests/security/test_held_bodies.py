@@ -1,0 +1,85 @@
+"""What a service holds for a connection that is idle after a large request was answered (INV-6)."""
+
+from __future__ import annotations
+
+import http.client
+import select
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from forebay.access import Limits
+from forebay.kafka.broker import MockBroker
+from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
+
+CONNECTIONS = 8
+#: of memory for each connection; a body is almost 8 MB
+HELD_BYTES_MAX = 2_000_000
+#: measurements while connections were open; a busy machine may let one become idle for longer than the service waits
+ATTEMPTS = 5
+
+_TEXT = b"x" * (Limits().request_bytes - 100)
+#: service, method, path, body
+REQUESTS = {
+    "past-the-framework": ("driver", "POST", "/v1/blocks/report", b'{"padding": "' + _TEXT + b'"}'),
+    "by-the-framework": ("driver", "POST", "/v1/operator/fence", b'{"padding": "' + _TEXT + b'"}'),
+    "no-json": ("driver", "POST", "/v1/operator/fence", _TEXT),
+    "unread": ("driver", "POST", "/v1/status", _TEXT),
+    "agent": ("agent", "PUT", "/v1/blocks/s/x", _TEXT),
+}
+
+
+@pytest.fixture(params=REQUESTS)
+def request_of(request: pytest.FixtureRequest) -> tuple[str, str, str, bytes]:
+    return REQUESTS[request.param]
+
+
+@pytest.fixture
+def service(
+    request_of: tuple[str, str, str, bytes], tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> Iterator[Service]:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    with running(configured(tmp_path, [topic], mock_broker.address), request_of[0]) as service:
+        yield service
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    connection.request(method, path, body, headers)
+    connection.getresponse().read()
+
+
+def is_open(connection: http.client.HTTPConnection) -> bool:
+    """Nothing comes on an idle connection, but for its end."""
+    return connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]
+
+
+def held_bytes(service: Service, method: str, path: str, body: bytes) -> int | None:
+    """Of the service's memory, for all connections together; None if one of them was closed before that was known."""
+    before = service.memory_bytes()
+    with ExitStack() as opened:
+        connections = []
+        for _ in range(CONNECTIONS):
+            parts = urlsplit(service.url)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=HANG_SECONDS)
+            connections.append(opened.enter_context(closing(connection)))
+            ask(connection, method, path, body)
+        held = service.memory_bytes() - before
+        return held if all(map(is_open, connections)) else None
+
+
+def test_body_is_freed_when_its_request_was_answered_not_with_its_connection(
+    service: Service, request_of: tuple[str, str, str, bytes]
+) -> None:
+    _, method, path, body = request_of
+    held_bytes(service, method, path, body)  # what the service needs once
+    for _ in range(ATTEMPTS):
+        if (held := held_bytes(service, method, path, body)) is not None:
+            print(f"{method} {path}: {held / 1e6:+.1f} MB held for {CONNECTIONS} connections")
+            assert held < CONNECTIONS * HELD_BYTES_MAX
+            return
+    pytest.fail(f"none of {ATTEMPTS} times were {CONNECTIONS} connections open at once")
