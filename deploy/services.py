@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import socket
 import sys
@@ -23,7 +24,8 @@ _JOB_GRACE_SECONDS = 5.0
 
 
 def log_to_stderr() -> None:
-    """Words of a service: one line each, with time and level, on stderr."""
+    """Words of a service: one line each, with time and level, on stderr. Of a crash (SIGSEGV) the Python stack of each thread."""
+    faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

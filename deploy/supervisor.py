@@ -85,7 +85,15 @@ class LogLines:
         if self.folder is None:
             return subprocess.PIPE
         make_private_folder(self.folder)
-        return open(os.open(self.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+        return open(os.open(self._file(self.folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+    def where(self, name: str) -> str:
+        """Where the last lines of a child that ended are, for a sentence; "" if they are before that sentence."""
+        return f", its last lines are in {self._file(self.folder, name)}" if self.folder is not None else ""
+
+    @staticmethod
+    def _file(folder: Path, name: str) -> Path:
+        return folder / f"{name}.log"
 
     def follow(self, name: str, pipe: IO[bytes]) -> None:
         """Passes the lines of ``pipe`` on until it is closed."""
@@ -246,10 +254,11 @@ class Supervisor:
             child.failures = self._policy.failures_after(child.failures, ran_seconds)
             delay = self._policy.delay_seconds(child.failures)
             child.restart_at = self._clock.monotonic() + delay
-            self._say(f"{what} after {ran_seconds:.1f} s: starting it again in {delay:g} s")
+            where = self._logs.where(child.spec.name)
+            self._say(f"{what} after {ran_seconds:.1f} s{where}: starting it again in {delay:g} s")
             return
         self._worst = self._worst or return_code
-        self._say(f"{what} and stays down: {reason}")
+        self._say(f"{what} and stays down{self._logs.where(child.spec.name)}: {reason}")
         if verdict is Verdict.STOP_ALL:
             self._begin_stop("stopping the others")
 

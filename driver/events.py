@@ -203,7 +203,8 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
 class JobFailed(_Event, frozen=True, tag="job-failed"):
     """An attempt to make an output of a batch failed. ``error``: its class and message, one line; ``place``: the file, line and
     function of the user's code where it was raised, "" if none is known. ``attempts``: all that failed, over every driver;
-    ``repeats``: how many of the last ones failed with this error at this place. ``since_ms``: when the first one failed."""
+    ``repeats``: how many of the last ones failed with this error at this place. ``since_ms``: when the first one failed.
+    ``attempts`` 0: none of them counts any more."""
 
     batch_id: int
     output: str

@@ -2,6 +2,9 @@
 
 The first ``job_max_failures`` attempts follow one another after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
 other batch begins, and the driver stays up and tries again after delays that grow, or when an operator says so.
+
+A job may also end the driver's process. The next driver therefore journals its first attempt at a batch that was left over before it
+makes it, as one that failed with ``PROCESS_ENDED``. Every other end of the attempt replaces that.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timezone
+
+from msgspec.structs import replace
 
 from driver.batch import BatchWork
 from driver.events import JobFailed
@@ -22,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: delays between attempts at a failed batch
 RETRIES = RestartPolicy(first_delay_seconds=10.0, factor=2.0, max_delay_seconds=600.0)
+#: the error of an attempt that nothing else is known of; a job's own error begins with the name of its class
+PROCESS_ENDED = "the driver's process ended during this attempt"
 
 
 class FailingJobs:
@@ -37,31 +44,64 @@ class FailingJobs:
         self._last = dict(known)
         self._logged: dict[int, tuple[str, str]] = {}  # batch id → error and place of its last log line
         self._failed = {failure.batch_id for failure in known.values() if failure.attempts >= max_failures}
-        self._rounds: dict[int, int] = {}  # batch id → attempts by this driver that left it failed
+        #: batch id → attempts that left it failed: by this driver, and those that ended the process of a driver before it
+        self._rounds = {
+            failure.batch_id: failure.attempts - max_failures
+            for failure in known.values()
+            if failure.batch_id in self._failed and failure.error == PROCESS_ENDED
+        }
 
     def note(self, work: BatchWork, error: BaseException) -> JobFailed:
         """An attempt at ``work`` failed with ``error``. Logs the error with its traceback if it is not the last one again."""
-        problem, now_ms = describe(error), self._clock.wall_ms()
+        problem = describe(error)
         with self._lock:
-            before = self._last.get(work.batch_id)
-            again = before is not None and (before.error, before.place) == (problem.error, problem.place)
-            failure = JobFailed(
-                batch_id=work.batch_id,
-                output=work.output,
-                error=problem.error,
-                place=problem.place,
-                attempts=before.attempts + 1 if before is not None else 1,
-                repeats=before.repeats + 1 if before is not None and again else 1,
-                since_ms=before.since_ms if before is not None else now_ms,
-                time_ms=now_ms,
-                replay=work.replay,
-            )
-            self._last[work.batch_id] = failure
+            failure = self._last[work.batch_id] = self._failure(work, problem.error, problem.place)
             logged = self._logged.get(work.batch_id) == (problem.error, problem.place)
             self._logged[work.batch_id] = (problem.error, problem.place)
         if not logged:
             self._log(work, failure, problem)
         return failure
+
+    def begun(self, work: BatchWork) -> JobFailed:
+        """What the journal is to hold during an attempt at ``work``, in case nothing comes after it."""
+        with self._lock:
+            return self._failure(work, PROCESS_ENDED, "")
+
+    def unreadable(self, work: BatchWork) -> JobFailed:
+        """What the journal is to hold in place of :meth:`begun` if the job could not read ``work``: what it held before."""
+        with self._lock:
+            before = self._last.get(work.batch_id)
+            return before if before is not None else replace(self._failure(work, "", ""), attempts=0, repeats=0)
+
+    def _failure(self, work: BatchWork, error: str, place: str) -> JobFailed:
+        before, now_ms = self._last.get(work.batch_id), self._clock.wall_ms()
+        again = before is not None and (before.error, before.place) == (error, place)
+        return JobFailed(
+            batch_id=work.batch_id,
+            output=work.output,
+            error=error,
+            place=place,
+            attempts=before.attempts + 1 if before is not None else 1,
+            repeats=before.repeats + 1 if before is not None and again else 1,
+            since_ms=before.since_ms if before is not None else now_ms,
+            time_ms=now_ms,
+            replay=work.replay,
+        )
+
+    def log_ended(self) -> None:
+        """Log each batch whose last attempt ended the process of the driver before this one."""
+        for failure in self._last.values():
+            if failure.error == PROCESS_ENDED:
+                log.error(
+                    "batch %d, output %s: %s; the process's supervisor has its exit code, its log has its last lines",
+                    failure.batch_id,
+                    failure.output,
+                    shown(failure),
+                )
+
+    def delayed(self, batch_id: int) -> JobFailed | None:
+        """The last failure of a batch if so many attempts at it ended the driver's process that this driver's first one waits."""
+        return self._last[batch_id] if self._rounds.get(batch_id) is not None else None
 
     def _log(self, work: BatchWork, failure: JobFailed, problem: JobProblem) -> None:
         log.error(
@@ -126,9 +166,10 @@ class FailingJobs:
 def shown(failure: JobFailed) -> str:
     """The failure as status shows it, one line."""
     place = f" at {failure.place}" if failure.place else ""
+    error = f"the driver's process ended during attempt {failure.attempts}" if failure.error == PROCESS_ENDED else failure.error
     times = f"{failure.attempts} attempts failed" if failure.attempts > 1 else "1 attempt failed"
     same = f", the last {failure.repeats} with this error" if 1 < failure.repeats < failure.attempts else ""
-    return f"{failure.error}{place} ({times} since {_time(failure.since_ms)}{same})"
+    return f"{error}{place} ({times} since {_time(failure.since_ms)}{same})"
 
 
 def _time(time_ms: int) -> str:

@@ -119,6 +119,7 @@ class Scheduler:
     def start(self) -> None:
         """Everything unfinished in the journal is a rerun: it may have run before a crash, in whole or in part."""
         self._reruns = {(0, batch.batch_id) for batch in self._loop.ask(Ask(State.unfinished))}
+        self._failing.log_ended()
         self._timer.start()
 
     def stop(self) -> None:
@@ -147,10 +148,13 @@ class Scheduler:
 
     def _work_on(self) -> None:
         self._workers.add(threading.get_ident())
+        left_over = True
         try:
             while (work := self._next()) is not None:
                 run = (work.replay, work.batch_id)
-                self._run_batch(work)
+                left_over = left_over and work.rerun and self._allocation is None
+                self._run_batch(work, left_over)
+                left_over = False
                 self._in_work.discard(run)
                 self._held_up.discard(run)
                 self._wake()
@@ -259,10 +263,13 @@ class Scheduler:
         )
         return replace(work, past=tuple(past))
 
-    def _run_batch(self, work: BatchWork) -> None:
+    def _run_batch(self, work: BatchWork, left_over: bool) -> None:
         """Makes the outputs of the batch that are not made yet, in order. Each but the last is journalled by itself; the last
-        one completes the batch."""
+        one completes the batch. ``left_over``: a driver before this one may have ended during an attempt at it, so the journal
+        holds that the next one began."""
         run = (work.replay, work.batch_id)
+        if left_over and not self._delay(work):
+            return
         attempts = 1
         worked_ms = 0  # what its outputs took, without attempts that failed
         written: list[Written] = []
@@ -271,6 +278,8 @@ class Scheduler:
             self._show(work, "running", attempts)
             began = self._clock.monotonic()
             run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
+            if left_over:
+                self._loop.ask(FailJob(self._failing.begun(run_of)))
             try:
                 failpoints.hit("driver.in-job")
                 self._told([_started(run_of, self._clock.wall_ms())])
@@ -281,6 +290,8 @@ class Scheduler:
                 words = f"{error}; bring the bytes back, or `forebay recover --accept-loss {work.batch_id} RANGE`"
                 self.running[work.batch_id] = ("unreadable", attempts, words)
                 self._held_up.add(run)
+                if left_over:
+                    self._loop.ask(FailJob(self._failing.unreadable(run_of)))
                 log.error("batch %d can't be read, batches wait: %s", work.batch_id, words)
                 self._told([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
                 self._await_loss(losses_accepted)
@@ -316,8 +327,20 @@ class Scheduler:
                 written = work.written
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
                 self._failing.forget(work.batch_id)
+            left_over = False
             work = replace(self._work(self._loop.ask(Ask(partial(self._again, work=work)))), written=list(written))
         self._complete(work, attempts, worked_ms)
+
+    def _delay(self, work: BatchWork) -> bool:
+        """Wait with the first attempt at a batch at which too many attempts ended the driver's process, as with the next one at a
+        failed batch. False if the driver is to end."""
+        failure = self._failing.delayed(work.batch_id) if self._waits_when_failed else None
+        if failure is None:
+            return True
+        self._held_up.add((work.replay, work.batch_id))
+        self._show(work, "failed", failure.attempts)
+        self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
+        return not self._stopping.is_set()
 
     def _show(self, work: BatchWork, state: str, attempts: int) -> None:
         """On status: with the last error, and all attempts that failed, of drivers before this one too."""

@@ -407,7 +407,10 @@ def _job_failed(state: State, event: ev.JobFailed) -> None:
         raise BrokenInvariant(
             f"an attempt at batch {event.batch_id} failed, which was completed or never allocated (INV-3)"
         )
-    state.failures[event.batch_id] = event
+    if event.attempts:
+        state.failures[event.batch_id] = event
+    else:
+        state.failures.pop(event.batch_id, None)
 
 
 def _rate_learned(state: State, event: ev.RateLearned) -> None:

@@ -15,6 +15,8 @@ from litestar.params import JSONBody
 from forebay import messages as m
 from forebay.errors import RefusedError
 from forebay.http import Server, application
+from forebay.kafka.broker import MockBroker
+from tests.support.ports import free_port
 
 CONFIGURATION = """
 stream = "flights"
@@ -67,6 +69,19 @@ class Project:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr("deploy.recovery.ANSWER_SECONDS", 0.1)  # nobody answers at the ports of its configuration
     return Project(tmp_path)
+
+
+@pytest.fixture
+def url(project: Project) -> Iterator[str]:
+    """Where the project's driver listens, with ports and a broker of its own."""
+    url = f"http://127.0.0.1:{free_port()}"
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        project.replace('127.0.0.1:1"\n[wal]', f'{broker.address}"\n[wal]')
+        project.replace("[driver]", '[driver]\nlease_duration = "3s"')
+        project.replace('"http://127.0.0.1:1"', f'"{url}"')
+        project.replace('"http://127.0.0.1:2"', f'"http://127.0.0.1:{free_port()}"')
+        yield url
 
 
 def status_answer(*partitions: m.TrackedPartition, state: str = "running", **more: object) -> m.StatusAnswer:

@@ -2,74 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeVar
-
-import pytest
+from typing import Any
 
 from deploy.run_lock import lock_path
-from forebay.client import Client
-from forebay.errors import ForebayError
-from forebay.kafka.broker import MockBroker
 from forebay.messages import StatusAnswer
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.ports import free_port
-
-Found = TypeVar("Found")
-
-_COMMAND = str(Path(sys.executable).with_name("forebay"))
-
-
-@contextmanager
-def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    log = (project.folder / f"{arguments[0]}.log").open("ab")
-    with (
-        log,
-        subprocess.Popen(
-            [_COMMAND, *arguments], cwd=project.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(90)
-
-
-@pytest.fixture
-def url(project: Any) -> Iterator[str]:
-    """Where the project's driver listens, with ports and a broker of its own."""
-    url = f"http://127.0.0.1:{free_port()}"
-    with MockBroker() as broker:
-        broker.create_topic("t")
-        project.replace('127.0.0.1:1"\n[wal]', f'{broker.address}"\n[wal]')
-        project.replace("[driver]", '[driver]\nlease_duration = "3s"')
-        project.replace('"http://127.0.0.1:1"', f'"{url}"')
-        project.replace('"http://127.0.0.1:2"', f'"http://127.0.0.1:{free_port()}"')
-        yield url
-
-
-def until(found: Callable[[], Found | None]) -> Found:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (answer := found()) is None:
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-    return answer
-
-
-def status(url: str) -> StatusAnswer | None:
-    client = Client(url, 3.0)
-    try:
-        return client.get("/v1/status", StatusAnswer)
-    except ForebayError:
-        return None
-    finally:
-        client.close()
+from tests.support.up import running, status, until
 
 
 def test_second_up_ends_and_the_first_goes_on(project: Any, url: str) -> None:

@@ -14,13 +14,13 @@ import pytest
 from driver import journal
 from driver.batch import Batch, NamedJob
 from driver.events import JobFailed
-from driver.job_failures import FailingJobs
+from driver.job_failures import PROCESS_ENDED, FailingJobs
 from driver.local_engine import LocalEngine
 from driver.service import Driver
 from forebay import messages as m
 from forebay.client import Client
 from forebay.clock import ManualClock, SystemClock
-from forebay.errors import EngineLostError
+from forebay.errors import EngineLostError, UnreadableBlockError
 from forebay.kafka.admin import KafkaAdmin
 from forebay.kafka.broker import MockBroker
 from forebay.restarts import RestartPolicy
@@ -282,3 +282,92 @@ def test_failure_known_from_the_journal_counts_on() -> None:
     work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
     failure = failing.note(work, ValueError("no"))
     assert (failure.attempts, failure.since_ms) == (5, 0)
+
+
+def journalled(settings: Settings) -> dict[int, JobFailed]:
+    state = journal.read_beside_a_writer(open_storage(settings.driver.journal), "s").state
+    assert state is not None
+    return state.failures
+
+
+def leave_over(settings: Settings) -> int:
+    """A driver that ends before it began a batch which it made; returns the batch's id."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: Batch) -> None:
+        held.set()
+        go_on.wait(30)
+
+    with running(settings, slow) as driver:
+        driver.take_in(5)
+        assert held.wait(30)
+        driver.take_in(5)
+        answer = driver.until(lambda now: len(now.batches) == 2)
+        driver.driver.stop()
+        go_on.set()
+    return answer.batches[1].batch_id
+
+
+def test_first_attempt_at_a_left_over_batch_is_journalled_before_it_begins(settings: Settings) -> None:
+    """If the attempt ends the process, that is the last that the journal knows of the batch."""
+    batch_id = leave_over(settings)
+    seen: list[dict[int, JobFailed]] = []
+    with running(settings, lambda batch: seen.append(journalled(settings))) as driver:
+        answer = driver.until(lambda now: now.batches_completed == 2)
+        assert (answer.state, answer.batches[-1].detail) == ("running", "")
+        driver.take_in(5)
+        driver.until(lambda now: now.batches_completed == 3)
+    left_over, fresh = seen
+    assert [(f.batch_id, f.error, f.attempts) for f in left_over.values()] == [(batch_id, PROCESS_ENDED, 1)]
+    assert fresh == {}, "an attempt at a batch of this driver's own costs no event"
+    assert journalled(settings) == {}
+
+
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_batch_that_can_not_be_read_does_not_count_as_an_attempt_that_ended_the_process(
+    settings: Settings, fails_before: bool
+) -> None:
+    leave_over(settings)
+    if fails_before:
+        with running(settings, Carriers()) as driver:
+            driver.until(failed)
+    before = journalled(settings)
+    assert [failure.error for failure in before.values()] == (["KeyError: 'carrier'"] if fails_before else [])
+
+    def unreadable(batch: Batch) -> None:
+        raise UnreadableBlockError("block b")
+
+    with running(settings, unreadable) as driver:
+        driver.until(lambda now: any(batch.state == "unreadable" for batch in now.batches))
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)  # answered after the event above
+    assert journalled(settings) == before
+
+
+def process_ended(attempts: int) -> JobFailed:
+    return JobFailed(
+        batch_id=7, output="job", error=PROCESS_ENDED, place="", attempts=attempts, repeats=attempts, since_ms=0, time_ms=1
+    )
+
+
+@pytest.mark.parametrize(("attempts", "delay"), [(1, None), (2, 10.0), (3, 20.0), (4, 40.0), (50, 600.0)])
+def test_delay_grows_with_the_attempts_that_ended_the_process(
+    attempts: int, delay: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-6: over every driver, so a supervisor that starts them again and again makes no loop."""
+    failing = FailingJobs(ManualClock(), 2, {7: process_ended(attempts)})
+    failing.log_ended()
+    assert f"batch 7, output job: the driver's process ended during attempt {attempts} (" in caplog.text
+    failure = failing.delayed(7)
+    assert (failure is None) is (delay is None)
+    if failure is not None:
+        work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+        assert failing.fail(work, failure)[0] == delay
+        assert failing.begun(work).attempts == attempts + 1
+        assert failing.note(work, ValueError("no")).attempts == attempts + 1
+
+
+def test_job_error_of_an_earlier_driver_delays_no_first_attempt() -> None:
+    known = JobFailed(
+        batch_id=7, output="job", error="ValueError: no", place="", attempts=9, repeats=9, since_ms=0, time_ms=1
+    )
+    assert FailingJobs(ManualClock(), 2, {7: known}).delayed(7) is None

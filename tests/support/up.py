@@ -1,0 +1,59 @@
+"""``forebay up`` and its like as real processes beside a test, in the folder of a project of ``tests/deploy``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forebay.client import Client
+from forebay.errors import ForebayError
+from forebay.messages import StatusAnswer
+from tests.support.kafka import PATIENCE_SECONDS
+
+Found = TypeVar("Found")
+
+_COMMAND = str(Path(sys.executable).with_name("forebay"))
+
+
+def log_of(project: Any, command: str) -> str:
+    """All that ``running`` has written so far."""
+    return str((project.folder / f"{command}.log").read_text())
+
+
+@contextmanager
+def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    log = (project.folder / f"{arguments[0]}.log").open("ab")
+    with (
+        log,
+        subprocess.Popen(
+            [_COMMAND, *arguments], cwd=project.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(90)
+
+
+def until(found: Callable[[], Found | None]) -> Found:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (answer := found()) is None:
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+    return answer
+
+
+def status(url: str) -> StatusAnswer | None:
+    client = Client(url, 3.0)
+    try:
+        return client.get("/v1/status", StatusAnswer)
+    except ForebayError:
+        return None
+    finally:
+        client.close()
