@@ -166,7 +166,11 @@ class FailingJobs:
 def shown(failure: JobFailed) -> str:
     """The failure as status shows it, one line."""
     place = f" at {failure.place}" if failure.place else ""
-    error = f"the driver's process ended during attempt {failure.attempts}" if failure.error == PROCESS_ENDED else failure.error
+    error = (
+        f"the driver's process ended during attempt {failure.attempts}"
+        if failure.error == PROCESS_ENDED
+        else failure.error
+    )
     times = f"{failure.attempts} attempts failed" if failure.attempts > 1 else "1 attempt failed"
     same = f", the last {failure.repeats} with this error" if 1 < failure.repeats < failure.attempts else ""
     return f"{error}{place} ({times} since {_time(failure.since_ms)}{same})"

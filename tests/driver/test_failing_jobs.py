@@ -345,7 +345,14 @@ def test_batch_that_can_not_be_read_does_not_count_as_an_attempt_that_ended_the_
 
 def process_ended(attempts: int) -> JobFailed:
     return JobFailed(
-        batch_id=7, output="job", error=PROCESS_ENDED, place="", attempts=attempts, repeats=attempts, since_ms=0, time_ms=1
+        batch_id=7,
+        output="job",
+        error=PROCESS_ENDED,
+        place="",
+        attempts=attempts,
+        repeats=attempts,
+        since_ms=0,
+        time_ms=1,
     )
 
 
