@@ -3,8 +3,8 @@
 The first ``job_max_failures`` attempts follow one another after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
 other batch begins, and the driver stays up and tries again after delays that grow, or when an operator says so.
 
-A job may also end the driver's process. The next driver therefore journals its first attempt at a batch that was left over before it
-makes it, as one that failed with ``PROCESS_ENDED``. Every other end of the attempt replaces that.
+A job may also end the driver's process. The next driver therefore journals its first attempt at a batch that was left over before
+it makes it, as one that failed with ``PROCESS_ENDED``. Every other end of the attempt replaces that.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ async def _writable(loop: asyncio.AbstractEventLoop, connection: int) -> None:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with the extension, with an end to waiting for a reader that takes nothing, and without a request's body once
-    it was answered."""
+    """uvicorn's protocol with the extension, with an end to waiting for a reader that takes nothing, and without the body of a
+    request that was answered."""
 
     def __init__(self, *args: Any, senders: Senders, **options: Any) -> None:
         super().__init__(*args, **options)
