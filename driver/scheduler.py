@@ -263,7 +263,7 @@ class Scheduler:
         )
         return replace(work, past=tuple(past))
 
-    def _run_batch(self, work: BatchWork, left_over: bool) -> None:
+    def _run_batch(self, work: BatchWork, left_over: bool = False) -> None:
         """Makes the outputs of the batch that are not made yet, in order. Each but the last is journalled by itself; the last
         one completes the batch. ``left_over``: a driver before this one may have ended during an attempt at it, so the journal
         holds that the next one began."""
