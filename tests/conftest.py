@@ -19,7 +19,7 @@ from forebay.errors import ForebayError, UsageError
 from forebay.kafka import ranges
 from forebay.kafka.broker import KafkaBroker, MockBroker
 from forebay.kafka.jars import fetch_jars, find_java, jars_present
-from tests.support import not_tested, shares
+from tests.support import not_tested, shares, spark_classes
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 hypothesis.settings.register_profile("forebay", deadline=None)  # how long an example takes is the machine's affair
 hypothesis.settings.load_profile("forebay")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    spark_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,63 @@
+"""An archive of Spark's classes for the JVM, so that each of the many Sparks of the tests starts with half of the work.
+
+See "Class Data Sharing" in Java's guide to its virtual machine: an archive that does not fit (another Java or jar) is ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+from forebay.errors import UsageError
+from forebay.kafka.jars import find_java
+
+#: the second compiler costs a Spark that lives for seconds half of all its processor time
+_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_SECONDS = 180.0
+#: what most tests do: a DataFrame of Arrow batches, with a shuffle
+_SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.range(100).mapInArrow(lambda batches: batches, "id long")
+assert rows.groupBy((rows.id % 7).alias("k")).count().count() == 7
+spark.stop()
+"""
+
+
+def share(create: bool) -> None:
+    """Sets the options of every Spark that this process and its children start. ``create``: also makes the archive, in some
+    twenty seconds, if it is not there."""
+    options = [*_OPTIONS]
+    archive = _archive()
+    if archive is not None:
+        if create and not archive.exists():
+            _make(archive)
+        if archive.exists():
+            options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
+
+
+def _archive() -> Path | None:
+    """Beside the installed Spark, since it names the paths of its jars; None without Java."""
+    try:
+        java = Path(find_java()).resolve()
+    except UsageError:
+        return None
+    return Path(sys.prefix) / f"spark-classes{str(java.parent.parent).replace('/', '-')}.jsa"
+
+
+def _make(archive: Path) -> None:
+    made = archive.with_suffix(f".{os.getpid()}")
+    options = " ".join((*_OPTIONS, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"))
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION],
+        env={**os.environ, "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, check=False, timeout=_SECONDS,
+    )  # fmt: skip
+    if done.returncode == 0 and made.exists():
+        made.replace(archive)
+    else:
+        warnings.warn(f"Spark's classes were not archived, so tests take longer: {done.stderr[-500:]}", stacklevel=1)
