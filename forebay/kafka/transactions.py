@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.clock import SystemClock
 from forebay.errors import ForebayError, SettingsError, StoreError, UsageError
 from forebay.kafka.client_errors import ClientErrors
 from forebay.kafka.leaders import hindrance
@@ -30,12 +32,16 @@ _REPORTS_SECONDS = 5.0
 #: what the producer may hold that the brokers have not taken yet
 _QUEUE_KIB = 65_536
 _COMMITS_MAX = 5
+#: before a question is asked again
+_PAUSE_SECONDS = 0.1
 _UNREACHABLE = {
     KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE, KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
     KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
 }  # fmt: skip
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90}  # 90: PRODUCER_FENCED, which has no name here
+
+_Answer = TypeVar("_Answer")
 
 
 class Marker(NamedTuple):
@@ -80,6 +86,7 @@ class TransactionalSender:
         self._reader: Consumer | None = None
         self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
         self._client_errors = ClientErrors(_log)
+        self._clock = SystemClock()
 
     def open(self) -> Marker | None:
         """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
@@ -103,23 +110,53 @@ class TransactionalSender:
         except KafkaException as error:
             self.close()
             raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
+        what = "can't be opened for transactions"
         try:
-            self._producer.init_transactions(self._timeout)
+            self._again(self._producer.init_transactions, _is_retriable)
             topics = self._topics(self._producer)  # after it: until then the sender before may still make one
-            # in doubt, while an older transaction is being ended, the broker has the client ask again
-            places = [WirePartition(topic, 0) for topic in topics]
-            marked = self._reader.committed(places, timeout=self._timeout) if places else []
+            what = "its marker can't be read"
+            marked = self._again(partial(self._committed, topics), _is_unreachable) if topics else []
         except KafkaException as error:
             self.close()
-            raise self._explained(error, "can't be opened for transactions") from None
+            raise self._explained(error, what) from None
         except UsageError:
             self.close()
             raise
-        for place in marked:
-            if place.error is not None:
-                self.close()
-                raise self._explained(KafkaException(place.error), "its marker can't be read")
         return max((Marker(place.offset, place.metadata or "") for place in marked if place.offset >= 0), default=None)
+
+    def _new_reader(self) -> Consumer:
+        own = {"group.id": self._group, "error_cb": self._client_errors}
+        return Consumer({**client_options(self._options, "forebay-output"), **own}, logger=self._client_errors)
+
+    def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:
+        """What the group committed for partition 0 of each. While an older transaction is being ended, the broker has the client
+        ask again. After an error another consumer asks: one that knows the coordinator of before may ask that one on and on."""
+        if self._reader is None:
+            self._reader = self._new_reader()
+        try:
+            answer = self._reader.committed([WirePartition(topic, 0) for topic in topics], timeout=seconds)
+            for place in answer:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+        except KafkaException:
+            reader, self._reader = self._reader, None
+            reader.close()
+            raise
+        return answer
+
+    def _again(self, ask: Callable[[float], _Answer], passes: Callable[[KafkaError], bool]) -> _Answer:
+        """What ``ask`` answers, given how many seconds it may take. Within the time-out it is asked again while its error
+        ``passes``. Raises KafkaException."""
+        ends = self._clock.monotonic() + self._timeout
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, KafkaException) and passes(error.args[0])
+            ),
+            wait=tenacity.wait_fixed(_PAUSE_SECONDS),
+            stop=tenacity.stop_before_delay(self._timeout),
+            reraise=True,
+        )
+        return tries(lambda: ask(max(_PAUSE_SECONDS, ends - self._clock.monotonic())))
 
     def _topics(self, producer: Producer) -> list[str]:
         """Where the marker may be. Raises UsageError, KafkaException."""
@@ -177,7 +214,8 @@ class TransactionalSender:
             topic = self._topic or min(self._written, default=None)
             if topic is not None:
                 marked = WirePartition(topic, 0, number, metadata=marker)
-                producer.send_offsets_to_transaction([marked], self._reader.consumer_group_metadata(), self._timeout)
+                group = self._reader.consumer_group_metadata()
+                self._again(partial(producer.send_offsets_to_transaction, [marked], group), _is_retriable)
             for left in reversed(range(_COMMITS_MAX)):
                 try:
                     producer.commit_transaction(self._timeout)
@@ -240,12 +278,21 @@ class TransactionalSender:
             return StoreError(
                 f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
             )
-        if cause.code() in _UNREACHABLE:
+        if _is_unreachable(cause):
             if self._producer is not None:
                 with suppress(KafkaException):
                     self._producer.poll(0)
             return self._client_errors.unreachable(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
         return StoreError(words)
+
+
+def _is_unreachable(error: KafkaError) -> bool:
+    return error.code() in _UNREACHABLE
+
+
+def _is_retriable(error: KafkaError) -> bool:
+    """As the client says of what belongs to a transaction."""
+    return bool(error.retriable())
 
 
 def transactional_group(transactional_id: str) -> str:

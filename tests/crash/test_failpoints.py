@@ -196,6 +196,7 @@ ELSEWHERE = {
     "WriterSettled": "tests/simulation: it comes whenever a claim outruns a release",
     "EpochBarred": "tests/integration/test_recovery_on_s3.py",
     "ReceiverFenced": "tests/integration/test_adoption.py",
+    "ReceiversForgotten": "tests/driver/test_receiver_limits.py: thousands of receivers come first",
     "GapRecorded": "tests/integration/test_topics.py",
     "LifeBegun": "tests/integration/test_topics.py",
     "LossAccepted": "tests/integration/test_lost_block.py",

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from forebay.errors import StoreError, UnreachableError
 from forebay.kafka import transactions
 from forebay.kafka.transactions import Marker, TransactionalSender
 
@@ -51,3 +53,105 @@ def test_a_topic_that_the_sender_before_makes_until_it_is_fenced_is_looked_at_fo
     sender = TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, None, "t", "g")
     assert sender.open() == Marker(7, "batch 7")
     sender.close()
+
+
+class _Opened:
+    """A producer whose first calls fail with ``errors``, which are made for a transaction."""
+
+    def __init__(self, *errors: KafkaError) -> None:
+        self.errors = list(errors)
+
+    def __call__(self, *_: Any, **__: Any) -> _Opened:
+        return self
+
+    def init_transactions(self, seconds: float) -> None:
+        assert seconds > 0
+        if self.errors:
+            raise KafkaException(self.errors.pop(0))
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    def purge(self) -> None:
+        pass
+
+    def poll(self, _: float) -> None:
+        pass
+
+
+class _Readers:
+    """Consumers, each of which answers with the next of ``answers``; the last one is for all that follow."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.made = self.closed = 0
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        self.made += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+        def committed(places: list[Any], timeout: float) -> list[Any]:
+            assert timeout > 0
+            if isinstance(answer, KafkaError):
+                raise KafkaException(answer)
+            return [answer]
+
+        return SimpleNamespace(committed=committed, close=self._close)
+
+    def _close(self) -> None:
+        self.closed += 1
+
+
+def _opening(
+    monkeypatch: pytest.MonkeyPatch, producer: _Opened, readers: _Readers, seconds: float = 60.0
+) -> TransactionalSender:
+    monkeypatch.setattr(transactions, "Producer", producer)
+    monkeypatch.setattr(transactions, "Consumer", readers)
+    return TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, "t", "id", "g", seconds)
+
+
+_MARKED = SimpleNamespace(error=None, offset=7, metadata="batch 7")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        KafkaError(KafkaError.NOT_COORDINATOR),
+        KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        SimpleNamespace(error=KafkaError(KafkaError.NOT_COORDINATOR)),
+    ],
+    ids=["not coordinator", "loading", "of one partition"],
+)
+def test_marker_is_asked_for_again_by_another_consumer_while_the_coordinator_moves(
+    monkeypatch: pytest.MonkeyPatch, first: Any
+) -> None:
+    readers = _Readers(first, _MARKED)
+    sender = _opening(monkeypatch, _Opened(), readers)
+    assert sender.open() == Marker(7, "batch 7")
+    assert (readers.made, readers.closed) == (2, 1)
+    sender.close()
+    assert readers.closed == 2
+
+
+def test_marker_without_an_answer_is_unreachable_after_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = _Readers(KafkaError(KafkaError.NOT_COORDINATOR))
+    with pytest.raises(UnreachableError, match="topic t: its marker can't be read"):
+        _opening(monkeypatch, _Opened(), readers, 0.5).open()
+    assert readers.made == readers.closed > 1
+
+
+def test_marker_that_is_refused_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = _Readers(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(StoreError, match="topic t: its marker can't be read"):
+        _opening(monkeypatch, _Opened(), readers).open()
+    assert (readers.made, readers.closed) == (1, 1)
+
+
+def test_id_is_taken_over_again_after_an_error_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    passing = KafkaError(KafkaError._TIMED_OUT, "in time", False, True)
+    assert passing.retriable()
+    sender = _opening(monkeypatch, _Opened(passing, passing), _Readers(_MARKED))
+    assert sender.open() == Marker(7, "batch 7")
+    sender.close()
+    with pytest.raises(StoreError, match="topic t: can't be opened for transactions"):
+        _opening(monkeypatch, _Opened(KafkaError(KafkaError._STATE)), _Readers(_MARKED)).open()
