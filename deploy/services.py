@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import logging
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -25,7 +27,8 @@ _JOB_GRACE_SECONDS = 5.0
 
 def log_to_stderr() -> None:
     """Words of a service: one line each, with time and level, on stderr. Of a crash (SIGSEGV) the Python stack of each thread."""
-    faulthandler.enable()
+    with suppress(io.UnsupportedOperation):  # a stderr that is no file, as in a notebook
+        faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

@@ -313,7 +313,7 @@ def test_first_attempt_at_a_left_over_batch_is_journalled_before_it_begins(setti
     batch_id = leave_over(settings)
     seen: list[dict[int, JobFailed]] = []
     with running(settings, lambda batch: seen.append(journalled(settings))) as driver:
-        answer = driver.until(lambda now: now.batches_completed == 2)
+        answer = driver.until(lambda now: now.batches_completed == 2 and now.state != "waiting")
         assert (answer.state, answer.batches[-1].detail) == ("running", "")
         driver.take_in(5)
         driver.until(lambda now: now.batches_completed == 3)
