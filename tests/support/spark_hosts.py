@@ -31,9 +31,10 @@ _KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT, _MASTER_PORT = 9092, 7080, 7081, 7077
 _SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 _DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=6"
 
-#: a lost host is noticed within seconds; the names are those of deploy/examples/spark-standalone.toml
+#: a lost host is noticed within seconds; a first task on a busy machine takes longer than Spark's 3 s of waiting for locality.
+#: The names are those of deploy/examples/spark-standalone.toml
 _SPARK: dict[str, str] = {
-    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.locality.wait": "5s",
+    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.locality.wait": "20s",
     "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
