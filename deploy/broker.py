@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import click
 
 from deploy.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from forebay.errors import UsageError
+from forebay.signals import stop_signals
 
 
 class TopicType(click.ParamType[tuple[str, int]]):
@@ -81,9 +81,8 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
 def broker(invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...], data: Path | None) -> int:
     """Run a broker on loopback, print its address (host:port) on stdout, and keep it until SIGTERM or Ctrl-C."""
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     with (
+        stop_signals(stopped.set, stopped.set),
         tempfile.TemporaryDirectory(prefix="forebay-broker-") as scratch,
         opened(kind, data or Path(scratch)) as running,
     ):

@@ -30,6 +30,7 @@ from deploy.invocation import FINE, FOUND, Invocation, example, pass_invocation,
 from forebay.errors import ForebayError, UnreachableError
 from forebay.messages import StatusAnswer
 from forebay.settings import Settings, load
+from forebay.signals import stop_signals
 from forebay.tether import tethered
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ def run(broker: str, folder: Path, screen: Callable[[int], Screen]) -> Outcome:
 def _run_services(settings: Settings, path: Path, folder: Path, loader: Loader, seen: Screen) -> list[str]:
     """Runs the services under the supervisor until every record loaded is completed; returns who was killed."""
     from deploy.services import children
-    from deploy.supervisor import LogLines, Supervisor, stopping_on_signals
+    from deploy.supervisor import LogLines, Supervisor
 
     ended = threading.Event()
     supervisor = Supervisor(
@@ -404,7 +405,7 @@ def _run_services(settings: Settings, path: Path, folder: Path, loader: Loader, 
             ended.set()
 
     thread = threading.Thread(target=supervise, name="supervisor")
-    with stopping_on_signals(supervisor):
+    with stop_signals(supervisor.stop, supervisor.stop):
         thread.start()
         try:
             return _watch(settings, supervisor.kill, ended, loader, seen, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ import click
 import msgspec
 
 from deploy.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from forebay.signals import stop_signals
 
 if TYPE_CHECKING:
     from deploy.log_inspection import Entry
@@ -42,20 +42,19 @@ def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> in
     from wal.storage import open_storage
 
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     settings = invocation.settings()
     follower = StreamFollower(open_storage(settings.wal.url, settings.storage), settings.stream, receiver)
     show = from_start
     looked = -_LOOK_SECONDS
-    invocation.say(f"forebay: following {settings.wal.url}; what comes may not be accepted yet; end with Ctrl-C")
-    while not stopped.is_set():
-        now = time.monotonic()
-        look = now - looked >= _LOOK_SECONDS
-        _print(invocation, follower.look() if look else follower.more(), show, stopped)
-        if look:
-            looked, show = now, True
-        stopped.wait(_POLL_SECONDS)
+    with stop_signals(stopped.set):
+        invocation.say(f"forebay: following {settings.wal.url}; what comes may not be accepted yet; end with Ctrl-C")
+        while not stopped.is_set():
+            now = time.monotonic()
+            look = now - looked >= _LOOK_SECONDS
+            _print(invocation, follower.look() if look else follower.more(), show, stopped)
+            if look:
+                looked, show = now, True
+            stopped.wait(_POLL_SECONDS)
     return FINE
 
 

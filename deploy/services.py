@@ -14,9 +14,10 @@ import click
 
 from deploy.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
 from deploy.run_lock import only_one
-from deploy.supervisor import ChildSpec, LogLines, Supervisor, stopping_on_signals
+from deploy.supervisor import ChildSpec, LogLines, Supervisor
 from deploy.validation import import_jobs, require_writable
 from forebay.settings import Settings
+from forebay.signals import stop_signals
 from forebay.values import check_name, managed_id
 
 #: what a child may need beyond its own drain: the answer of a slow store, the end of Spark
@@ -148,7 +149,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
             logs=LogLines(folder),
             say=say,
         )
-        with stopping_on_signals(supervisor):
+        with stop_signals(supervisor.stop, supervisor.stop):
             return supervisor.run()
 
 

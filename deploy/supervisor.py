@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -106,8 +106,7 @@ class LogLines:
 class Supervisor:
     """Runs ``children`` until :meth:`stop` is called or none is left to run.
 
-    ``say`` gets each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` may be called from any thread, and
-    ``stop`` from a signal handler.
+    ``say`` gets each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` may be called from any thread.
     """
 
     def __init__(
@@ -303,16 +302,3 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:  # all of it has ended
         return
-
-
-@contextmanager
-def stopping_on_signals(supervisor: Supervisor) -> Iterator[None]:
-    """While open, SIGTERM and SIGINT stop ``supervisor``; a second one kills. For the main thread."""
-    previous = {
-        number: signal.signal(number, lambda *_: supervisor.stop()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

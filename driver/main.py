@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
@@ -18,7 +18,7 @@ from forebay.errors import FencedError, ForebayError, SettingsError
 from forebay.named import find
 from forebay.notify import Notifier
 from forebay.settings import Settings
-from forebay.signals import told_to_stop
+from forebay.signals import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -66,30 +66,25 @@ def with_engine(
     driver.overdue = _end_at_once
     driver.watch, driver.came_round = notifier.watch, notifier.came_round
 
-    told = told_to_stop()
-
-    def stop_when_told() -> None:
-        os.read(told, 1)
+    def stop() -> None:
         drain = settings.driver.stop == "drain"
         words = "draining; a second signal stops at once" if drain else "stopping when the running job has finished"
         print(f"forebay driver: {words}", file=sys.stderr, flush=True)
         driver.stop(drain)
 
-    threading.Thread(target=stop_when_told, name="stop", daemon=True).start()
-    try:
+    with stop_signals(stop), closing(driver):
         if standby:
             print(f"forebay driver: standby of stream {settings.stream}", file=sys.stderr, flush=True)
-        if not driver.start():
-            return
-        print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
-        driver.run()
+        try:
+            if not driver.start():
+                return
+            print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
+            driver.run()
+        except FencedError as error:
+            # nothing of this process may count any more, and nothing it still does is worth waiting for
+            log.error("%s", error)
+            raise
         print(f"forebay driver: {driver.summary()}", file=sys.stderr, flush=True)
-    except FencedError as error:
-        # nothing of this process may count any more, and nothing it still does is worth waiting for
-        log.error("%s", error)
-        raise
-    finally:
-        driver.close()
 
 
 def _end_at_once(words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -26,7 +25,7 @@ from forebay.http import Server
 from forebay.notify import Notifier, Standing
 from forebay.promises import without_wal
 from forebay.settings import Settings
-from forebay.signals import told_to_stop
+from forebay.signals import stop_signals
 from forebay.values import check_name
 
 log = logging.getLogger(__name__)
@@ -173,12 +172,11 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
 
     Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed.
     """
-    told = told_to_stop()
-    broken = threading.Event()
+    stopped, broken = threading.Event(), threading.Event()
 
     def end() -> None:
         broken.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        stopped.set()
 
     try:
         # before its environment is the receivers': they have nothing to say to systemd
@@ -188,11 +186,11 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
             notifier.watch(loop)
         agent.came_round = notifier.came_round
         agent.failed = end
-        with agent:
+        with stop_signals(stopped.set), agent:
             # in one piece, amid other threads' lines
             sys.stderr.write(f"forebay agent: serves {agent.store.directory} at {agent.url}\n")
             sys.stderr.flush()
-            os.read(told, 1)
+            stopped.wait()
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code

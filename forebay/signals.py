@@ -1,28 +1,55 @@
-"""Being told to stop, for the services that let something finish first."""
+"""SIGTERM and SIGINT, for services that let something finish first."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def told_to_stop() -> int:
-    """From now on the first SIGTERM or SIGINT makes the descriptor that is returned readable, and a second one, whichever of
-    the two, ends the process at once. For the main thread.
+@contextmanager
+def stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
+    """While open, the first SIGTERM or SIGINT calls ``stop``, and each later one, whichever of the two, calls ``again``
+    (None: ends the process at once). Both are called in a thread of their own. For the main thread.
 
-    A handler runs amid any line of that thread, user code included: it takes no lock, as an Event, a print or the start of
-    a thread would.
+    Python runs a signal's handler between two instructions of the main thread. A signal that arrives when that thread is
+    about to wait in a system call is handled when the call returns, which may be never. The byte that Python's C handler
+    writes (:func:`signal.set_wakeup_fd`) does not depend on what the main thread does.
     """
-    told, tell = os.pipe()
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
 
     def handle(_: int, __: FrameType | None) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        os.write(tell, b"!")
+        if again is None:  # also where a thread of this process could not run
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, handle)
-    return told
+    def listen() -> None:
+        asked = False
+        with open(reads, "rb", buffering=0) as pipe:
+            while arrived := pipe.read(1):
+                if arrived[0] not in STOP_SIGNALS:
+                    continue
+                if not asked:
+                    asked = True
+                    stop()
+                elif again is not None:
+                    again()
+                else:
+                    os._exit(128 + arrived[0])
+
+    woken_before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    handled_before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    threading.Thread(target=listen, name="stop signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        for number, before in handled_before.items():
+            signal.signal(number, before)
+        signal.set_wakeup_fd(woken_before)
+        os.close(writes)

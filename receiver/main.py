@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import socket
 import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from forebay.driver_client import DriverClient
 from forebay.notify import Notifier
 from forebay.promises import without_wal
 from forebay.settings import Settings
+from forebay.signals import stop_signals
 from forebay.values import check_name
 from receiver.block_store import BlockStore
 from receiver.copy_store import AgentCopies, CopyStore
@@ -77,9 +77,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     notifier = Notifier.of(os.environ, clock, service.standing, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
-    if threading.current_thread() is threading.main_thread():
-        _drain_on_signal(service)
-    return service.run()
+    in_main = threading.current_thread() is threading.main_thread()
+    with stop_signals(service.drain) if in_main else nullcontext():
+        return service.run()
 
 
 def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
@@ -157,17 +157,3 @@ def _copy_store(
         tell,
         own.memory // 2,
     )
-
-
-def _drain_on_signal(service: ReceiverService) -> None:
-    seen = False
-
-    def handle(number: int, _: FrameType | None) -> None:
-        nonlocal seen
-        if seen:
-            os._exit(128 + number)  # asked twice: whoever asks knows that Kafka still has what is not reported
-        seen = True
-        service.drain()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)

@@ -87,7 +87,7 @@ class ReceiverService:
     # ---- from any thread ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Asks for a drain. Takes no lock, so a signal handler may call it; noticed within a poll."""
+        """Asks for a drain, which is noticed within a poll."""
         self._drain_wanted = True
 
     def standing(self) -> Standing:

@@ -70,7 +70,9 @@ def test_a_second_signal_ends_the_driver_at_once_whichever_of_the_two_it_is(tmp_
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [-second for _, second in pairs]
+    # by its second byte if it came before the main thread had handled the first
+    ended = [(-second, 128 + second) for _, second in pairs]
+    assert all(status in either for status, either in zip(json.loads(done.stdout), ended, strict=True)), done.stdout
 
 
 def test_spark_does_not_take_ctrl_c_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

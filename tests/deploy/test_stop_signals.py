@@ -1,0 +1,112 @@
+"""SIGTERM and SIGINT reach a service whatever its main thread does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from forebay.signals import STOP_SIGNALS, stop_signals
+
+PATIENCE_SECONDS = 90
+
+#: its main thread waits in a system call that no signal ends, so Python never runs a handler
+HELD = """
+import ctypes, signal, sys
+from forebay.signals import stop_signals
+def said(word):
+    return lambda: print(word, flush=True)
+signal.alarm(300)
+with stop_signals(said("stop"), *([said("again")] if sys.argv[1:] else [])):
+    libc = ctypes.CDLL(None)
+    mutex = ctypes.create_string_buffer(128)
+    libc.pthread_mutex_lock(mutex)
+    print("held", flush=True)
+    libc.pthread_mutex_lock(mutex)
+"""
+
+
+def held(*arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HELD, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("second", STOP_SIGNALS)
+@pytest.mark.parametrize("first", STOP_SIGNALS)
+def test_a_signal_is_seen_while_the_main_thread_runs_no_python_and_a_second_one_ends_the_process(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    """INV-6: a handler in Python waits for the main thread, and the signal is lost if that thread waits for its effect."""
+    with held() as process:
+        assert process.stdout is not None
+        process.send_signal(first)
+        assert process.stdout.readline() == "stop\n"
+        process.send_signal(second)
+        assert process.wait(PATIENCE_SECONDS) == 128 + second
+
+
+def test_later_signals_are_handed_on_where_something_else_is_to_be_done() -> None:
+    with held("again") as process:
+        assert process.stdout is not None
+        try:
+            for number, said in ((signal.SIGINT, "stop\n"), (signal.SIGINT, "again\n"), (signal.SIGTERM, "again\n")):
+                process.send_signal(number)
+                assert process.stdout.readline() == said
+        finally:
+            process.kill()
+
+
+def test_the_handlers_of_before_are_back_afterwards_and_nothing_is_left_open() -> None:
+    def own(*_: object) -> None:
+        seen.append("own")
+
+    seen: list[str] = []
+    before = [signal.signal(number, own) for number in STOP_SIGNALS]
+    other = os.pipe()
+    os.set_blocking(other[1], False)
+    woken = signal.set_wakeup_fd(other[1])
+    threads, descriptors = set(threading.enumerate()), os.listdir("/proc/self/fd")
+    try:
+        stopped = threading.Event()
+        with stop_signals(stopped.set, lambda: None):
+            listener = (set(threading.enumerate()) - threads).pop()
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped.wait(PATIENCE_SECONDS)
+        listener.join(PATIENCE_SECONDS)
+        assert not listener.is_alive()
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+        assert not seen
+        signal.raise_signal(signal.SIGINT)
+        assert seen == ["own"]
+        assert os.read(other[0], 8) == bytes([signal.SIGINT])
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
+        for descriptor in other:
+            os.close(descriptor)
+
+
+def test_another_signal_that_python_handles_does_not_stop() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        calls: list[str] = []
+        stopped = threading.Event()
+
+        def stop() -> None:
+            calls.append("stop")
+            stopped.set()
+
+        with stop_signals(stop, lambda: calls.append("again")):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped.wait(PATIENCE_SECONDS)
+        assert calls == ["stop"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
