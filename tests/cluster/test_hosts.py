@@ -92,6 +92,7 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
         with SparkHosts(folder, network, WORKERS, broker.options, [TOPIC], spark=SPARK, **settings) as cluster:
             cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
             await_spark(cluster)
+            cluster.await_executors()
             with Flow(broker.options, TOPIC, partitions=range(PARTITIONS)) as flow:
                 yield Scene(cluster, flow)
 

@@ -143,6 +143,16 @@ class SparkHosts(Cluster):
                 start_new_session=True,
             ))  # fmt: skip
 
+    def await_executors(self) -> None:
+        """Until each worker host has an executor that the driver's Spark knows: a batch before that prefers no host for its
+        blocks."""
+
+        def known(host: str) -> bool:
+            logs = (self.folder / "spark" / host).glob("app-*/*/stderr")
+            return any("Registered BlockManager" in log.read_text() for log in logs)
+
+        self.wait(lambda: all(map(known, self.workers)), "an executor on each host", seconds=250.0)
+
     def start_agent(self, host: str) -> None:
         """Starts the agent of a worker host."""
         self._services[host] = _Service(host, ("agent",))
