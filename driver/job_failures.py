@@ -101,7 +101,7 @@ class FailingJobs:
 
     def delayed(self, batch_id: int) -> JobFailed | None:
         """The last failure of a batch if so many attempts at it ended the driver's process that this driver's first one waits."""
-        return self._last[batch_id] if self._rounds.get(batch_id) is not None else None
+        return self._last[batch_id] if batch_id in self._rounds else None
 
     def _log(self, work: BatchWork, failure: JobFailed, problem: JobProblem) -> None:
         log.error(

@@ -323,6 +323,28 @@ def test_first_attempt_at_a_left_over_batch_is_journalled_before_it_begins(setti
     assert journalled(settings) == {}
 
 
+def test_batch_whose_attempts_ended_too_many_drivers_waits_before_the_next_one(settings: Settings) -> None:
+    """INV-3: no loop of restarts; the batch is intact, and runs when an operator says so."""
+    batch_id = leave_over(settings)
+
+    def lost(batch: Batch) -> None:
+        raise EngineLostError("Spark's JVM has ended")
+
+    for _ in range(settings.driver.job_max_failures):
+        driver = Running(settings, lost)
+        driver.thread.join(30)
+        driver.end()
+        assert isinstance(driver.error, EngineLostError)
+    runs: list[int] = []
+    with running(settings, lambda batch: runs.append(batch.id)) as driver:
+        answer = driver.until(lambda now: now.state == "failed" and "next attempt at" in now.batches[-1].detail)
+        assert f"batch {batch_id}: the driver's process ended during attempt 3" in answer.detail
+        assert runs == []
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        driver.until(lambda now: now.batches_completed == 2)
+    assert runs == [batch_id]
+
+
 @pytest.mark.parametrize("fails_before", [False, True])
 def test_batch_that_can_not_be_read_does_not_count_as_an_attempt_that_ended_the_process(
     settings: Settings, fails_before: bool
