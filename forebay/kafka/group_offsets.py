@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
@@ -50,6 +51,10 @@ class GroupOffsets:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def metadata(self) -> Any:
+        """Return what a transactional producer needs to commit offsets of the group; of confluent-kafka's own opaque type."""
+        return self._consumer.consumer_group_metadata()
 
     def committed(self, partitions: Sequence[WirePartition], timeout_seconds: float) -> list[WirePartition]:
         """Raises KafkaException, also for what is wrong with one of them."""

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import tenacity
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, SettingsError, StoreError, UsageError
 from forebay.kafka.client_errors import ClientErrors
+from forebay.kafka.group_offsets import GroupOffsets
 from forebay.kafka.leaders import hindrance
 from forebay.kafka.options import client_options
 from forebay.kafka.rows import Record
@@ -83,7 +84,7 @@ class TransactionalSender:
         self._group = group
         self._timeout = timeout_seconds
         self._producer: Producer | None = None
-        self._reader: Consumer | None = None
+        self._reader: GroupOffsets | None = None
         self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
         self._client_errors = ClientErrors(_log)
         self._clock = SystemClock()
@@ -103,10 +104,8 @@ class TransactionalSender:
         }  # fmt: skip
         made.update(client_options(self._options, "forebay-output"))
         try:
-            heard = {"error_cb": self._client_errors}
-            self._producer = Producer({**made, **own, **heard}, logger=self._client_errors)
-            reading = {**client_options(self._options, "forebay-output"), "group.id": self._group}
-            self._reader = Consumer({**reading, **heard}, logger=self._client_errors)
+            self._producer = Producer({**made, **own, "error_cb": self._client_errors}, logger=self._client_errors)
+            self._reader = self._new_reader()
         except KafkaException as error:
             self.close()
             raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
@@ -124,9 +123,10 @@ class TransactionalSender:
             raise
         return max((Marker(place.offset, place.metadata or "") for place in marked if place.offset >= 0), default=None)
 
-    def _new_reader(self) -> Consumer:
-        own = {"group.id": self._group, "error_cb": self._client_errors}
-        return Consumer({**client_options(self._options, "forebay-output"), **own}, logger=self._client_errors)
+    def _new_reader(self) -> GroupOffsets:
+        return GroupOffsets(
+            client_options(self._options, "forebay-output"), self._group, self._clock, self._client_errors
+        )
 
     def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:
         """What the group committed for partition 0 of each. While an older transaction is being ended, the broker has the client
@@ -134,15 +134,11 @@ class TransactionalSender:
         if self._reader is None:
             self._reader = self._new_reader()
         try:
-            answer = self._reader.committed([WirePartition(topic, 0) for topic in topics], timeout=seconds)
-            for place in answer:
-                if place.error is not None:
-                    raise KafkaException(place.error)
+            return self._reader.committed([WirePartition(topic, 0) for topic in topics], seconds)
         except KafkaException:
             reader, self._reader = self._reader, None
             reader.close()
             raise
-        return answer
 
     def _again(self, ask: Callable[[float], _Answer], passes: Callable[[KafkaError], bool]) -> _Answer:
         """What ``ask`` answers, given how many seconds it may take. Within the time-out it is asked again while its error
@@ -214,7 +210,7 @@ class TransactionalSender:
             topic = self._topic or min(self._written, default=None)
             if topic is not None:
                 marked = WirePartition(topic, 0, number, metadata=marker)
-                group = self._reader.consumer_group_metadata()
+                group = self._reader.metadata()
                 self._again(partial(producer.send_offsets_to_transaction, [marked], group), _is_retriable)
             for left in reversed(range(_COMMITS_MAX)):
                 try:

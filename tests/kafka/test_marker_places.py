@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay.errors import StoreError, UnreachableError
-from forebay.kafka import transactions
+from forebay.kafka import group_offsets, transactions
 from forebay.kafka.transactions import Marker, TransactionalSender
 
 
@@ -49,7 +49,7 @@ def test_a_topic_that_the_sender_before_makes_until_it_is_fenced_is_looked_at_fo
             pass
 
     monkeypatch.setattr(transactions, "Producer", Producer)
-    monkeypatch.setattr(transactions, "Consumer", Consumer)
+    monkeypatch.setattr(group_offsets, "Consumer", Consumer)
     sender = TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, None, "t", "g")
     assert sender.open() == Marker(7, "batch 7")
     sender.close()
@@ -96,7 +96,7 @@ class _Readers:
                 raise KafkaException(answer)
             return [answer]
 
-        return SimpleNamespace(committed=committed, close=self._close)
+        return SimpleNamespace(committed=committed, close=self._close, poll=lambda seconds: 0)
 
     def _close(self) -> None:
         self.closed += 1
@@ -106,7 +106,7 @@ def _opening(
     monkeypatch: pytest.MonkeyPatch, producer: _Opened, readers: _Readers, seconds: float = 60.0
 ) -> TransactionalSender:
     monkeypatch.setattr(transactions, "Producer", producer)
-    monkeypatch.setattr(transactions, "Consumer", readers)
+    monkeypatch.setattr(group_offsets, "Consumer", readers)
     return TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, "t", "id", "g", seconds)
 
 

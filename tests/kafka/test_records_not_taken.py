@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay.errors import ForebayError, StoreError, UnreachableError
-from forebay.kafka import sender, transactions
+from forebay.kafka import group_offsets, sender, transactions
 from forebay.kafka.leaders import hindrance
 from forebay.kafka.sender import send_rows
 from forebay.kafka.transactions import TransactionalSender
@@ -64,7 +64,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
         made.append(Client())
         return made[-1]
 
-    for module, name in ((sender, "Producer"), (transactions, "Producer"), (transactions, "Consumer")):
+    for module, name in ((sender, "Producer"), (transactions, "Producer"), (group_offsets, "Consumer")):
         monkeypatch.setattr(module, name, make)
     return made
 
