@@ -52,12 +52,13 @@ def _archive() -> Path | None:
 def _make(archive: Path) -> None:
     made = archive.with_suffix(f".{os.getpid()}")
     options = " ".join((*_OPTIONS, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"))
-    done = subprocess.run(
-        [sys.executable, "-c", _SESSION],
-        env={**os.environ, "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True, text=True, check=False, timeout=_SECONDS,
-    )  # fmt: skip
-    if done.returncode == 0 and made.exists():
+    try:
+        subprocess.run(
+            [sys.executable, "-c", _SESSION],
+            env={**os.environ, "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=_SECONDS,
+        )  # fmt: skip
         made.replace(archive)
-    else:
-        warnings.warn(f"Spark's classes were not archived, so tests take longer: {done.stderr[-500:]}", stacklevel=1)
+    except (subprocess.SubprocessError, OSError) as error:
+        made.unlink(missing_ok=True)
+        warnings.warn(f"Spark's classes were not archived, so tests take longer: {error}", stacklevel=1)
