@@ -160,7 +160,7 @@ class Protocol(HttpToolsProtocol):
                 self.transport.abort()
                 self._is_lost(cycle)
             finally:
-                cycle.body = bytearray()  # what nobody read of it
+                cycle.body = bytearray()  # what the application did not read
 
         super()._start_asgi_task(cycle, sending)
 

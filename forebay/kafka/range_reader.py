@@ -139,9 +139,9 @@ class PartitionReader:
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
         options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
-        told = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
+        callbacks = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
         try:
-            self._consumer = Consumer({**options, **told}, logger=self._client_errors)
+            self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(f"kafka: {error.args[0].str()}") from None
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])

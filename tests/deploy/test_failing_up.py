@@ -54,10 +54,10 @@ def test_job_that_raises_is_reported_once_and_the_driver_stays_up(project: Any, 
         produce(project)
         answer = until_status(url, is_failed_after(ATTEMPTS))
         assert answer.driver_epoch == epoch
-        told = project.forebay("status")
-        assert told.returncode == 1
+        shown = project.forebay("status")
+        assert shown.returncode == 1
         place = f"{project.folder}/jobs.py:4 in process"
-        assert f"the job fails, batch {answer.batches[0].batch_id}: KeyError: 'carrier' at {place}" in told.stderr
+        assert f"the job fails, batch {answer.batches[0].batch_id}: KeyError: 'carrier' at {place}" in shown.stderr
         assert project.forebay("batch", "retry").returncode == 0
         assert until_status(url, is_failed_after(ATTEMPTS + 1)).driver_epoch == epoch
     log = log_of(project, "up")
@@ -86,9 +86,9 @@ def test_job_that_ends_the_driver_process_is_delayed_by_later_drivers(project: A
         batch_id = answer.batches[0].batch_id
         # the attempt of the driver that made the batch, and those of the two drivers after it
         assert log_of(project, "up").count(reason) == 3
-        told = project.forebay("status")
-        assert told.returncode == 1
-        assert f"the job fails, batch {batch_id}: the driver's process ended during attempt 2" in told.stderr
+        shown = project.forebay("status")
+        assert shown.returncode == 1
+        assert f"the job fails, batch {batch_id}: the driver's process ended during attempt 2" in shown.stderr
         assert project.forebay("batch", "retry").returncode == 0
         again = until_status(url, is_failed_after(3))
         assert again.driver_epoch > answer.driver_epoch

@@ -86,9 +86,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     queries: bool = False  # one reads the intake by a cursor
     copies: int = 0  # of each block, on so many hosts; 0: there is a WAL
     ids: int = 0  # that the processes of one receiver have in turn, as pods have; 0: one
-    ids_kept: int = (
-        0  # from so many on the driver forgets ids that it did not hear for ``ids_silent_seconds``; 0: never
-    )
+    #: from so many on the driver forgets ids that it did not hear for ``ids_silent_seconds``; 0: never
+    ids_kept: int = 0
     ids_silent_seconds: float = 0.0
     quiet: int = 5  # how much likelier than by its weight is each step that is no fault
 
