@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 from forebay.errors import UsageError
@@ -23,7 +22,10 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(100).mapInArrow(lambda batches: batches, "id long")
 assert rows.groupBy((rows.id % 7).alias("k")).count().count() == 7
+java = spark.sparkContext._gateway.proc
 spark.stop()
+java.stdin.close()  # it ends, and writes the archive before
+java.wait()
 """
 
 
@@ -61,4 +63,4 @@ def _make(archive: Path) -> None:
         made.replace(archive)
     except (subprocess.SubprocessError, OSError) as error:
         made.unlink(missing_ok=True)
-        warnings.warn(f"Spark's classes were not archived, so tests take longer: {error}", stacklevel=1)
+        sys.stderr.write(f"Spark's classes were not archived, so tests take longer: {error}\n")
