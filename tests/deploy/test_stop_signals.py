@@ -48,7 +48,8 @@ def test_a_signal_is_seen_while_the_main_thread_runs_no_python_and_a_second_one_
         process.send_signal(first)
         assert process.stdout.readline() == "stop\n"
         process.send_signal(second)
-        assert process.wait(PATIENCE_SECONDS) == 128 + second
+        # by the signal itself if the first one came just before the main thread waited
+        assert process.wait(PATIENCE_SECONDS) in (-second, 128 + second)
 
 
 def test_later_signals_are_handed_on_where_something_else_is_to_be_done() -> None:
