@@ -230,21 +230,21 @@ def _translated(becomes: str, translation: Translation) -> Row:
     return Row("translated", becomes, translation)
 
 
-_OPENSSL = "librdkafka uses OpenSSL, not Java's providers: set OpenSSL's own configuration, or `ssl.cipher.suites`"
-_PLUGIN = "it names a Java class, and there is no Java in this client"
-_HARMLESS = "it bounds or tunes what librdkafka does in a way of its own, and no record depends on it"
+_OPENSSL = "librdkafka uses OpenSSL instead of Java's providers: configure OpenSSL itself, or set `ssl.cipher.suites`"
+_PLUGIN = "the value is a Java class, which librdkafka cannot load"
+_HARMLESS = "librdkafka limits or tunes this in its own way, and no record depends on it"
 
 #: Java's name → what becomes of it
 TABLE: dict[str, Row] = {
     "fetch.max.wait.ms": _translated("`fetch.wait.max.ms`", _as("fetch.wait.max.ms")),
-    "receive.buffer.bytes": _translated("`socket.receive.buffer.bytes` (-1: 0)", _buffer("socket.receive.buffer.bytes")),
-    "send.buffer.bytes": _translated("`socket.send.buffer.bytes` (-1: 0)", _buffer("socket.send.buffer.bytes")),
+    "receive.buffer.bytes": _translated("`socket.receive.buffer.bytes` (-1 becomes 0)", _buffer("socket.receive.buffer.bytes")),
+    "send.buffer.bytes": _translated("`socket.send.buffer.bytes` (-1 becomes 0)", _buffer("socket.send.buffer.bytes")),
     "request.timeout.ms": _translated("`socket.timeout.ms`", _as("socket.timeout.ms")),
     "max.request.size": _translated("`message.max.bytes`", _as("message.max.bytes")),
     "buffer.memory": _translated("`queue.buffering.max.kbytes`, in KiB", _kibibytes),
-    "auto.offset.reset": _translated("the same; `none` is `error`", _reset),
-    "partition.assignment.strategy": _translated("the same, with librdkafka's names of the classes", _assignors),
-    "ssl.endpoint.identification.algorithm": _translated("the same; an empty one is `none`", _identification),
+    "auto.offset.reset": _translated("the same; `none` becomes `error`", _reset),
+    "partition.assignment.strategy": _translated("the same, with librdkafka's names for the classes", _assignors),
+    "ssl.endpoint.identification.algorithm": _translated("the same; an empty value becomes `none`", _identification),
     "ssl.truststore.location": _translated("`ssl.ca.location` (PEM) or `ssl.ca.pem` (PKCS#12); JKS is refused", _truststore),
     "ssl.truststore.certificates": _translated("`ssl.ca.pem`", _as("ssl.ca.pem")),
     "ssl.keystore.location": _translated(
@@ -253,15 +253,15 @@ TABLE: dict[str, Row] = {
     "ssl.keystore.certificate.chain": _translated("`ssl.certificate.pem`", _as("ssl.certificate.pem")),
     "ssl.keystore.key": _translated("`ssl.key.pem`", _as("ssl.key.pem")),
     "sasl.jaas.config": _translated(
-        "`sasl.username`, `sasl.password`, `sasl.kerberos.*` or `sasl.oauthbearer.*`, by its login module", _jaas
+        "`sasl.username`, `sasl.password`, `sasl.kerberos.*` or `sasl.oauthbearer.*`, depending on its login module", _jaas
     ),
-    "key.deserializer": _translated("nothing, for bytes; others are refused", _bytes_only("key.deserializer")),
-    "value.deserializer": _translated("nothing, for bytes; others are refused", _bytes_only("value.deserializer")),
-    "key.serializer": _translated("nothing, for bytes; others are refused", _bytes_only("key.serializer")),
-    "value.serializer": _translated("nothing, for bytes; others are refused", _bytes_only("value.serializer")),
-    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Row("left out", "the store's own bytes tell its type")),
-    "ssl.truststore.password": Row("left out", "only what opens the store needs it"),
-    "max.poll.records": Row("left out", "how many records are polled at once is not for a setting to say"),
+    "key.deserializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("key.deserializer")),
+    "value.deserializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("value.deserializer")),
+    "key.serializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("key.serializer")),
+    "value.serializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("value.serializer")),
+    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Row("left out", "the type is recognized from the content of the store")),
+    "ssl.truststore.password": Row("left out", "needed only to open the store"),
+    "max.poll.records": Row("left out", "Forebay decides how many records a poll returns"),
     **dict.fromkeys(
         (
             "default.api.timeout.ms", "max.block.ms", "metadata.max.idle.ms", "socket.connection.setup.timeout.max.ms",
@@ -281,7 +281,7 @@ TABLE: dict[str, Row] = {
          "sasl.client.callback.handler.class", "interceptor.classes", "metric.reporters", "partitioner.class"),
         Row("refused", _PLUGIN),
     ),
-    "partitioner.ignore.keys": Row("refused", "give a record its partition instead"),
+    "partitioner.ignore.keys": Row("refused", "set the partition of each record instead"),
     **dict.fromkeys(
         ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
         Row("refused", "set librdkafka's `compression.level`"),
