@@ -255,11 +255,11 @@ TABLE: dict[str, Row] = {
     "sasl.jaas.config": _translated(
         "`sasl.username`, `sasl.password`, `sasl.kerberos.*` or `sasl.oauthbearer.*`, depending on its login module", _jaas
     ),
-    "key.deserializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("key.deserializer")),
-    "value.deserializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("value.deserializer")),
-    "key.serializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("key.serializer")),
-    "value.serializer": _translated("nothing for the byte-array classes; others are refused", _bytes_only("value.serializer")),
-    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Row("left out", "the type is recognized from the content of the store")),
+    "key.deserializer": _translated("nothing for byte arrays; others are refused", _bytes_only("key.deserializer")),
+    "value.deserializer": _translated("nothing for byte arrays; others are refused", _bytes_only("value.deserializer")),
+    "key.serializer": _translated("nothing for byte arrays; others are refused", _bytes_only("key.serializer")),
+    "value.serializer": _translated("nothing for byte arrays; others are refused", _bytes_only("value.serializer")),
+    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Row("left out", "the store's content shows its type")),
     "ssl.truststore.password": Row("left out", "needed only to open the store"),
     "max.poll.records": Row("left out", "Forebay decides how many records a poll returns"),
     **dict.fromkeys(
