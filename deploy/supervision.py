@@ -26,7 +26,7 @@ class How(Enum):
     KILLED = "was killed"
 
 
-#: each row is a promise to the person on call (docs/OPERATIONS.md); a test goes over all of them
+#: each row is a promise to the person on call (docs/operations/start.md); a test goes over all of them
 VERDICTS: dict[How, tuple[Verdict, str]] = {
     How.FINISHED: (Verdict.STAY_DOWN, "it was told to stop"),
     How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration: it must be mended first"),

@@ -274,7 +274,7 @@ class Settings(Section, frozen=True, kw_only=True):
     driver: DriverSettings
     agent: AgentSettings
     spark: SparkSettings = SparkSettings()
-    #: options of a store's client, in a section per URL scheme: [storage.s3], [storage.hdfs], … (OPERATIONS.md)
+    #: options of a store's client, in a section per URL scheme: [storage.s3], [storage.hdfs], … (docs/operations/stores.md)
     storage: dict[str, dict[str, Any]] = {}
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()

@@ -46,7 +46,7 @@ default or its meaning there.
 - `forebay validate` checks a file and names the key, its value and what is allowed.
 
 [one-machine.toml](../deploy/examples/one-machine.toml) is a file to start from;
-[OPERATIONS.md](OPERATIONS.md) says when to change what.
+[Size, tune, limit](operations/tuning.md) says when to change what.
 """
 
 SECTIONS = {

@@ -51,7 +51,7 @@ def test_config_and_json_are_taken_by_every_command(path: str) -> None:
 #: code of the pages, a piece a line
 CODE = "\n".join(
     " ".join(code.split()) if code.count("`") == 2 else code
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     for code in re.findall(r"```.*?```|`[^`]+`", path.read_text(encoding="utf-8"), re.DOTALL)
 )
 

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md beside the code: what `status` and listeners can say is on the page, and settings that it names exist."""
+"""docs/operations beside the code: its pages explain what `status` and listeners can show, and name settings that exist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from driver import health, listeners, problems
 from forebay.settings import Settings
 from tests.support.wheel import ROOT
 
-PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
-PROBLEMS = PAGE.partition("### Problems that status names")[2].partition("\n#")[0]
+INDEX = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "operations").glob("*.md"))}
+STATES = PAGES["states.md"]
+PROBLEMS = PAGES["status.md"].partition("\n## Problems\n")[2].partition("\n#")[0]
 #: whose ``state`` a person is shown
 SERVICES = ("driver", "receiver", "executor_agent")
 
@@ -58,8 +60,8 @@ def _texts(value: ast.expr | None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("state", sorted(set(states())))
-def test_every_state_that_a_service_can_show_is_on_the_page(state: str) -> None:
-    assert f"`{state}`" in PAGE, f"docs/OPERATIONS.md does not say what {state!r} means"
+def test_page_of_states_explains_every_state_that_a_service_can_show(state: str) -> None:
+    assert f"`{state}`" in STATES, f"docs/operations/states.md does not say what {state!r} means"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ def test_every_state_that_a_service_can_show_is_on_the_page(state: str) -> None:
         if isinstance(event, type) and issubclass(event, listeners._Happened) and event is not listeners._Happened
     ),
 )
-def test_every_event_that_a_listener_can_be_told_is_on_the_page(kind: str) -> None:
-    assert f"`{kind}`" in PAGE
+def test_page_of_status_names_every_kind_of_event(kind: str) -> None:
+    assert f"`{kind}`" in PAGES["status.md"]
 
 
 def kinds_of_problems() -> set[str]:
@@ -95,15 +97,20 @@ def test_every_kind_of_problem_that_makes_status_end_with_1_is_explained() -> No
 
 
 def settings_named() -> set[str]:
-    """``section.key`` on the page, for the sections that have fixed keys."""
+    """``section.key`` on the pages, for the sections that have fixed keys."""
     sections = "wal|receiver|driver|agent|security|dead_letters"
     files = r"(?:service|toml|py|md|key|pem|lock)"
-    found = re.findall(rf"`({sections})\.([a-z_]+)(?= ?[=`(])", PAGE)
+    found = re.findall(rf"`({sections})\.([a-z_]+)(?= ?[=`(])", "\n".join((INDEX, *PAGES.values())))
     return {f"{section}.{key}" for section, key in found if not re.fullmatch(files, key)}
 
 
 @pytest.mark.parametrize("named", sorted(settings_named()))
-def test_every_setting_that_the_page_names_exists(named: str) -> None:
+def test_every_setting_that_a_page_names_exists(named: str) -> None:
     section, key = named.split(".")
     fields = {field.name: field.type for field in msgspec.structs.fields(Settings)}
     assert key in {field.name for field in msgspec.structs.fields(fields[section])}, named
+
+
+def test_index_names_every_page_and_no_other() -> None:
+    linked = re.findall(r"\]\(operations/([a-z-]+\.md)\)", INDEX)
+    assert sorted(linked) == sorted(PAGES)

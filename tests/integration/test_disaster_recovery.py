@@ -1,4 +1,4 @@
-"""The commands of *Disaster recovery* in docs/OPERATIONS.md, line by line as they stand there, against real disasters."""
+"""The commands of *Disaster recovery* in docs/operations/recovery.md, line by line, against real disasters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 
-PAGE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "recovery.md"
 _LINE = re.compile(r"(?P<command>[^#]+?)\s*(?:#\s*(?P<codes>[01](?: or [01])*): .*|#.*)?")
 
 

@@ -106,7 +106,7 @@ def test_check_names_a_key_without_a_comment(monkeypatch: pytest.MonkeyPatch) ->
 #: keys beside a default on other pages: in parentheses behind the key, or in a table with a column for it
 IN_PROSE = re.compile(r"`([a-z_]+\.[a-z_]+)`\s\((\d+) ?(ms|s|minutes|h|days|KB|MB|GB|[KM]iB)\b")
 IN_TABLE = re.compile(r"^\| `([a-z_]+\.[a-z_]+)` \| `([^`]+)` \|", re.MULTILINE)
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "SETTINGS.md")]
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "SETTINGS.md")]
 
 
 def defaults_named() -> list[tuple[str, str, str]]:
