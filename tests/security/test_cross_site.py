@@ -87,7 +87,7 @@ def ask(url: str, method: str, path: str, *headers: tuple[str, str]) -> tuple[in
         if not any(name == "host" for name, _ in headers):
             connection.putheader("host", parts.netloc)
         for name, value in headers:
-            connection.putheader(name, value)
+            connection.putheader(name, value.replace("{host}", parts.netloc))
         body = BODIES.get(path, b"") if method == "POST" else b""
         connection.putheader("content-length", str(len(body)))
         connection.endheaders(body)
@@ -103,6 +103,7 @@ FOREIGN = [
     (403, ("origin", "http://127.0.0.1")),
     (403, ("origin", "null")),
     (403, ("origin", "file://")),
+    (403, ("origin", "chrome-extension://{host}")),
     (403, ("origin", "")),
     (403, ("sec-fetch-site", "cross-site")),
     (403, ("sec-fetch-site", "same-site")),
