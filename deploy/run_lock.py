@@ -30,8 +30,8 @@ def only_one(blocks: str | Path, stream: str, say: Callable[[str], None]) -> Ite
     path = lock_path(blocks, stream)
     try:
         make_private_folder(path.parent)
-        # not inherited by the services, which a killed `up` could leave behind for a moment
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # os.open: not inherited by the services, which a killed `up` could leave behind for a moment
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         if error.errno not in _TOLERATED:
             raise UsageError(f"agent.blocks: {path.parent} can't be written: {error.strerror}") from None

@@ -319,8 +319,6 @@ class _Bounded(Protocol):
         super().on_message_begin()
         self._held_bytes = self._headers_bytes = 0
         self._arriving = True
-        if self._overdue is None:
-            self._expect(self._limits.request_seconds)
 
     def on_url(self, url: bytes) -> None:
         self._held_bytes = 0

@@ -56,10 +56,14 @@ def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_
         reading = [asyncio.ensure_future(reader.read(1)) for reader, _ in opened]
         while accepted < 5:  # the third connection is accepted after the error, and the next one waited for
             await asyncio.sleep(0.01)
+        opened.append(await asyncio.open_connection(*listening.getsockname()))
+        reading.append(asyncio.ensure_future(opened[3][0].read(1)))
+        while accepted < 6:  # so the end of another connection would have been seen
+            await asyncio.sleep(0.01)
         if ends:
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reading[0], 30) == b""
-        assert [task.done() for task in reading] == [ends, False, False]
+        assert [task.done() for task in reading] == [ends, False, False, False]
         server.check()
         await server.stop()
         for task, (_, writer) in zip(reading, opened, strict=True):
@@ -69,6 +73,34 @@ def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_
 
     asyncio.run(run())
     assert f"no connection can be accepted: {os.strerror(number)}" in caplog.text
+
+
+def test_server_pauses_between_errors_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: it takes no processor time from the rest of the service."""
+    pause_seconds = 0.05
+    monkeypatch.setattr(accepting, "_REST_SECONDS", pause_seconds)
+
+    async def run() -> None:
+        loop, attempts = asyncio.get_running_loop(), 0
+
+        async def refused(_: socket.socket) -> Any:
+            nonlocal attempts
+            attempts += 1
+            await asyncio.sleep(0)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        monkeypatch.setattr(loop, "sock_accept", refused)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        server = Accepting(listening, Silent, lambda: None, 8, 30.0)
+        begun = loop.time()
+        server.start()
+        while attempts < 4:
+            await asyncio.sleep(0.01)
+        assert attempts <= 1 + (loop.time() - begun) / pause_seconds
+        await server.stop()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
