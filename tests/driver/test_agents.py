@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from driver import tracker
 from driver.state import State
 from driver.status import status
 from driver.taken import Taken
+from driver.tracker import agents
 from driver.transitions import apply
 from forebay import messages as m
 from forebay.errors import RefusedError, UsageError
@@ -149,14 +149,14 @@ def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_ro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-6: a token that is bound to no host makes no more of them than that."""
-    monkeypatch.setattr(tracker, "AGENTS_MAX", 2)
+    monkeypatch.setattr(agents, "AGENTS_MAX", 2)
     tracked = Tracked()
     beat(tracked, host="h1")
     beat(tracked, host="h2")
     with pytest.raises(RefusedError, match="no more are known"):
         beat(tracked, host="h3")
     beat(tracked, host="h1")
-    tracked.now_ms += int(tracker.AGENT_FORGOTTEN_SECONDS * 1000) - 1
+    tracked.now_ms += int(agents.AGENT_FORGOTTEN_SECONDS * 1000) - 1
     beat(tracked, host="h1")
     with pytest.raises(RefusedError):
         beat(tracked, host="h3")

@@ -99,7 +99,7 @@ def test_other_orders_stay_when_rates_are_replaced() -> None:
     t.claim(epoch)
     learn(t, 1000.0)
     beat(t, "r1", epoch, p0=10)
-    t.tracker.order("r1", "drain")
+    t.tracker.commands.order("r1", "drain")
     learn(t, 500.0)
     commands = beat(t, "r1", epoch, p0=10)
     assert [command.kind for command in commands] == ["drain", "rate"]

@@ -184,7 +184,7 @@ def test_stream_goes_on_after_it() -> None:
     """A receiver claims the new life and takes in what the lying range covered; a batch of it runs."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     t = Tracked(1)
-    t.state, t.tracker.state = state, state
+    t.state, t.tracker.recorder.state = state, state
     assert not t.say(FoundPartitions((), 1, "none"))
     epoch = t.register("r2", "i2")
     view = t.claim(epoch, receiver="r2").view

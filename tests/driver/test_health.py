@@ -277,7 +277,7 @@ class Managed:
 
     def __init__(self, t: Tracked) -> None:
         (self.receiver,) = ManagedReceivers("s", 1, 1, {}).status(0.0)
-        t.tracker.managed = self  # type: ignore[assignment]
+        t.tracker.agents.managed = self  # type: ignore[assignment]
 
     def say(self, **changes: Any) -> None:
         self.receiver = msgspec.structs.replace(self.receiver, **changes)
@@ -327,7 +327,7 @@ def test_managed_receiver_that_ends_again_and_again_is_a_problem_at_once_and_one
         def status(self, _: float) -> list[m.ManagedReceiver]:
             return said
 
-    t.tracker.managed = Managed()  # type: ignore[assignment]
+    t.tracker.agents.managed = Managed()  # type: ignore[assignment]
     assert kinds(health.look(wait(t, 1))) == ([], ["receiver-not-running"])
     said[:] = [msgspec.structs.replace(receiver, state="failed", restarts=2, detail="exit code 2: no such key")]
     (problem,) = health.look(wait(t, 1)).problems

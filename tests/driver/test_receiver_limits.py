@@ -129,7 +129,7 @@ FEW = IdLimits(kept=2)
 
 def few(partitions: int = 1) -> Tracked:
     t = Tracked(partitions)
-    t.tracker._id_limits = FEW
+    t.tracker.receivers.id_limits = FEW
     return t
 
 
@@ -242,7 +242,7 @@ def test_a_driver_that_was_not_there_to_hear_forgets_nobody() -> None:
 
 def test_those_that_registered_longest_ago_are_forgotten_first_and_a_few_at_once() -> None:
     t = Tracked(1)
-    t.tracker._id_limits = IdLimits(kept=4, at_once=2)
+    t.tracker.receivers.id_limits = IdLimits(kept=4, at_once=2)
     for receiver in ("a", "b", "c"):
         t.register(receiver)
     t.register("d")

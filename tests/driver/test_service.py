@@ -845,8 +845,9 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
     driver = Driver(s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), [], SystemClock(), "test")
     try:
         driver.start()
-        scheduler, tracker = vars(driver._scheduler), vars(driver._tracker)
-        managed, sharing = vars(tracker["managed"]), vars(tracker["sharing"])
+        tracker = driver._tracker
+        scheduler, batches = vars(driver._scheduler), vars(tracker.batches)
+        managed, sharing = vars(tracker.managed), vars(tracker.sharing)
         learning = scheduler["_completed"].__self__
         assert {name: scheduler[f"_{name}"] for name in ("interval", "max_failures", "retry_delay")} == {
             "interval": 7, "max_failures": 3, "retry_delay": 11,
@@ -857,7 +858,7 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
             True,
         )
         assert (scheduler["_unreadable_retry"], scheduler["_tasks"]()) == (19, 23)
-        assert (tracker["_max_queued_batches"], tracker["_batch_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
+        assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
         assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
         assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)
         assert (managed["_start_patience_seconds"], managed["_timeout_seconds"], managed["_round_seconds"]) == (

@@ -668,7 +668,7 @@ def agent_says(host: str = "h1", *running: str) -> m.AgentHeartbeatRequest:
 
 def managed(count: int = 1) -> Tracked:
     t = Tracked()
-    t.tracker.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, hosts_wait_seconds=0.0)
+    t.tracker.agents.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, hosts_wait_seconds=0.0)
     return t
 
 

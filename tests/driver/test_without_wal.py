@@ -23,7 +23,7 @@ class Copied(Tracked):
 
     def __init__(self, copies: int = 2, **settings: int) -> None:
         super().__init__(partitions=1, **settings)  # type: ignore[arg-type]
-        self.tracker.copy_rules = CopyRules(copies, 30.0, 1_000)
+        self.tracker.replicas.rules = CopyRules(copies, 30.0, 1_000)
         self.hosts = ("h2",) if copies == 2 else ()
         self.epoch = self.register()
         self.token = self.claim(self.epoch).view.token
@@ -114,7 +114,7 @@ def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it(
     """It has just begun to lead. What it has accepted already is answered at once, as ever."""
     t = Copied()
     taken, made = t.take(5), t.made(9)
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
     (again,) = t.report(t.epoch, taken)
     assert again.accepted
     for said in ("", "h2"):
@@ -132,7 +132,7 @@ def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_recei
     """INV-1: they lie there, also where the receiver is told another host at once."""
     t = Copied()
     made = t.made(5)
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
     for host in ("h2", "h3"):
         t.beat_agent(host)
     assert t.second("h2", refusing=("h2",)) == m.SecondHost(host="h3", url="http://h3:1")
@@ -143,7 +143,7 @@ def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_recei
 def test_a_stream_without_a_wal_has_no_cursors() -> None:
     """INV-8: nothing of it could be held for one."""
     t = Copied()
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.copy_rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
     with pytest.raises(RefusedError, match="reads the intake from its WAL, and this stream has none"):
         t.say(m.OpenCursorRequest(cursor="q", user="u", places=()))
     assert not t.state.cursors
@@ -162,7 +162,7 @@ def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
 
 def test_a_stream_with_a_wal_takes_no_block_that_lies_on_hosts_alone() -> None:
     t = Copied()
-    t.tracker.copy_rules = None
+    t.tracker.replicas.rules = None
     with pytest.raises(UsageError, match="no segment"):
         t.report(t.epoch, t.made(5))
 
@@ -332,5 +332,5 @@ def test_the_driver_names_a_host_whose_agent_it_has_heard_of_lately() -> None:
     assert t.second("h2") == m.SecondHost(host="h2", url="http://h2:1")
     t.now_ms += 2_000
     assert t.second("h2") == m.SecondHost(host="h3", url="http://h3:1")
-    t.tracker.copy_rules = CopyRules(1, 30.0, 1_000)
+    t.tracker.replicas.rules = CopyRules(1, 30.0, 1_000)
     assert t.second("h2") is None

@@ -39,8 +39,8 @@ from driver.requests import (
     Request,
 )
 from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
-from driver.state import Batch, State
-from driver.tracker import ADOPTER, CopyRules, Decision, DeleteSegment, Tracker
+from driver.state import ADOPTER, Batch, State
+from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from forebay import messages as m
 from forebay.errors import (
     FencedError,
@@ -313,7 +313,7 @@ class DriverProcess:
             world.options.retention_bytes,
         )
         if world.options.copies:
-            self.tracker.copy_rules = CopyRules(world.options.copies, AGENT_SECONDS, 1)
+            self.tracker.replicas.rules = CopyRules(world.options.copies, AGENT_SECONDS, 1)
         world.invariants.opened(self)
 
     def _lead(self) -> None:
@@ -375,7 +375,7 @@ class DriverProcess:
 
     def _decide(self) -> list[Decided]:
         decided = []
-        self.tracker._id_limits = self.world.id_limits
+        self.tracker.receivers.id_limits = self.world.id_limits
         for waiting in self._group:
             if self._is_turned_away(waiting.request):
                 self.world.reached["turned away"] += 1

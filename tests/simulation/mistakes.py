@@ -20,9 +20,8 @@ from driver.clean_up import CleanSegment
 from driver.events import BlockAdded, Event
 from driver.history import FinishedBatch, HistoryWriter, finished
 from driver.journal import Journal
-from driver.requests import Complete, Search
-from driver.state import ADOPTER, EndedEpoch, State, Writer
-from driver.state import Partition as PartitionState
+from driver.requests import Complete, Request, Search
+from driver.state import ADOPTER, EndedEpoch, State
 from driver.tracker import Decision, Tracker
 from forebay import messages as m
 from forebay.columns import Start
@@ -87,38 +86,44 @@ class RewritingMachine(ReceiverMachine):
 class GrantingTracker(Tracker):
     """Grants a claim whatever token it names."""
 
-    def _claim(self, request: m.ClaimRequest, now: float, now_ms: int) -> Decision:
-        newest = tuple(
-            msgspec.structs.replace(ask, known_token=self.state.partitions[f"{ask.topic}/{ask.partition}"].token)
-            for ask in request.claims
-        )
-        return super()._claim(msgspec.structs.replace(request, claims=newest), now, now_ms)
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if isinstance(request, m.ClaimRequest):
+            newest = tuple(
+                msgspec.structs.replace(ask, known_token=self.state.partitions[f"{ask.topic}/{ask.partition}"].token)
+                for ask in request.claims
+            )
+            request = msgspec.structs.replace(request, claims=newest)
+        return super().decide(request, now, now_ms)
 
 
 class OrphanDeletingTracker(Tracker):
     """Takes a frame that the journal does not name for rubbish."""
 
-    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
-        named = tuple(frame for frame in request.facts.frames if frame.block_id in self.state.blocks)
-        return super()._clean_segment(replace(request, facts=replace(request.facts, frames=named)), now, now_ms)
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if isinstance(request, CleanSegment):
+            named = tuple(frame for frame in request.facts.frames if frame.block_id in self.state.blocks)
+            request = replace(request, facts=replace(request.facts, frames=named))
+        return super().decide(request, now, now_ms)
 
 
 class ImpatientTracker(Tracker):
     """Decides what was lost without asking whether somebody may still write it."""
 
-    def _unsettled(self, partition: PartitionState) -> list[Writer]:
-        return []
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.writers.unsettled = lambda partition: []  # type: ignore[method-assign]
 
 
 class WholeBlockTracker(Tracker):
     """Takes in what is adopted without comparing its ranges with the positions: it is in the WAL, after all."""
 
-    def _report(self, request: m.ReportRequest, now: float, now_ms: int) -> Decision:
-        if request.receiver_id != ADOPTER:
-            return super()._report(request, now, now_ms)
-        added = tuple(BlockAdded(block) for block in request.blocks)
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if not isinstance(request, m.ReportRequest) or request.receiver_id != ADOPTER:
+            return super().decide(request, now, now_ms)
+        self.recorder.begin()
+        self.recorder.apply(*map(BlockAdded, request.blocks))
         results = tuple(m.BlockResult(block_id=block.id, accepted=True) for block in request.blocks)
-        return Decision(m.ReportAnswer(results=results), self._applied(*added))
+        return self.recorder.decision(m.ReportAnswer(results=results))
 
 
 class WholeBlockAdopter(Adopter):
@@ -207,17 +212,17 @@ class TurningAwayDriver(DriverProcess):
 class HastyTracker(Tracker):
     """Believes that a scan saw all there is in a segment, though its writer could still append when it was scanned."""
 
-    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        share = self.state.index.segments.get(request.facts.path) if isinstance(request, CleanSegment) else None
+        if not isinstance(request, CleanSegment) or share is None:
+            return super().decide(request, now, now_ms)
         seen = {frame.block_id for frame in request.facts.frames}
-        share = self.state.index.segments.get(request.facts.path)
-        if share is None:
-            return super()._clean_segment(request, now, now_ms)
         whole, held = share.blocks, share.held
         share.blocks = {name: None for name in whole if name in seen}
         unseen_held = sum(name not in seen and name not in self.state.released for name in whole)
         try:
             with mock.patch.object(BlockIndex, "is_due", return_value=held == unseen_held):
-                return super()._clean_segment(request, now, now_ms)
+                return super().decide(request, now, now_ms)
         finally:
             share.blocks = whole
 
@@ -253,21 +258,23 @@ class OffsetTrustingTier(KafkaTier):
 class ForgetfulOfReplaysTracker(Tracker):
     """Cleans up what was completed once, whether a replay wants it again or not."""
 
-    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if not isinstance(request, CleanSegment):
+            return super().decide(request, now, now_ms)
         share = self.state.index.segments.get(request.facts.path)
         held = share is not None and any(name not in self.state.released for name in share.blocks)
         if held:
-            return super()._clean_segment(request, now, now_ms)
+            return super().decide(request, now, now_ms)
         with mock.patch.object(BlockIndex, "is_due", return_value=True):
-            return super()._clean_segment(request, now, now_ms)
+            return super().decide(request, now, now_ms)
 
 
 class ForgetfulOfCursorsTracker(Tracker):
     """Cleans up what is completed, whether a query over the intake has yet to read it or not."""
 
-    def _applied(self, *decided: Event) -> tuple[Event, ...]:
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         with mock.patch.object(BlockIndex, "read_to"):
-            return super()._applied(*decided)
+            return super().decide(request, now, now_ms)
 
 
 class ForgettingHistoryWriter(HistoryWriter):
@@ -320,24 +327,28 @@ def _returned(opening: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journ
 class UncoveredTracker(Tracker):
     """Lets a segment go as soon as the journal calls its blocks released, whatever the copies beside the WAL say."""
 
-    def _clean_segment(self, request: CleanSegment, now: float, now_ms: int) -> Decision:
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if not isinstance(request, CleanSegment):
+            return super().decide(request, now, now_ms)
         with mock.patch.object(type(self.state), "is_covered", return_value=True):
-            return super()._clean_segment(request, now, now_ms)
+            return super().decide(request, now, now_ms)
 
 
 class HighestTracker(Tracker):
     """Batches run in order, so the end of one is the end of all before it."""
 
-    def _complete(self, request: Complete, now: float, now_ms: int) -> Decision:
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        if not isinstance(request, Complete):
+            return super().decide(request, now, now_ms)
         events: tuple[Event, ...] = ()
         if not request.replay:
             before = [b.batch_id for b in self.state.unfinished() if b.batch_id < request.batch_id]
             for batch_id in before:
-                events += super()._complete(replace(request, batch_id=batch_id), now, now_ms).events
+                events += super().decide(replace(request, batch_id=batch_id), now, now_ms).events
             known = self.state.batches.get(request.batch_id)
             if known is None or known.completed_ms is not None:
                 return Decision(None, events)
-        last = super()._complete(request, now, now_ms)
+        last = super().decide(request, now, now_ms)
         return replace(last, events=events + last.events)
 
 

@@ -390,7 +390,9 @@ def life_ended_while_its_writer_can_still_sync() -> Script:
     (driver,) = script.world.drivers
     partition = driver.tracker.state.partitions["t/0"]
     script.run(
-        *RECEIVER, *LOOP, until=lambda: script.position() == 4 and not driver.tracker._why_not_reset([partition.tp])
+        *RECEIVER,
+        *LOOP,
+        until=lambda: script.position() == 4 and not driver.tracker.operators.why_not_reset([partition.tp]),
     )
     script.do("d1 reset t/0")
     script.run(*LOOP, until=lambda: script.lives() == 2)

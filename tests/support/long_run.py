@@ -200,12 +200,15 @@ class LongRun:
         found: dict[str, int] = {}
         _count("state", {name: getattr(state, name) for name in state.__struct_fields__}, found)
         _count("index", state.index, found)
-        _count("tracker", {k: v for k, v in vars(self.tracker).items() if k not in ("state", "_decide")}, found)
+        _count("tracker", vars(self.tracker), found)
         return found
 
 
 def _count(name: str, value: Any, found: dict[str, int]) -> None:
-    """Adds the length of every collection in ``value`` to ``found``; those in a collection's elements all under one name."""
+    """Adds the length of every collection in ``value`` to ``found``; those in a collection's elements all under one name.
+    A state that ``value`` refers to is left out: it is counted by itself."""
+    if isinstance(value, State):
+        return
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         found[name] = found.get(name, 0) + len(value)
         for key, element in value.items() if isinstance(value, Mapping) else enumerate(value):

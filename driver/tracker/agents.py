@@ -1,0 +1,153 @@
+"""Agents: the hosts' addresses, the deletion of local copies there, and the managed receivers that they run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from driver import events as ev
+from driver.clean_up import is_left_over, is_stray, to_give_up
+from driver.receiver_life import ManagedReceivers
+from driver.tracker.decision import Recorder
+from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.names import check_names
+from forebay import messages as m
+from forebay.errors import RefusedError, UsageError
+
+#: maximum number of hosts whose agents are known, and the silence after which one makes room for another
+AGENTS_MAX, AGENT_FORGOTTEN_SECONDS = 1_000, 3600.0
+#: maximum items of each list in an agent's heartbeat (cached copies, receivers, labels), and length of each text in it
+AGENT_ITEMS_MAX, AGENT_TEXT_LENGTH_MAX = 10_000, 1_000
+_AGENT_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/?", re.IGNORECASE)
+
+
+class Agents:
+    """Answers the agents' heartbeats.
+
+    ``news``: host → its agent's last heartbeat, shared with other parts and changed here alone. ``managed``: the receivers that
+    the driver keeps running. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        driver_epoch: int,
+        news: dict[str, AgentNews],
+        receiver_news: Mapping[str, ReceiverNews],
+        managed: ManagedReceivers,
+        host_timeout_seconds: float,
+    ) -> None:
+        self.news = news
+        self.managed = managed
+        self._recorder = recorder
+        self._driver_epoch = driver_epoch
+        self._receiver_news = receiver_news
+        self._host_timeout_seconds = host_timeout_seconds
+
+    def heartbeat(self, request: m.AgentHeartbeatRequest, now: float) -> m.AgentHeartbeatAnswer:
+        """Keep the heartbeat, and answer with the blocks to delete and the receivers to start or stop.
+
+        Delete commands are the open clean-ups of the host; a clean-up's number is its command's version. Raises UsageError,
+        RefusedError.
+        """
+        _check(request)
+        before = self.news.get(request.host)
+        if before is None:
+            self._make_room(now)
+        else:
+            self._check_url(request, before, now)
+        copies = request.copies if request.copies is not None else before.copies if before is not None else ()
+        kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
+        self.news[request.host] = AgentNews(kept, now, copies)
+        commands = self._deletions(request) + self.managed.heard(request, now)
+        return m.AgentHeartbeatAnswer(driver_epoch=self._driver_epoch, commands=commands)
+
+    def place_receivers(self, now: float) -> tuple[str, ...]:
+        """Run a placing interval. Return what changed of managed receivers since the last one, a sentence each."""
+        self.managed.look(
+            now,
+            {host: news.at for host, news in self.news.items()},
+            {receiver_id: news.at for receiver_id, news in self._receiver_news.items()},
+        )
+        return tuple(self.managed.notes())
+
+    def _check_url(self, request: m.AgentHeartbeatRequest, before: AgentNews, now: float) -> None:
+        """Raise RefusedError while another agent of the host is active: tasks send tokens to its address, receivers replicas."""
+        silent_seconds = now - before.at
+        if (
+            request.url != before.heartbeat.url
+            and before.heartbeat.state == "active"
+            and silent_seconds < self._host_timeout_seconds
+        ):
+            raise RefusedError(
+                f"host {request.host!r} has an agent at {before.heartbeat.url}, heard {silent_seconds:.0f} s ago: one at "
+                f"{request.url} is taken when that has ended, or was silent for {self._host_timeout_seconds:g} s",
+                "other-url",
+            )
+
+    def _make_room(self, now: float) -> None:
+        """Forget the agent that was silent longest if there are too many. Raises RefusedError."""
+        if len(self.news) < AGENTS_MAX:
+            return
+        host, news = min(self.news.items(), key=lambda item: item[1].at)
+        if now - news.at < AGENT_FORGOTTEN_SECONDS:
+            raise RefusedError(
+                f"{AGENTS_MAX} hosts have agents, and each was heard within {AGENT_FORGOTTEN_SECONDS:g} s: no more are known",
+                "too-many",
+            )
+        del self.news[host]
+        self.managed.forget(host)
+
+    def _deletions(self, request: m.AgentHeartbeatRequest) -> tuple[m.Command, ...]:
+        """Return the host's open clean-ups as commands, after the acknowledged ones were journalled as done.
+
+        If the host has none, a new one is intended of blocks that nothing needs there.
+        """
+        state = self._recorder.state
+        mine = [c for c in state.cleanups.values() if c.host == request.host and c.blocks]
+        done = [c.number for c in mine if c.number <= request.acknowledged]
+        self._recorder.apply(*(ev.CleanupDone(number) for number in done))
+        if not any(cleanup.host == request.host for cleanup in state.cleanups.values()):
+            going = tuple(
+                block
+                for block in request.old_blocks
+                if is_stray(state, block) or is_left_over(state, block, request.host)
+            )
+            going = going or to_give_up(state, request.host, request.short_bytes)
+            if going:
+                number = state.cleanup_count + 1
+                self._recorder.apply(ev.CleanupIntended(number=number, host=request.host, blocks=going))
+                mine.append(state.cleanups[number])
+        return tuple(
+            m.Command(
+                version=c.number,
+                driver_epoch=self._driver_epoch,
+                kind="delete",
+                blocks=tuple(f"{state.stream}/{block}" for block in c.blocks),
+            )
+            for c in mine
+            if c.number not in done
+        )
+
+
+def _check(beat: m.AgentHeartbeatRequest) -> None:
+    """Raise UsageError for a heartbeat that no agent sends: it is kept, and shown to others."""
+    check_names(("host", beat.host))
+    if not _AGENT_URL.fullmatch(beat.url):
+        raise UsageError(
+            f"host {beat.host}: an agent's url is http:// or https:// with a host and a port, nothing else"
+        )
+    lists = (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers, beat.damaged)
+    if max(map(len, lists)) > AGENT_ITEMS_MAX:
+        raise UsageError(
+            f"host {beat.host}: an agent's heartbeat names at most {AGENT_ITEMS_MAX} copies, blocks, labels or receivers"
+        )
+    named = (*beat.labels, *beat.old_blocks, *beat.damaged, *(beat.copies or ()))
+    texts = (beat.url, beat.instance_id, beat.state, beat.release, *named)
+    of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_words))
+    if max(map(len, (*texts, *of_receivers))) > AGENT_TEXT_LENGTH_MAX:
+        raise UsageError(
+            f"host {beat.host}: a text in an agent's heartbeat has at most {AGENT_TEXT_LENGTH_MAX} characters"
+        )

@@ -1,0 +1,210 @@
+"""Batches: which blocks or spans make one, its completion, and replays."""
+
+from __future__ import annotations
+
+import itertools
+
+from driver import events as ev
+from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.history import FinishedBatch
+from driver.packing import pack
+from driver.replay import REPLAY_BLOCKS_MAX, plan, refuse
+from driver.requests import (
+    Allocate,
+    AllocateSpans,
+    Archived,
+    BeginReplay,
+    BeginSpans,
+    Complete,
+    CompleteOutput,
+    EndSpans,
+    FailJob,
+    FoundPartitions,
+    KeepWindow,
+    NameCursor,
+    SkipSpans,
+    said_by,
+)
+from driver.state import Batch
+from driver.tracker.decision import Recorder
+from forebay import messages as m
+from forebay.errors import RefusedError
+
+
+class Batches:
+    """Allocates and completes batches.
+
+    ``max_queued``: no batch is allocated while so many lie beyond the completed prefix. ``limits``: of one batch.
+    """
+
+    def __init__(self, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
+        self._recorder = recorder
+        self._max_queued = max_queued
+        self._limits = limits
+
+    # ---- what batches are made of ------------------------------------------------------------------------------------
+
+    def add_partitions(self, request: FoundPartitions) -> bool:
+        """Journal the partitions that are new, and with the first ones the stream. Return whether the journal changed."""
+        state = self._recorder.state
+        new = tuple(s for s in request.starts if f"{s.topic}/{s.partition}" not in state.partitions)
+        if not state.created:
+            self._recorder.apply(ev.StreamCreated(new, request.time_ms, request.cause))
+            return True
+        if new:
+            self._recorder.apply(ev.PartitionsAdded(new, request.time_ms, request.cause))
+        return bool(new)
+
+    def allocate(self, request: Allocate) -> int | None:
+        """Make one batch of all waiting blocks, or several where one may not hold them all. Return the first one's id.
+
+        While too many batches are queued, blocks wait on and later make larger batches; then the answer is None.
+        """
+        first: int | None = None
+        state = self._recorder.state
+        while not self._is_full() and (state.waiting or (request.empty and state.created and first is None)):
+            count = len(state.waiting)
+            if self._limits != UNLIMITED:
+                waiting = (state.blocks[block_id] for block_id in state.waiting)
+                count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._limits)
+            blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
+            allocated = ev.BatchAllocated(
+                batch_id=state.next_batch_id(),
+                number=state.batch_count + 1,
+                time_ms=request.time_ms,
+                tasks=pack(blocks, max(1, request.tasks)),
+            )
+            first = first or allocated.batch_id
+            self._recorder.apply(allocated)
+        return first
+
+    def _is_full(self) -> bool:
+        state = self._recorder.state
+        return state.batch_count - state.completed_number >= self._max_queued
+
+    # ---- direct streams ----------------------------------------------------------------------------------------------
+
+    def begin_spans(self, request: BeginSpans) -> None:
+        """Begin partitions of a direct stream."""
+        self._recorder.apply(
+            ev.SpansBegun(dict(request.offsets), dict(request.topic_ids), request.time_ms, request.cause)
+        )
+
+    def end_spans(self, request: EndSpans) -> None:
+        """End partitions of a direct stream; those of ``again`` begin a new incarnation."""
+        cause = said_by(request.cause)
+        self._recorder.apply(ev.SpansEnded(request.partitions, request.time_ms, cause))
+        if request.again:
+            self._recorder.apply(ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, cause))
+
+    def skip_spans(self, request: SkipSpans) -> None:
+        """Journal that a direct stream goes on without spans that Kafka lost."""
+        self._recorder.apply(ev.SpansSkipped(request.spans, request.time_ms, said_by(request.cause)))
+
+    def allocate_spans(self, request: AllocateSpans) -> int | None:
+        """Make a direct stream's next batch. Return its id; None while too many batches are queued."""
+        if self._is_full():
+            return None
+        state = self._recorder.state
+        batch_id = state.next_batch_id()
+        self._recorder.apply(ev.SpansAllocated(batch_id, state.batch_count + 1, request.time_ms, request.spans))
+        return batch_id
+
+    def name_cursor(self, request: NameCursor) -> str:
+        """Return the name of a direct stream's cursor in an intake; ``request.name`` if it has none yet."""
+        state = self._recorder.state
+        if state.cursor:
+            return state.cursor
+        self._recorder.apply(ev.CursorNamed(request.name, request.time_ms))
+        return request.name
+
+    # ---- completion --------------------------------------------------------------------------------------------------
+
+    def complete(self, request: Complete) -> None:
+        """Complete the batch. Raises RefusedError if it is completed."""
+        if request.replay:
+            self._complete_replayed(request)
+            return
+        batch = self._recorder.state.batches.get(request.batch_id)
+        if batch is None or batch.completed_ms is not None:
+            raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts))
+
+    def _complete_replayed(self, request: Complete) -> None:
+        state = self._recorder.state
+        replay = state.replay
+        if replay is None or replay.replay != request.replay or request.batch_id not in state.replaying:
+            raise RefusedError(f"batch {request.batch_id} of replay {request.replay} is completed already", "conflict")
+        self._recorder.apply(ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts))
+
+    def complete_output(self, request: CompleteOutput) -> None:
+        """Complete one output of the batch. Raises RefusedError if it or the batch is completed."""
+        state = self._recorder.state
+        again = state.replaying.get(request.batch_id) if request.replay else None
+        batch = again if request.replay else state.batches.get(request.batch_id)
+        replay = state.replay.replay if again is not None and state.replay is not None else 0
+        if batch is None or replay != request.replay or request.output in batch.outputs:
+            raise RefusedError(f"output {request.output} of batch {request.batch_id} is completed already", "conflict")
+        if isinstance(batch, Batch) and batch.completed_ms is not None:
+            raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        self._recorder.apply(ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay))
+
+    def fail_job(self, request: FailJob) -> None:
+        """Journal a failed attempt, unless the batch is completed by now."""
+        state, batch_id = self._recorder.state, request.failure.batch_id
+        batch = state.batches.get(batch_id)
+        if batch_id in state.replaying or (batch is not None and batch.completed_ms is None):
+            self._recorder.apply(request.failure)
+
+    def keep_window(self, request: KeepWindow) -> None:
+        """Keep so many batches before an unfinished one readable."""
+        if request.batches != self._recorder.state.window_batches:
+            self._recorder.apply(ev.WindowChanged(request.batches))
+
+    def archive(self, request: Archived) -> None:
+        """Journal that the history durably holds the batches."""
+        self._recorder.apply(ev.BatchesArchived(request.batch_ids))
+
+    # ---- replays -----------------------------------------------------------------------------------------------------
+
+    def begin_replay(self, request: BeginReplay, now_ms: int) -> m.OperatorAnswer:
+        """Run completed batches again, from ``request.to`` on. Raises RefusedError."""
+        state = self._recorder.state
+        running = state.replay
+        if running is not None:
+            raise RefusedError(
+                f"replay {running.replay} is under way ({running.completed} of {running.batches} batches done): wait for it",
+                "conflict",
+            )
+        if request.archived_number != state.archived_number:
+            raise RefusedError("batches moved to the history meanwhile: ask again", "stale")
+        found = plan(state, request.archived, request.to, request.held_in_kafka)
+        if not found.possible:
+            raise RefusedError(refuse(found), "conflict")
+        if sum(_pieces(batch) for batch in (*found.window, *found.batches)) > REPLAY_BLOCKS_MAX:
+            raise RefusedError(
+                f"a replay may hold {REPLAY_BLOCKS_MAX} blocks or ranges: begin with a later batch", "conflict"
+            )
+        begun = ev.ReplayBegun(
+            replay=state.next_replay(),
+            batches=tuple(map(_again, found.batches)),
+            time_ms=now_ms,
+            cause=said_by(request.cause),
+            window=tuple(map(_again, found.window)),
+        )
+        self._recorder.apply(begun)
+        return m.OperatorAnswer(
+            message=f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
+            f"{begun.batches[-1].batch_id}; `forebay status` shows how far it is"
+        )
+
+
+def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
+    return ev.ReplayedBatch(
+        batch.batch_id, batch.number, batch.time_ms, batch.tasks, batch.lost, spans=batch.spans, lives=batch.lives
+    )
+
+
+def _pieces(batch: FinishedBatch) -> int:
+    """Return how many blocks and spans the batch has."""
+    return sum(map(len, batch.tasks)) + len(batch.spans)

@@ -1,0 +1,66 @@
+"""What a decision consists of, and the recorder that collects it while it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driver import events as ev
+from driver.state import State
+from driver.transitions import apply
+from forebay.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSegment:
+    """Delete the segment in the WAL (idempotent), then send the request ``CleanedUp(number)``."""
+
+    number: int
+    path: str
+
+
+Action = DeleteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to a request, and what must be durable before it leaves.
+
+    ``refusal`` takes the place of the answer. It leaves when ``events``, which were decided before it, are durable.
+    """
+
+    answer: object = None
+    events: tuple[ev.Event, ...] = ()
+    actions: tuple[Action, ...] = ()
+    refusal: UsageError | None = None
+
+
+class Recorder:
+    """Applies the events of a decision to ``state`` while it is made, and keeps them for the journal. All parts share it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._events: list[ev.Event] = []
+        self._actions: list[Action] = []
+
+    def begin(self) -> None:
+        """Begin a new decision."""
+        self._events.clear()
+        self._actions.clear()
+
+    def apply(self, *events: ev.Event) -> None:
+        """Apply ``events`` in order. After this call the decision must not be refused.
+
+        Raises UnwritableEvent at the first event that the journal could not write; those before it are applied.
+        """
+        for event in events:
+            ev.refuse_unwritable(event)
+            apply(self.state, event)
+            self._events.append(event)
+
+    def act(self, action: Action) -> None:
+        """Have ``action`` performed when the decision's events are durable."""
+        self._actions.append(action)
+
+    def decision(self, answer: object = None, refusal: UsageError | None = None) -> Decision:
+        """Return the decision as it was recorded since :meth:`begin`."""
+        return Decision(answer, tuple(self._events), tuple(self._actions), refusal)

@@ -1,0 +1,56 @@
+"""Deletion: which WAL segments and local copies the driver intends to delete, and what it has deleted (INV-8)."""
+
+from __future__ import annotations
+
+import itertools
+
+from driver import events as ev
+from driver.clean_up import COPIES_AT_ONCE, CleanSegment, judge
+from driver.requests import CleanedUp, Copied
+from driver.state import SnapshotCopy
+from driver.tracker.decision import Action, DeleteSegment, Recorder
+from wal.retention import Judgement, Limits
+
+
+class Deletion:
+    """Journals each deletion as an intent before it is done. ``limits``: retention, for requests that bring none."""
+
+    def __init__(self, recorder: Recorder, limits: Limits) -> None:
+        self._recorder = recorder
+        self._limits = limits
+
+    def pending_actions(self) -> list[Action]:
+        """Return what a driver that has just opened the journal must do again: every intent that is not done."""
+        return [
+            DeleteSegment(cleanup.number, path)
+            for cleanup in self._recorder.state.cleanups.values()
+            for path in cleanup.segments
+        ]
+
+    def clean_local_copies(self) -> None:
+        """Intend the deletion of spare local copies, one clean-up at a time on each host."""
+        state = self._recorder.state
+        busy = {cleanup.host for cleanup in state.cleanups.values()}
+        for host in sorted(state.index.spare.keys() - busy):
+            blocks = tuple(itertools.islice(state.index.spare[host], COPIES_AT_ONCE))
+            self._recorder.apply(ev.CleanupIntended(number=state.cleanup_count + 1, host=host, blocks=blocks))
+
+    def clean_segment(self, request: CleanSegment) -> Judgement:
+        """Intend the deletion of a WAL segment and order it, if nothing in the segment is needed."""
+        state, path = self._recorder.state, request.facts.path
+        judgement = judge(state, request, self._limits)
+        if judgement.deletable:
+            number = state.cleanup_count + 1
+            self._recorder.apply(ev.CleanupIntended(number=number, segments=(path,)))
+            self._recorder.act(DeleteSegment(number, path))
+        return judgement
+
+    def cleaned_up(self, request: CleanedUp) -> None:
+        """Journal that an intent is done."""
+        if request.number in self._recorder.state.cleanups:
+            self._recorder.apply(ev.CleanupDone(request.number))
+
+    def copied(self, request: Copied) -> tuple[SnapshotCopy, ...]:
+        """Journal that a snapshot copy is durable, on which later deletions may rely. Return the copies that are kept."""
+        self._recorder.apply(ev.SnapshotCopied(next=request.next, path=request.path))
+        return self._recorder.state.copies

@@ -1,0 +1,149 @@
+"""What a person decides: gaps, losses, resets of a partition, and the fencing of a receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driver import events as ev
+from driver.batch_order import window
+from driver.requests import HoldForReset, LetGo, Reset, said_by
+from driver.tracker.claims import Claims
+from driver.tracker.commands import Commands
+from driver.tracker.decision import Recorder
+from driver.tracker.faults import Faults
+from driver.tracker.receivers import Receivers
+from driver.tracker.writers import Writers
+from forebay import messages as m
+from forebay.errors import RefusedError, UsageError
+from forebay.kafka.spans import is_inside
+from forebay.values import TopicPartition, is_reserved
+
+
+class Operators:
+    """Each call does exactly what the person was shown, or refuses: RefusedError, UsageError."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        commands: Commands,
+        writers: Writers,
+        claims: Claims,
+        faults: Faults,
+        receivers: Receivers,
+    ) -> None:
+        self._recorder = recorder
+        self._commands = commands
+        self._writers = writers
+        self._claims = claims
+        self._faults = faults
+        self._receivers = receivers
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    def accept_gap(self, request: m.AcceptGapRequest, now_ms: int) -> m.OperatorAnswer:
+        """Journal the gap or the new incarnation that ends a fault, after the WAL was searched."""
+        tp = TopicPartition(request.topic, request.partition)
+        partition = self._recorder.state.partition(tp)
+        fault = partition.trouble if partition is not None else None
+        if partition is None or fault is None:
+            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "not-found")
+        shown = (fault.position, fault.accepted_until)
+        if (request.from_offset, request.until_offset) != shown or partition.position != fault.position:
+            raise RefusedError(
+                f"{tp} waits for a decision about {shown[0]} to {shown[1]}, not {request.from_offset} to "
+                f"{request.until_offset}: accept exactly what `forebay status` shows",
+                "conflict",
+            )
+        if fault.tried != partition.token:
+            raise RefusedError(
+                f"{tp}: nothing is given up before the WAL has been searched for it"
+                f"{self._faults.why_not_searched(partition)}; try again then",
+                "not-searched",
+            )
+        self._faults.accept(partition, fault, now_ms, f"{fault.kind}, accepted by {said_by(request.cause)}")
+        done = "a new life was begun" if fault.begins_life else "the gap was recorded"
+        return m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}")
+
+    def fence(self, request: m.FenceRequest) -> m.OperatorAnswer:
+        """End the epoch of a receiver that a search waits for."""
+        tp = TopicPartition(request.topic, request.partition)
+        partition = self._recorder.state.partition(tp)
+        waits_for = []
+        if partition is not None and partition.trouble is not None:
+            waits_for = [writer.receiver_id for writer in self._writers.unsettled(partition)]
+        if request.receiver_id not in waits_for or is_reserved(request.receiver_id):
+            raise RefusedError(
+                f"{tp} does not wait for receiver {request.receiver_id!r}"
+                + (f" but for {', '.join(waits_for)}" if waits_for else "; `forebay status` shows what it waits for"),
+                "conflict",
+            )
+        self._receivers.fence(request.receiver_id)
+        return m.OperatorAnswer(
+            message=f"receiver {request.receiver_id} is fenced: if it runs again it ends, and nothing that it writes counts"
+        )
+
+    # ---- resets ------------------------------------------------------------------------------------------------------
+
+    def hold_for_reset(self, request: HoldForReset) -> str:
+        """Stop claims of the partitions, and return :meth:`why_not_reset`."""
+        for tp in request.partitions:
+            if self._claims.hold(tp):
+                for writer in self._writers.unsettled(self._recorder.state.partitions[str(tp)]):
+                    self._commands.reclaim(writer.receiver_id, tp)
+        return self.why_not_reset(request.partitions)
+
+    def why_not_reset(self, partitions: Sequence[TopicPartition]) -> str:
+        """Return what ``partitions`` wait for before a reset, as a sentence; "" if they wait for nothing."""
+        for tp in partitions:
+            partition = self._recorder.state.partitions[str(tp)]
+            if partition.trouble is not None and partition.trouble.tried != partition.token:
+                return self._faults.describe(partition)
+            if unsettled := self._writers.unsettled(partition):
+                names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
+                return f"{tp} waits for what receiver {names} may still write: if it does not run, start it again"
+        return ""
+
+    def reset(self, request: Reset, now_ms: int) -> None:
+        """Begin a new incarnation of each partition; of all of them or none."""
+        partitions = [TopicPartition(start.topic, start.partition) for start in request.starts]
+        if reason := self.why_not_reset(partitions):
+            raise RefusedError(f"nothing was changed: {reason}", "not-settled")
+        cause = f"{request.words} by {said_by(request.cause)}"
+        self._recorder.apply(*(ev.LifeBegun(start, now_ms, cause) for start in request.starts))
+
+    def end_hold(self, request: LetGo) -> None:
+        """Allow claims of the partitions again."""
+        for tp in request.partitions:
+            self._claims.end_hold(tp)
+
+    # ---- losses ------------------------------------------------------------------------------------------------------
+
+    def accept_loss(self, request: m.AcceptLossRequest, now_ms: int) -> m.OperatorAnswer:
+        """Let an unfinished batch run without ranges that can't be read any more."""
+        state = self._recorder.state
+        first = state.batches.get(request.batch_id)
+        again = state.replaying.get(request.batch_id)
+        batch = again or (first if first is not None and first.completed_ms is None else None)
+        if batch is None:
+            raise RefusedError(f"batch {request.batch_id} is not an unfinished batch of this stream", "not-found")
+        # the ranges may be in the batch's window too: the loss is this batch's, not the earlier batch's
+        reach = (*window(state, batch, again is not None), batch)
+        block_ids = [block_id for one in reach for task in one.tasks for block_id in task]
+        labels = {r.label for b in block_ids for r in state.blocks[b].meta.ranges}
+        spans = [span for one in reach for span in one.spans]
+        labels |= set(map(str, spans))
+        unknown = [label for label in request.ranges if label not in labels and not (spans and is_inside(label, spans))]
+        if unknown or not request.ranges:
+            raise UsageError(
+                f"batch {request.batch_id} holds {', '.join(sorted(labels))}; name ranges of it"
+                + (f", not {', '.join(unknown)}" if unknown else "")
+            )
+        self._recorder.apply(
+            ev.LossAccepted(
+                batch_id=request.batch_id,
+                ranges=tuple(request.ranges),
+                time_ms=now_ms,
+                cause=said_by(request.cause),
+            )
+        )
+        return m.OperatorAnswer(message=f"batch {request.batch_id} goes on without {', '.join(request.ranges)}")

@@ -1,0 +1,101 @@
+"""Where blocks are stored: in the WAL, or, in a stream without one, on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from driver.second_hosts import Host, loads, second_host
+from driver.tracker.decision import Recorder
+from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.names import check_names
+from forebay import messages as m
+from forebay.errors import UsageError
+from forebay.values import Block
+from wal.layout import parse_block
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """Replication in a stream without a WAL.
+
+    ``copies``: hosts that must hold a block before it is accepted. ``timeout_seconds``: how long after its agent's last
+    heartbeat a host counts as available. ``room_bytes``: free bytes that a host must have to take replicas.
+    """
+
+    copies: int
+    timeout_seconds: float
+    room_bytes: int
+
+
+class Replicas:
+    """Replica hosts, and the check that a block is stored where it must be.
+
+    ``rules``: None if the stream has a WAL. ``receiver_news`` and ``agent_news``: the last heartbeats.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        rules: CopyRules | None,
+        receiver_news: Mapping[str, ReceiverNews],
+        agent_news: Mapping[str, AgentNews],
+    ) -> None:
+        self.rules = rules
+        self._recorder = recorder
+        self._receiver_news = receiver_news
+        self._agent_news = agent_news
+        #: receiver id → hosts that hold its replicas or were named to it, as far as this driver knows
+        self._hosts: dict[str, set[str]] = {}
+
+    def hosts_of(self, receiver_id: str) -> set[str]:
+        """Return the known replica hosts of the receiver."""
+        return self._hosts.get(receiver_id, set())
+
+    def answer(self, request: m.HeartbeatRequest, now: float) -> m.SecondHost | None:
+        """Return the replica host that the receiver is to use from now on; None: it needs none, or there is none."""
+        chosen = self._choose(request, now)
+        named = {request.second_host} | ({chosen.host} if chosen is not None else set())
+        self._hosts.setdefault(request.receiver_id, set()).update(named & self._agent_news.keys())
+        return chosen
+
+    def forget(self, receiver_id: str) -> None:
+        """Forget the hosts of an epoch that has ended."""
+        self._hosts.pop(receiver_id, None)
+
+    def check_place(self, block: Block) -> None:
+        """Raise UsageError if the block is not stored where this stream keeps its blocks (INV-1)."""
+        meta, rules = block.meta, self.rules
+        if rules is None:
+            place = parse_block(block.handle.path)
+            if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
+                raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
+            if block.other_hosts:
+                raise UsageError(f"block {meta.id} names a replica: only a stream without a WAL has replicas")
+            return
+        check_names(*(("host", host) for host in block.hosts))
+        held = len(set(block.hosts))
+        if block.in_wal or not block.local or held != len(block.hosts) or held < rules.copies:
+            raise UsageError(
+                f"block {meta.id} is stored {'in a WAL' if block.in_wal else 'on ' + (', '.join(block.hosts) or 'no host')}; "
+                f'this stream has wal.url = "none" and receiver.copies = {rules.copies}: give the receiver the same settings'
+            )
+
+    def _choose(self, request: m.HeartbeatRequest, now: float) -> m.SecondHost | None:
+        rules = self.rules
+        if rules is None or rules.copies < 2:
+            return None
+        hosts = {
+            host: Host(news.heartbeat.url, news.heartbeat.free_bytes)
+            for host, news in self._agent_news.items()
+            if now - news.at < rules.timeout_seconds and news.heartbeat.state == "active"
+        }
+        others = (news.heartbeat for name, news in self._receiver_news.items() if name != request.receiver_id)
+        return second_host(
+            self._recorder.state.receivers[request.receiver_id].host,
+            request.second_host,
+            request.refusing_hosts,
+            hosts,
+            loads(heartbeat.second_host for heartbeat in others),
+            rules.room_bytes,
+        )

@@ -1,0 +1,77 @@
+"""Which reported blocks are accepted (rules 3 and 4 of *who owns an offset*)."""
+
+from __future__ import annotations
+
+from driver import events as ev
+from driver.tracker.decision import Recorder
+from driver.tracker.replicas import Replicas
+from forebay import messages as m
+from forebay.errors import RefusedError, UsageError
+from forebay.values import Block, OffsetRange
+
+
+class Reports:
+    """Accepts a block if each of its ranges continues at its partition's position, under the current token of its sender."""
+
+    def __init__(self, recorder: Recorder, replicas: Replicas) -> None:
+        self._recorder = recorder
+        self._replicas = replicas
+
+    def accept(self, request: m.ReportRequest) -> m.ReportAnswer:
+        """Accept the request's blocks, or say which ranges of them are stale. Raises UsageError, RefusedError."""
+        state = self._recorder.state
+        for block in request.blocks:  # all of them first: after the first applied event nothing may be refused
+            self._check(block, request)
+        results = []
+        for block in request.blocks:
+            meta = block.meta
+            if meta.id in state.blocks:
+                results.append(m.BlockResult(block_id=meta.id, accepted=True))  # reported again: the same answer
+                continue
+            stale = tuple(s for r in meta.ranges if (s := self._stale(r, request)) is not None)
+            if not stale and not self._replicas.hosts_of(meta.receiver_id).issuperset(block.other_hosts):
+                # no reader could find the replica: the receiver cuts the block again and copies it to its present host
+                stale = tuple(self._stale_for(r, "copy") for r in meta.ranges)
+            if not stale:
+                self._recorder.apply(ev.BlockAdded(block))
+            results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
+        return m.ReportAnswer(results=tuple(results))
+
+    def _check(self, block: Block, request: m.ReportRequest) -> None:
+        state, meta = self._recorder.state, block.meta
+        host = state.receivers[request.receiver_id].host
+        if meta.receiver_id != request.receiver_id or meta.epoch != request.epoch or meta.stream != state.stream:
+            raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+        if meta.host != host:
+            raise UsageError(
+                f"block {meta.id} says that it lies on {meta.host!r}, and its receiver registered on {host!r}"
+            )
+        self._replicas.check_place(block)
+        if block.other_hosts and meta.id not in state.blocks and not self._replicas.hosts_of(meta.receiver_id):
+            # this driver has just started, or no host takes replicas: the receiver reports the block again
+            raise RefusedError(
+                f"block {meta.id} has replicas on {', '.join(block.other_hosts)}, but this driver has heard of no host yet that "
+                f"takes replicas of receiver {meta.receiver_id!r}",
+                "no-second-host",
+            )
+
+    def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
+        """Return why the range can't be accepted; None: it can."""
+        partition = self._recorder.state.partition(r.tp)
+        if partition is None:
+            return self._stale_for(r, "life")
+        owned = partition.owner == request.receiver_id and partition.owner_epoch == request.epoch
+        if r.life != partition.life.life:
+            reason = "life"
+        elif r.token != partition.token or not owned:
+            reason = "token"
+        elif r.from_offset != partition.position:
+            reason = "position"
+        else:
+            return None
+        return self._stale_for(r, reason)
+
+    def _stale_for(self, r: OffsetRange, reason: str) -> m.StaleRange:
+        partition = self._recorder.state.partition(r.tp)
+        token, position = (partition.token, partition.position) if partition is not None else (0, 0)
+        return m.StaleRange(topic=r.topic, partition=r.partition, reason=reason, token=token, position=position)

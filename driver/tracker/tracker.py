@@ -1,0 +1,324 @@
+"""The tracker: routes each request to the part that decides it.
+
+The tracker does no I/O. :meth:`Tracker.decide` takes one request, applies its events to the state immediately, and returns them
+with the answer and the actions. Its caller (``driver.loop``, the simulation) makes the events durable in the order of the
+decisions **before** an answer, a refusal or an action leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from typing_extensions import assert_never
+
+from driver import events as ev
+from driver import intake
+from driver.allocation import UNLIMITED, BatchLimits
+from driver.clean_up import CleanSegment
+from driver.cursors import CursorRequest, CursorRules, Cursors
+from driver.rate_sharing import RateSharing
+from driver.receiver_life import ManagedReceivers
+from driver.receiver_limits import IdLimits
+from driver.requests import (
+    AdoptionHindered,
+    Allocate,
+    AllocateSpans,
+    Archived,
+    Ask,
+    Barred,
+    BeginDrain,
+    BeginReplay,
+    BeginSpans,
+    CleanedUp,
+    CleanLocalCopies,
+    Complete,
+    CompleteOutput,
+    Copied,
+    EndSpans,
+    ExpireCursors,
+    FailJob,
+    FoundPartitions,
+    HoldForReset,
+    KeepWindow,
+    LearnRate,
+    LetGo,
+    NameCursor,
+    NothingToAdopt,
+    PlaceReceivers,
+    Request,
+    Reset,
+    Searches,
+    SkipSpans,
+)
+from driver.state import Partition, State
+from driver.tracker.adoption import Adoption
+from driver.tracker.agents import Agents
+from driver.tracker.batches import Batches
+from driver.tracker.claims import Claims
+from driver.tracker.commands import Commands
+from driver.tracker.decision import Action, Decision, Recorder
+from driver.tracker.deletion import Deletion
+from driver.tracker.faults import Faults
+from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.operators import Operators
+from driver.tracker.receivers import Receivers
+from driver.tracker.replicas import CopyRules, Replicas
+from driver.tracker.reports import Reports
+from driver.tracker.writers import Writers
+from forebay import messages as m
+from forebay.values import TopicPartition
+from wal.retention import Limits
+
+
+class Tracker:
+    """The driver's decisions. Not thread-safe: all calls come from the decision loop.
+
+    ``driver_epoch``: this driver's journal epoch. ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: no
+    batch is allocated while so many lie beyond the completed prefix. ``retention_ms`` and ``retention_bytes`` (0: no limit): when
+    the WAL's segments are due for deletion, unless a request brings limits of its own. ``sharing``: how a learned rate is divided
+    among receivers; None: receivers are held to no rate. ``managed``: the receivers that the driver keeps running; None: none.
+    ``copy_rules``: None if the stream has a WAL. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its
+    host's address.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        driver_epoch: int,
+        on_gap: str,
+        max_queued_batches: int,
+        retention_ms: int,
+        retention_bytes: int = 0,
+        batch_limits: BatchLimits = UNLIMITED,
+        sharing: RateSharing | None = None,
+        managed: ManagedReceivers | None = None,
+        copy_rules: CopyRules | None = None,
+        cursor_rules: CursorRules | None = None,
+        host_timeout_seconds: float = 30.0,
+        id_limits: IdLimits | None = None,
+    ) -> None:
+        self.driver_epoch = driver_epoch
+        receiver_news: dict[str, ReceiverNews] = {}
+        agent_news: dict[str, AgentNews] = {}
+        managed = managed or ManagedReceivers(state.stream, driver_epoch, 0, {})
+        # one for all parts
+        self.recorder = recorder = Recorder(state)
+        self.commands = commands = Commands(driver_epoch)
+        self.writers = writers = Writers(recorder, receiver_news)
+        self.replicas = replicas = Replicas(recorder, copy_rules, receiver_news, agent_news)
+        # the parts that decide
+        self.receivers = Receivers(
+            recorder, driver_epoch, receiver_news, commands, writers, replicas, sharing, id_limits or IdLimits()
+        )
+        self.claims = Claims(recorder, commands, writers)
+        self.reports = Reports(recorder, replicas)
+        self.faults = Faults(recorder, self.claims, writers, on_gap)
+        self.adoption = Adoption(recorder, commands, writers, self.faults)
+        self.agents = Agents(recorder, driver_epoch, agent_news, receiver_news, managed, host_timeout_seconds)
+        self.operators = Operators(recorder, commands, writers, self.claims, self.faults, self.receivers)
+        self.batches = Batches(recorder, max_queued_batches, batch_limits)
+        self.cursors = Cursors(state, cursor_rules or CursorRules(), has_wal=copy_rules is None)
+        self.deletion = Deletion(recorder, Limits(retention_ms, retention_bytes))
+
+    # ---- decisions ---------------------------------------------------------------------------------------------------
+
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        """Decide ``request`` against the state, which may be ahead of what is durable, and apply what follows.
+
+        ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError: a refusal
+        changes nothing, and leaves, like an answer, only when all that was decided before it is durable. An event that the
+        journal could not write is not applied: it ends the decision with a refusal beside the events before it.
+        """
+        self.recorder.begin()
+        self.receivers.come_round(now)
+        try:
+            return self.recorder.decision(self._answer(request, now, now_ms))
+        except ev.UnwritableEvent as refusal:
+            return self.recorder.decision(refusal=refusal)
+
+    def pending_actions(self) -> list[Action]:
+        """Return what a driver that has just opened the journal must do again (INV-8)."""
+        return self.deletion.pending_actions()
+
+    def _answer(self, request: Request, now: float, now_ms: int) -> object:
+        """Return the answer; None for a request that needs none."""
+        match request:
+            # receivers
+            case m.RegisterRequest():
+                return self.receivers.register(request, now)
+            case (
+                m.LookRequest()
+                | m.ClaimRequest()
+                | m.ReleaseRequest()
+                | m.ReportRequest()
+                | m.Trouble()
+                | m.HeartbeatRequest()
+            ):
+                self.receivers.check_epoch(request.receiver_id, request.epoch)
+                return self._answer_receiver(request, now)
+            case LearnRate():
+                self.receivers.learn_rate(request)
+            case BeginDrain():
+                self.agents.managed.want(0, now)  # or they would be started again
+                return self.receivers.begin_drain()
+            # agents
+            case m.AgentHeartbeatRequest():
+                return self.agents.heartbeat(request, now)
+            case PlaceReceivers():
+                return self.agents.place_receivers(now)
+            # adoption
+            case Searches():
+                return self.adoption.searches()
+            case Barred():
+                return self.adoption.bar(request)
+            case NothingToAdopt():
+                return self.adoption.nothing_found(request, now_ms)
+            case AdoptionHindered():
+                self.faults.hinder(request.tp, request.words)
+            # operators
+            case m.AcceptGapRequest():
+                return self.operators.accept_gap(request, now_ms)
+            case m.AcceptLossRequest():
+                return self.operators.accept_loss(request, now_ms)
+            case m.FenceRequest():
+                return self.operators.fence(request)
+            case HoldForReset():
+                return self.operators.hold_for_reset(request)
+            case Reset():
+                self.operators.reset(request, now_ms)
+            case LetGo():
+                self.operators.end_hold(request)
+            # batches
+            case FoundPartitions():
+                return self.batches.add_partitions(request)
+            case Allocate():
+                return self.batches.allocate(request)
+            case BeginSpans():
+                self.batches.begin_spans(request)
+            case EndSpans():
+                self.batches.end_spans(request)
+            case SkipSpans():
+                self.batches.skip_spans(request)
+            case AllocateSpans():
+                return self.batches.allocate_spans(request)
+            case NameCursor():
+                return self.batches.name_cursor(request)
+            case Complete():
+                self.batches.complete(request)
+            case CompleteOutput():
+                self.batches.complete_output(request)
+            case FailJob():
+                self.batches.fail_job(request)
+            case KeepWindow():
+                self.batches.keep_window(request)
+            case Archived():
+                self.batches.archive(request)
+            case BeginReplay():
+                return self.batches.begin_replay(request, now_ms)
+            # queries beside the batch job
+            case (
+                m.OpenCursorRequest()
+                | m.MoveCursorRequest()
+                | m.CloseCursorRequest()
+                | m.DropCursorRequest()
+                | ExpireCursors()
+            ):
+                return self._answer_cursor(request, now, now_ms)
+            case m.EarliestRequest():
+                return intake.earliest(self.state, request)
+            case m.TimesRequest():
+                return intake.times(self.state, request)
+            case m.BlocksRequest():
+                copies = ((news.heartbeat.host, news.copies) for news in self.agent_news.values())
+                return intake.blocks(self.state, request, copies)
+            # deletion
+            case CleanLocalCopies():
+                self.deletion.clean_local_copies()
+            case CleanSegment():
+                return self.deletion.clean_segment(request)
+            case CleanedUp():
+                self.deletion.cleaned_up(request)
+            case Copied():
+                return self.deletion.copied(request)
+            # the driver's own threads
+            case Ask():
+                return request.read(self.state)
+            case _:
+                assert_never(request)
+        return None
+
+    def _answer_receiver(
+        self,
+        request: m.LookRequest | m.ClaimRequest | m.ReleaseRequest | m.ReportRequest | m.Trouble | m.HeartbeatRequest,
+        now: float,
+    ) -> object:
+        """Answer a receiver whose epoch is current."""
+        match request:
+            case m.LookRequest():
+                return self.claims.look_up(request)
+            case m.ClaimRequest():
+                return self.claims.claim(request)
+            case m.ReleaseRequest():
+                return self.claims.release(request)
+            case m.ReportRequest():
+                return self.reports.accept(request)
+            case m.Trouble():
+                return self.faults.report(request)
+            case m.HeartbeatRequest():
+                return self.receivers.heartbeat(request, now)
+            case _:
+                assert_never(request)
+
+    def _answer_cursor(self, request: CursorRequest, now: float, now_ms: int) -> object:
+        answer, events = self.cursors.decide(request, now, now_ms)
+        self.recorder.apply(*events)
+        return answer
+
+    # ---- what others read --------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The journal's state, which may be ahead of what is durable."""
+        return self.recorder.state
+
+    @property
+    def receiver_news(self) -> Mapping[str, ReceiverNews]:
+        """Receiver id → its last heartbeat."""
+        return self.receivers.news
+
+    @property
+    def agent_news(self) -> Mapping[str, AgentNews]:
+        """Host → its agent's last heartbeat."""
+        return self.agents.news
+
+    @property
+    def managed(self) -> ManagedReceivers:
+        """The receivers that the driver keeps running."""
+        return self.agents.managed
+
+    @property
+    def sharing(self) -> RateSharing | None:
+        """How a learned rate is divided among receivers."""
+        return self.receivers.sharing
+
+    @property
+    def subscription(self) -> tuple[str, ...] | None:
+        """The topics that receivers subscribe to, as ``HeartbeatAnswer.topics``."""
+        return self.receivers.subscription
+
+    @subscription.setter
+    def subscription(self, topics: tuple[str, ...] | None) -> None:
+        self.receivers.subscription = topics
+
+    @property
+    def hindered(self) -> Mapping[TopicPartition, str]:
+        """Partitions with a fault → why the WAL can't be searched for them."""
+        return self.faults.hindered
+
+    def describe_trouble(self, partition: Partition) -> str:
+        """Return what was lost of ``partition`` and the way out, in one sentence."""
+        return self.faults.describe(partition)
+
+    def is_to_drain(self, receiver_id: str) -> bool:
+        """Return whether the receiver has yet to acknowledge a drain command."""
+        return self.commands.is_to_drain(receiver_id)

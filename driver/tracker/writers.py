@@ -1,0 +1,81 @@
+"""Which receivers may still write a block under a token of a partition, and which have said that they can't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from driver import events as ev
+from driver.state import ADOPTER, Partition, State, Writer
+from driver.tracker.decision import Recorder
+from driver.tracker.heartbeats import ReceiverNews
+from forebay.values import TopicPartition
+
+
+class Writers:
+    """A writer is *settled* when no block under its token can be synced any more.
+
+    A writer whose epoch has ended, or that released its token, is not among ``Partition.writers`` any more. Any other writer is
+    settled by its own heartbeat, sent after it knew of the claim. ``receiver_news``: receiver id → its last heartbeat.
+    """
+
+    def __init__(self, recorder: Recorder, receiver_news: Mapping[str, ReceiverNews]) -> None:
+        self._recorder = recorder
+        self._receiver_news = receiver_news
+        #: receiver id → partitions where it may write under a token that another receiver's claim has ended
+        self._outdated = _outdated(recorder.state)
+
+    def unsettled(self, partition: Partition) -> list[Writer]:
+        """Return the writers that may still sync a block under a token of ``partition``."""
+        return [writer for writer in partition.writers if not self._is_settled(writer, partition.tp)]
+
+    def is_holding(self, writer: Writer, tp: TopicPartition) -> bool:
+        """Return whether the receiver's last heartbeat names the writer's token of ``tp``, or an older one, as in use."""
+        news = self._receiver_news.get(writer.receiver_id)
+        return news is not None and any(
+            (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
+            for held in news.heartbeat.holding
+        )
+
+    def outdate(self, partition: Partition, new_owner: str) -> None:
+        """Remember the partition's writers before ``new_owner`` is given a newer token."""
+        for writer in partition.writers:
+            if writer.receiver_id != new_owner:
+                self._outdated.setdefault(writer.receiver_id, set()).add(partition.tp)
+
+    def record_settled(self, receiver_id: str) -> None:
+        """Journal, after a heartbeat, under which outdated tokens the receiver can't write any more.
+
+        It is journalled at the first such heartbeat: the receiver or this driver may end before the next one.
+        """
+        outdated = self._outdated.get(receiver_id, set())
+        for tp in sorted(outdated):
+            partition = self._recorder.state.partitions[str(tp)]
+            writer = next((writer for writer in partition.writers if writer.receiver_id == receiver_id), None)
+            if writer is not None and partition.owner != receiver_id:
+                if not self._is_settled(writer, tp):
+                    continue
+                self.settle(partition, receiver_id, writer.epoch)
+            outdated.discard(tp)
+
+    def settle(self, partition: Partition, receiver_id: str, epoch: int) -> None:
+        """Journal that this epoch of the receiver can't write under its token of ``partition`` any more."""
+        self._recorder.apply(
+            ev.WriterSettled(topic=partition.topic, partition=partition.partition, receiver_id=receiver_id, epoch=epoch)
+        )
+
+    def _is_settled(self, writer: Writer, tp: TopicPartition) -> bool:
+        if writer.receiver_id == ADOPTER:
+            return False  # it sends no heartbeats, and releases what it claims
+        news = self._receiver_news.get(writer.receiver_id)
+        if news is None or news.heartbeat.epoch != writer.epoch or news.heartbeat.claims_done < writer.claim:
+            return False
+        return not self.is_holding(writer, tp)
+
+
+def _outdated(state: State) -> dict[str, set[TopicPartition]]:
+    found: dict[str, set[TopicPartition]] = {}
+    for partition in state.partitions.values():
+        for writer in partition.writers:
+            if writer.receiver_id != partition.owner:
+                found.setdefault(writer.receiver_id, set()).add(partition.tp)
+    return found
