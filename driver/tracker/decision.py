@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driver import events as ev
 from driver.state import State
 from driver.transitions import apply
-from forebay.errors import UsageError
+from forebay.errors import FencedError, RefusedError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class DeleteSegment:
 
 
 Action = DeleteSegment
+Refusal = FencedError | RefusedError | UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Decision:
     answer: object = None
     events: tuple[ev.Event, ...] = ()
     actions: tuple[Action, ...] = ()
-    refusal: UsageError | None = None
+    refusal: Refusal | None = None
 
 
 class Recorder:
@@ -47,8 +48,13 @@ class Recorder:
         self._events.clear()
         self._actions.clear()
 
+    @property
+    def has_events(self) -> bool:
+        """Whether an event was applied since :meth:`begin`."""
+        return bool(self._events)
+
     def apply(self, *events: ev.Event) -> None:
-        """Apply ``events`` in order. After this call the decision must not be refused.
+        """Apply ``events`` in order.
 
         Raises UnwritableEvent at the first event that the journal could not write; those before it are applied.
         """
@@ -61,6 +67,6 @@ class Recorder:
         """Have ``action`` performed when the decision's events are durable."""
         self._actions.append(action)
 
-    def decision(self, answer: object = None, refusal: UsageError | None = None) -> Decision:
+    def decision(self, answer: object = None, refusal: Refusal | None = None) -> Decision:
         """Return the decision as it was recorded since :meth:`begin`."""
         return Decision(answer, tuple(self._events), tuple(self._actions), refusal)

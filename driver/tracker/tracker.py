@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from typing_extensions import assert_never
 
-from driver import events as ev
 from driver import intake
 from driver.allocation import UNLIMITED, BatchLimits
 from driver.clean_up import CleanSegment
@@ -66,6 +65,7 @@ from driver.tracker.replicas import CopyRules, Replicas
 from driver.tracker.reports import Reports
 from driver.tracker.writers import Writers
 from forebay import messages as m
+from forebay.errors import FencedError, RefusedError, UsageError
 from forebay.values import TopicPartition
 from wal.retention import Limits
 
@@ -126,14 +126,17 @@ class Tracker:
         """Decide ``request`` against the state, which may be ahead of what is durable, and apply what follows.
 
         ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError: a refusal
-        changes nothing, and leaves, like an answer, only when all that was decided before it is durable. An event that the
-        journal could not write is not applied: it ends the decision with a refusal beside the events before it.
+        that is raised changes nothing, and leaves, like an answer, only when all that was decided before it is durable. If the
+        request is refused after an event was applied, the refusal is returned beside the events: the journal must have them. An
+        event that the journal could not write is not applied and refuses the request too.
         """
         self.recorder.begin()
         self.receivers.come_round(now)
         try:
             return self.recorder.decision(self._answer(request, now, now_ms))
-        except ev.UnwritableEvent as refusal:
+        except (FencedError, RefusedError, UsageError) as refusal:
+            if not self.recorder.has_events:
+                raise
             return self.recorder.decision(refusal=refusal)
 
     def pending_actions(self) -> list[Action]:

@@ -292,6 +292,24 @@ def test_forgotten_ids_are_durable_with_the_registration_that_they_make_room_for
     assert set(t.state.receivers) == {"r3"}
 
 
+def test_epochs_ended_before_a_refused_registration_are_journalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-7: the state counts them, so a journal without them could not be replayed."""
+    monkeypatch.setattr(receiver_limits, "RECEIVERS_MAX", 2)
+    t = few(2)
+    killed = t.register("killed")
+    t.take_in(killed, t.claim(killed, 0, "killed").view.token, 10, receiver="killed")
+    owner = t.register("owner")
+    t.take_in(owner, t.claim(owner, 1, "owner").view.token, 10, partition=1, receiver="owner")
+    t.claim(owner, 0, "owner")
+    pass_time(t, 600)
+    request = m.RegisterRequest(stream=STREAM, receiver_id="new", host="h1", instance_id="i1", release="test")
+    decision = t.decide(request)
+    assert isinstance(decision.refusal, RefusedError) and decision.refusal.code == "too-many"
+    assert [(type(event), event.receiver_id) for event in decision.events] == [(ev.ReceiverFenced, "killed")]
+    t.register("owner", "i2")
+    assert replayed(t) == t.state
+
+
 def test_status_shows_a_problem_before_ids_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_limits, "RECEIVERS_SHOWN", 3)
     t = Tracked(1)
