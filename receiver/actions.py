@@ -178,8 +178,9 @@ class Exit:
     reason: str
 
 
-SourceAction: TypeAlias = (
-    Subscribe | Follow | StartPartitions | Pause | Resume | CommitSync | CommitAsync | CheckTopicIds | Inspect
-)
+SourceAction: TypeAlias = Subscribe | Follow | StartPartitions | Pause | Resume | CommitSync | CommitAsync
+BrokerAction: TypeAlias = CheckTopicIds | Inspect
 DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
-Action: TypeAlias = SourceAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
+Action: TypeAlias = (
+    SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
+)

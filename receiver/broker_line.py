@@ -22,7 +22,7 @@ class BrokerLine:
         self._source = source
         self._timeout_seconds = timeout_seconds
         self._tell = tell
-        self._questions: queue.SimpleQueue[act.CheckTopicIds | act.Inspect | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[act.BrokerAction | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
 
     def __enter__(self) -> BrokerLine:
@@ -34,14 +34,14 @@ class BrokerLine:
         self._questions.put(None)
         self._thread.join(2 * self._timeout_seconds)
 
-    def send(self, action: act.CheckTopicIds | act.Inspect) -> None:
+    def send(self, action: act.BrokerAction) -> None:
         self._questions.put(action)
 
     def _run(self) -> None:
         while (action := self._questions.get()) is not None:
             self._tell(self._answer(action))
 
-    def _answer(self, action: act.CheckTopicIds | act.Inspect) -> inp.Input:
+    def _answer(self, action: act.BrokerAction) -> inp.Input:
         try:
             if isinstance(action, act.CheckTopicIds):
                 return inp.TopicIdsRead(action.request, self._source.topic_ids(action.topics))

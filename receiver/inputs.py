@@ -221,30 +221,27 @@ class SourceFailed:
     reason: str
 
 
+BrokerAnswer: TypeAlias = CommitSynced | TopicIdsRead | Inspected
+DriverAnswer: TypeAlias = (
+    Registered | Looked | Claimed | Released | ReportAnswered | TroubleAnswered | HeartbeatAnswered
+)
+#: inputs that answer a request
+Answer: TypeAlias = BrokerAnswer | DriverAnswer
 Input: TypeAlias = (
-    Tick
+    Answer
+    | Tick
     | DrainRequested
     | Assigned
     | Revoked
     | Lost
     | Polled
     | SourceSeen
-    | CommitSynced
     | CommitFailed
-    | TopicIdsRead
-    | Inspected
     | BrokerFailed
     | BlockStored
     | StoreFailed
     | StoreAway
     | OutOfSpace
-    | Registered
-    | Looked
-    | Claimed
-    | Released
-    | ReportAnswered
-    | TroubleAnswered
-    | HeartbeatAnswered
     | DriverFailed
     | Fenced
     | Misused

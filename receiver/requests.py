@@ -1,22 +1,38 @@
-"""Requests on their way, known by their numbers. Pure.
+"""Requests without an answer yet, known by their numbers. Pure.
 
-Answers come late, twice or never: one that belongs to no request any more changes nothing.
+An answer may come late, twice or never: an answer to a request that is no longer open changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
+
+from receiver.inputs import Answer
+
+A = TypeVar("A", bound=Answer)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """``request`` got no answer."""
+
+    request: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """``done``: called with the answer and the time; ``failed``: with the reason and the time when there is none."""
+    """``done``: called with the answer and the time. ``failed``: called with the failure and the time, instead."""
 
+    number: int
     sent_at: float
-    done: Callable[[Any, float], None]
-    failed: Callable[[str, float], None]
+    done: Callable[[Answer, float], None]
+    failed: Callable[[Failed, float], None]
+
+    def fail(self, reason: str, now: float) -> None:
+        self.failed(Failed(self.number, reason), now)
 
 
 class Requests:
@@ -29,17 +45,28 @@ class Requests:
     def __contains__(self, number: int) -> bool:
         return number in self._open
 
-    def add(self, now: float, done: Callable[[Any, float], None], failed: Callable[[str, float], None]) -> int:
-        """The number of a new one."""
+    def add(
+        self,
+        answer: type[A],
+        now: float,
+        done: Callable[[A, float], None],
+        failed: Callable[[Failed, float], None],
+    ) -> int:
+        """Return the number of a new request, which an input of the class ``answer`` answers."""
+
+        def checked(event: Answer, at: float) -> None:
+            assert isinstance(event, answer), f"{event} does not answer request {event.request}"
+            done(event, at)
+
         self.last += 1
-        self._open[self.last] = Request(now, done, failed)
+        self._open[self.last] = Request(self.last, now, checked, failed)
         return self.last
 
     def take(self, number: int) -> Request | None:
-        """What is answered now. None: it was answered before, or given up."""
+        """Close and return a request. None: it was answered before, or its time was over."""
         return self._open.pop(number, None)
 
     def take_overdue(self, sent_before: float) -> list[Request]:
-        """Those whose answers are taken for lost."""
+        """Close and return the requests whose answers are considered lost."""
         overdue = [number for number, request in self._open.items() if request.sent_at < sent_before]
         return [self._open.pop(number) for number in overdue]

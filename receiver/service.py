@@ -25,6 +25,7 @@ from forebay import failpoints
 from forebay.clock import Clock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble
 from forebay.errors import ForebayError, SourceError
+from forebay.never import assert_never
 from forebay.notify import Standing
 from forebay.settings import Settings
 from forebay.values import TopicPartition
@@ -107,34 +108,45 @@ class ReceiverService:
             self._changed.notify_all()
 
     def _hand_out(self, action: act.Action) -> None:
-        if isinstance(action, act.StoreBlock):
-            self._store.put(action.draft)
-        elif isinstance(action, act.TopicsChecked):
-            self._store.checked(action.sequences)
-        elif isinstance(action, act.Report):
-            self._reports.send(action)
-        elif isinstance(action, act.Heartbeat):
-            message = msgspec.structs.replace(
-                action.message,
-                counters={**action.message.counters, **self._store.counters},
-                second_host=self._store.second_host,
-                refusing_hosts=self._store.refusing_hosts,
-            )
-            self._beats.send(replace(action, message=message))
-        elif isinstance(action, act.CopyTo):
-            self._store.copy_to(action.second)
-        elif isinstance(action, act.Register | act.Look | act.Claim | act.Release | act.SendTrouble):
-            self._claims.send(action)
-        elif isinstance(action, act.CheckTopicIds | act.Inspect):
-            self._broker.send(action)
-        elif isinstance(action, act.RevocationDone):
-            self._revocation_done = True
-        elif isinstance(action, act.Note):
-            _log.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
-        elif isinstance(action, act.Exit):
-            self._exit = action
-        else:
-            self._source_actions.append(action)
+        match action:
+            case act.StoreBlock():
+                self._store.put(action.draft)
+            case act.TopicsChecked():
+                self._store.checked(action.sequences)
+            case act.CopyTo():
+                self._store.copy_to(action.second)
+            case act.Report():
+                self._reports.send(action)
+            case act.Heartbeat():
+                message = msgspec.structs.replace(
+                    action.message,
+                    counters={**action.message.counters, **self._store.counters},
+                    second_host=self._store.second_host,
+                    refusing_hosts=self._store.refusing_hosts,
+                )
+                self._beats.send(replace(action, message=message))
+            case act.Register() | act.Look() | act.Claim() | act.Release() | act.SendTrouble():
+                self._claims.send(action)
+            case act.CheckTopicIds() | act.Inspect():
+                self._broker.send(action)
+            case act.RevocationDone():
+                self._revocation_done = True
+            case act.Note():
+                _log.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+            case act.Exit():
+                self._exit = action
+            case (
+                act.Subscribe()
+                | act.Follow()
+                | act.StartPartitions()
+                | act.Pause()
+                | act.Resume()
+                | act.CommitSync()
+                | act.CommitAsync()
+            ):
+                self._source_actions.append(action)
+            case _:
+                assert_never(action)
 
     # ---- the polling thread ------------------------------------------------------------------------------------------
 
@@ -229,36 +241,42 @@ class ReceiverService:
             if isinstance(action, act.CommitSync):  # a drain: what the journal holds counts, told or not
                 self.tell(inp.CommitSynced(action.request, {}))
             return
-        if isinstance(action, act.CommitAsync):
-            if not failpoints.hit("receiver.before-commit"):
-                self._source.commit(action.positions)
-        elif isinstance(action, act.CommitSync):
-            timeout = min(COMMIT_SECONDS_MAX, self._settings.receiver.report_timeout)
-            try:
-                errors = self._source.commit_sync(action.positions, timeout)
-            except SourceError as error:
-                self.tell(inp.CommitSynced(action.request, dict.fromkeys(action.positions, str(error))))
-                raise
-            except ForebayError as error:
-                errors = dict.fromkeys(action.positions, str(error))
-            self.tell(inp.CommitSynced(action.request, errors))
-        elif isinstance(action, act.StartPartitions):
-            with self._changed:  # the group may have taken some since this was decided
-                starts = [start for start in action.starts if self._machine.is_current(start.tp, start.generation)]
-            if starts:
-                self._source.start(starts)
-        elif isinstance(action, act.Pause):
-            self._source.pause(self._owned(action.partitions))
-        elif isinstance(action, act.Resume):
-            self._source.resume(self._owned(action.partitions))
-        elif isinstance(action, act.Follow):
-            self._source.follow(action.topics)
-        elif isinstance(action, act.Subscribe):
-            self._store.open_epoch(action.epoch)
-            if action.topics is not None:
+        match action:
+            case act.CommitAsync():
+                if not failpoints.hit("receiver.before-commit"):
+                    self._source.commit(action.positions)
+            case act.CommitSync():
+                self._commit_sync(action)
+            case act.StartPartitions():
+                with self._changed:  # the group may have taken some since this was decided
+                    starts = [start for start in action.starts if self._machine.is_current(start.tp, start.generation)]
+                if starts:
+                    self._source.start(starts)
+            case act.Pause():
+                self._source.pause(self._owned(action.partitions))
+            case act.Resume():
+                self._source.resume(self._owned(action.partitions))
+            case act.Follow():
                 self._source.follow(action.topics)
-            self._source.subscribe(self)
-            self._subscribed = True
+            case act.Subscribe():
+                self._store.open_epoch(action.epoch)
+                if action.topics is not None:
+                    self._source.follow(action.topics)
+                self._source.subscribe(self)
+                self._subscribed = True
+            case _:
+                assert_never(action)
+
+    def _commit_sync(self, action: act.CommitSync) -> None:
+        timeout = min(COMMIT_SECONDS_MAX, self._settings.receiver.report_timeout)
+        try:
+            errors = self._source.commit_sync(action.positions, timeout)
+        except SourceError as error:
+            self.tell(inp.CommitSynced(action.request, dict.fromkeys(action.positions, str(error))))
+            raise
+        except ForebayError as error:
+            errors = dict.fromkeys(action.positions, str(error))
+        self.tell(inp.CommitSynced(action.request, errors))
 
     def _owned(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         with self._changed:

@@ -10,7 +10,7 @@ from forebay.units import Duration, Size
 from forebay.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.machine import POLL_PATIENCE_SECONDS
+from receiver.machine.heartbeat import POLL_PATIENCE_SECONDS
 from receiver.pausing import PAUSE_SECONDS
 from receiver.told_errors import ERROR_WORDS_MAX, ERRORS_MAX
 from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offsets_of, view
@@ -775,11 +775,11 @@ def test_a_command_is_done_once_and_acknowledged() -> None:
     stage = Stage()
     stage.own(P0)
     order = messages.Command(version=4, driver_epoch=2, kind="reclaim", partitions=(P0,))
-    stage.machine._driver_epoch = 2
+    stage.machine._parts.contact.epoch = 2
     _beat(stage, 2, order)
     stage.claim({P0: view(P0, 0, 20)})
     assert stage.all(act.Heartbeat)[-1].message.acknowledged == 4
-    stage.tell(inp.HeartbeatAnswered(stage.machine._requests.last, 2, (order,)))
+    stage.tell(inp.HeartbeatAnswered(stage.machine._parts.requests.last, 2, (order,)))
     stage.none(act.Look)
 
 

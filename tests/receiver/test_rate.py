@@ -75,7 +75,7 @@ def test_without_a_limit_no_poll_pauses_anything() -> None:
     for first in range(0, 100_000, 10_000):
         stage.poll(start, range(first, first + 10_000), 1)
     stage.none(act.Pause)
-    assert not stage.machine._throttle._of
+    assert not stage.machine._parts.flow.throttle._of
 
 
 def test_a_partition_over_its_rate_is_revoked_at_once_when_its_records_are_reported() -> None:

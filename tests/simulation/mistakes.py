@@ -31,7 +31,11 @@ from forebay.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
 from receiver.machine import ReceiverMachine
+from receiver.machine.partitions import Partitions
+from receiver.machine.parts import Parts
+from receiver.machine.reports import Reports
 from receiver.partition import Partition, Phase
+from receiver.requests import Failed
 from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess
@@ -41,19 +45,19 @@ from wal.layout import BlockPlace
 from wal.writer import LogWriter
 
 
-class SeekingMachine(ReceiverMachine):
+class SeekingPartitions(Partitions):
     """Rewinds by a seek: the old generation goes on, and nothing proves what comes first after it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self._seekable: dict[TopicPartition, int] = {}
 
-    def _start(self, partitions: Iterable[Partition], now: float) -> None:
+    def start(self, partitions: Iterable[Partition], now: float) -> None:
         seeks = []
         for partition in partitions:
             generation = self._seekable.get(partition.tp)
             if generation is None:
-                super()._start([partition], now)
+                super().start([partition], now)
                 self._seekable[partition.tp] = partition.generation
                 continue
             partition.request = 0
@@ -63,24 +67,41 @@ class SeekingMachine(ReceiverMachine):
             self._unsettled.discard(partition.tp)
             seeks.append(Start(partition.tp, partition.expected, partition.leader_epoch, generation))
         if seeks:
-            self._do(act.StartPartitions(tuple(seeks)))
-            self._do(act.Resume(tuple(seek.tp for seek in seeks)))
+            self.outbox.do(act.StartPartitions(tuple(seeks)))
+            self.outbox.do(act.Resume(tuple(seek.tp for seek in seeks)))
+
+
+class RewritingReports(Reports):
+    """After a report without an answer it cuts the same ranges again, into another block, under the same token."""
+
+    def _failed(self, failure: Failed, now: float) -> None:
+        super()._failed(failure, now)
+        if self.buffer.has_open:
+            return
+        sealed_blocks, open_block = self.buffer.sealed, self.buffer._open
+        for sealed in [sealed for sealed in sealed_blocks if sealed.stored is not None]:
+            sealed_blocks.forget(sealed)
+            for part in sealed.draft.ranges:
+                open_block.move(part.tp, part.from_offset, part.from_offset, now)
+                for piece in part.pieces:
+                    open_block.add(Piece(max(piece.from_offset, part.from_offset), piece.columns), now)
+                open_block.move(part.tp, part.from_offset, part.until_offset, now)
+
+
+class SeekingParts(Parts):
+    partitions_type = SeekingPartitions
+
+
+class SeekingMachine(ReceiverMachine):
+    parts_type = SeekingParts
+
+
+class RewritingParts(Parts):
+    reports_type = RewritingReports
 
 
 class RewritingMachine(ReceiverMachine):
-    """After a report without an answer it cuts the same ranges again, into another block, under the same token."""
-
-    def _report_failed(self, reason: str, now: float) -> None:
-        super()._report_failed(reason, now)
-        if self._open.ranges:
-            return
-        for sealed in [sealed for sealed in self._sealed if sealed.stored is not None]:
-            self._sealed.forget(sealed)
-            for part in sealed.draft.ranges:
-                self._open.move(part.tp, part.from_offset, part.from_offset, now)
-                for piece in part.pieces:
-                    self._open.add(Piece(max(piece.from_offset, part.from_offset), piece.columns), now)
-                self._open.move(part.tp, part.from_offset, part.until_offset, now)
+    parts_type = RewritingParts
 
 
 class GrantingTracker(Tracker):

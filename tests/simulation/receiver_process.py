@@ -99,7 +99,7 @@ class ReceiverProcess:
     @property
     def has_unreported(self) -> bool:
         """Whether it holds a durable block that no driver has answered for."""
-        return any(sealed.stored is not None for sealed in self.machine._sealed)
+        return any(sealed.stored is not None for sealed in self.machine._parts.buffer.sealed)
 
     @property
     def member(self) -> str | None:

@@ -1,0 +1,77 @@
+"""Accepted positions, committed to the consumer group asynchronously. Pure.
+
+The journal holds the positions; the group's only show progress. So a commit that fails is replaced by the next one, or
+repeated if none follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forebay.settings import ReceiverSettings
+from forebay.values import TopicPartition
+from receiver import actions as act
+from receiver import inputs as inp
+from receiver.machine.delays import retry_delay
+from receiver.machine.outbox import Outbox
+from receiver.machine.partitions import Partitions
+from receiver.machine.registration import Registration
+from receiver.partition import TAKING, Partition
+from receiver.source import CommitPoint
+
+#: a rebalance fails a commit or two, which needs no attention; this many since the last claim are logged
+COMMITS_FAILED_TOLD = 3
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Commits:
+    """Repeats failed commits after a delay that grows until a synchronous commit succeeds."""
+
+    settings: ReceiverSettings
+    outbox: Outbox
+    registration: Registration
+    partitions: Partitions
+    _repeat: set[TopicPartition] = field(default_factory=set)  # those whose last commit failed
+    _repeat_at: float = 0.0
+    _failures: int = 0
+
+    def point(self, partition: Partition) -> CommitPoint:
+        """Return what a commit of the partition's durable position says."""
+        return CommitPoint(partition.accepted, partition.accepted_leader_epoch, self.metadata(partition.life))
+
+    def metadata(self, life: int) -> str:
+        return f"forebay:{self.registration.lineage}:{life}"
+
+    def commit(self, positions: Mapping[TopicPartition, CommitPoint]) -> None:
+        if positions:
+            self._repeat -= positions.keys()
+            self.outbox.do(act.CommitAsync(dict(positions)))
+
+    def failed(self, event: inp.CommitFailed, now: float) -> None:
+        self.outbox.counters["commits_failed"] += len(event.errors)
+        self._failures += 1
+        self._repeat.update(tp for tp in event.errors if tp in self.partitions)
+        self._repeat_at = now + retry_delay(self.settings.reclaim_delay, self._failures)
+        sample = next(iter(event.errors.items()), None)
+        if sample is not None and self._failures == COMMITS_FAILED_TOLD:
+            self.outbox.note(f"{self.outbox.origin} refused a commit of {sample[0]}: {sample[1]}", warning=True)
+
+    def advance(self, now: float) -> None:
+        """Repeat what failed, when the delay is over."""
+        if not self._repeat or now < self._repeat_at:
+            return
+        again = {
+            tp: self.point(partition)
+            for tp in sorted(self._repeat)
+            if (partition := self.partitions.get(tp)) is not None and partition.phase in TAKING
+        }
+        self._repeat.clear()
+        self.commit(again)
+
+    def reset_delay(self) -> None:
+        """A synchronous commit succeeded."""
+        self._failures = 0
+
+    def forget(self, tp: TopicPartition) -> None:
+        self._repeat.discard(tp)

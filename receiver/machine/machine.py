@@ -1,0 +1,210 @@
+"""Routes inputs to the parts of a receiver, collects their actions. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from forebay.never import assert_never
+from forebay.settings import ReceiverSettings
+from forebay.values import TopicPartition
+from receiver import actions as act
+from receiver import inputs as inp
+from receiver.machine.parts import Parts
+from receiver.machine.registration import Identity
+from receiver.requests import Request
+
+#: an answer that did not come within so many times ``report_timeout`` is considered lost
+ANSWER_PATIENCE = 3.0
+
+
+class ReceiverMachine:
+    """Drives one process of one receiver id from registration to exit. Not thread-safe.
+
+    It follows the rules of "How a receiver owns a partition" (docs/ARCHITECTURE.md). The service's threads drive it in
+    production, a seeded scheduler drives the same object in the simulation. It knows only what inputs tell it: an answer
+    that is late, repeated or lost changes nothing, and is recognised by the number of its request.
+
+    ``version``: of this software, for the driver's status. ``by_pattern``: topics come from ``kafka.pattern``.
+    """
+
+    parts_type: type[Parts] = Parts
+
+    def __init__(
+        self,
+        stream: str,
+        receiver_id: str,
+        host: str,
+        instance_id: str,
+        version: str,
+        settings: ReceiverSettings,
+        *,
+        by_pattern: bool = False,
+    ) -> None:
+        self._settings = settings
+        identity = Identity(stream, receiver_id, host, instance_id, version)
+        self._parts = self.parts_type(identity, settings, by_pattern=by_pattern)
+
+    # ---- what the service may ask ------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this process, 0 before it is registered."""
+        return self._parts.registration.epoch
+
+    @property
+    def state(self) -> str:
+        """starting | waiting | active | draining."""
+        return self._parts.status.state
+
+    @property
+    def detail(self) -> str:
+        """Why the receiver waits; "" if it does not, or waits only for the group to assign partitions."""
+        return self._parts.status.detail
+
+    @property
+    def records(self) -> int:
+        """Records in blocks that the driver accepted."""
+        return self._parts.reports.records
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Events by name since the start."""
+        return self._parts.outbox.counters
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Memory that records take (INV-6)."""
+        return self._parts.buffer.weight_bytes
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that the group assigned to this receiver, claimed or not."""
+        return tuple(partition.tp for partition in self._parts.partitions)
+
+    def owns(self, tp: TopicPartition) -> bool:
+        """Return whether the group assigned the partition to this receiver."""
+        return tp in self._parts.partitions
+
+    def is_current(self, tp: TopicPartition, generation: int) -> bool:
+        """Return whether a start is still wanted when its turn comes: the group may have taken the partition since."""
+        partition = self._parts.partitions.get(tp)
+        return partition is not None and partition.generation == generation
+
+    def seconds_until_seal(self, now: float) -> float:
+        """Return how long the open block stays open if nothing more comes; the block interval if there is none."""
+        return self._parts.buffer.seconds_until_seal(now)
+
+    def seconds_until_poll(self, now: float) -> float:
+        """Return how long the rate delays the next poll, unless all partitions are paused."""
+        return self._parts.flow.seconds_until_poll(now)
+
+    def poll_records_max(self, now: float) -> int:
+        """Return how many records the next poll may return, by their usual size and the rates, so that memory stays in its
+        bound (INV-6). 0: do not poll before an input changes something, or before the rate has room."""
+        return self._parts.flow.poll_records_max(
+            self._parts.partitions.reading, self._parts.buffer.weight_bytes, self._parts.intake.record_bytes, now
+        )
+
+    # ---- the one entry -----------------------------------------------------------------------------------------------
+
+    def handle(self, event: inp.Input, now: float) -> list[act.Action]:
+        """Return the actions that follow from ``event`` at ``now`` (seconds, never going back); none after an ``Exit``."""
+        outbox = self._parts.outbox
+        if outbox.ended:
+            return []
+        outbox.begin(now)
+        self._route(event, now)
+        self._advance(now)
+        return outbox.take()
+
+    def _route(self, event: inp.Input, now: float) -> None:
+        parts = self._parts
+        match event:
+            case inp.Tick():
+                parts.heartbeat.saw_polling(now)
+            case inp.Polled():
+                parts.heartbeat.saw_polling(now)
+                parts.intake.polled(event, now)
+            case inp.SourceSeen():
+                parts.status.source_seen(event)
+            case inp.BlockStored():
+                parts.stores.stored(event, now)
+            case inp.StoreAway():
+                parts.stores.went_away(event, now)
+            case inp.OutOfSpace():
+                parts.stores.ran_out(event, now)
+            case inp.StoreFailed() | inp.Broken():
+                parts.outbox.exit(1, event.reason)
+            case inp.Assigned():
+                parts.assignment.assigned(event, now)
+            case inp.Revoked():
+                parts.assignment.revoked(event, now)
+            case inp.Lost():
+                parts.assignment.lost(event, now)
+            case inp.CommitFailed():
+                parts.commits.failed(event, now)
+            case inp.CommitSynced() | inp.TopicIdsRead() | inp.Inspected():
+                self._answered(event, now)
+            case (
+                inp.Registered()
+                | inp.Looked()
+                | inp.Claimed()
+                | inp.Released()
+                | inp.ReportAnswered()
+                | inp.TroubleAnswered()
+                | inp.HeartbeatAnswered()
+            ):
+                if event.request in parts.requests:
+                    parts.contact.answered()
+                self._answered(event, now)
+            case inp.BrokerFailed():
+                if request := self._asked(event.request):
+                    request.fail(event.reason, now)
+            case inp.DriverFailed():
+                if request := self._asked(event.request):
+                    parts.contact.missed(event.reason)
+                    request.fail(event.reason, now)
+            case inp.Fenced():
+                parts.registration.fenced(event)
+            case inp.Misused():
+                parts.outbox.exit(2, event.reason)
+            case inp.SourceFailed():
+                parts.shutdown.fail(event.reason, now)
+            case inp.DrainRequested():
+                parts.shutdown.begin(now)
+            case _:
+                assert_never(event)
+
+    def _answered(self, event: inp.Answer, now: float) -> None:
+        if request := self._asked(event.request):
+            request.done(event, now)
+
+    def _asked(self, number: int) -> Request | None:
+        request = self._parts.requests.take(number)
+        if request is None:  # late, or repeated
+            self._parts.outbox.counters["stale_answers_dropped"] += 1
+        return request
+
+    def _advance(self, now: float) -> None:
+        """Let each part do what is due. It runs after every input, so that no input has to know what it makes possible."""
+        parts = self._parts
+        if parts.outbox.ended:
+            return
+        for request in parts.requests.take_overdue(now - ANSWER_PATIENCE * self._settings.report_timeout):
+            request.fail("no answer came", now)
+        if not parts.registration.epoch:
+            parts.registration.advance(now)
+            return
+        parts.buffer.seal_due(parts.shutdown.draining, now)
+        parts.stores.advance(now)
+        parts.topic_check.advance(now)
+        parts.reports.advance(now)
+        parts.faults.advance(now)
+        parts.claims.advance(now)
+        parts.assignment.advance(now)
+        parts.commits.advance(now)
+        parts.heartbeat.advance(now)
+        if parts.shutdown.draining:
+            parts.drain.advance(now)
+        held_up = bool(parts.contact.silence or parts.stores.held_up or parts.shutdown.draining)
+        parts.flow.balance(held_up, parts.partitions.reading, parts.buffer.weight_bytes, now)

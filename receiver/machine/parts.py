@@ -1,0 +1,161 @@
+"""Puts the parts of one receiver together. Pure."""
+
+from __future__ import annotations
+
+from forebay.settings import ReceiverSettings
+from receiver.machine.assignment import Assignment
+from receiver.machine.buffer import Buffer
+from receiver.machine.claims import Claims
+from receiver.machine.commits import Commits
+from receiver.machine.contact import DriverContact
+from receiver.machine.drain import Drain
+from receiver.machine.faults import Faults
+from receiver.machine.flow import Flow
+from receiver.machine.heartbeat import Commands, Heartbeat
+from receiver.machine.intake import Intake
+from receiver.machine.outbox import Outbox
+from receiver.machine.partitions import Partitions
+from receiver.machine.registration import Identity, Registration
+from receiver.machine.reports import Reports
+from receiver.machine.shutdown import Shutdown
+from receiver.machine.status import Status
+from receiver.machine.stores import Stores
+from receiver.machine.topic_check import TopicCheck
+from receiver.named_topics import NamedTopics
+from receiver.pausing import Pausing
+from receiver.requests import Requests
+from receiver.throttle import Throttle
+
+
+class Parts:
+    """Each part gets the parts that it calls, all of them composed before it."""
+
+    #: classes of parts; a test replaces one to plant a mistake
+    partitions_type: type[Partitions] = Partitions
+    reports_type: type[Reports] = Reports
+
+    def __init__(self, identity: Identity, settings: ReceiverSettings, *, by_pattern: bool) -> None:
+        self.requests = requests = Requests()
+        origin = "Kafka" if settings.source == "kafka" else settings.source
+        self.outbox = outbox = Outbox(requests, origin)
+        self.contact = contact = DriverContact(outbox=outbox)
+        self.shutdown = shutdown = Shutdown(settings=settings, outbox=outbox, contact=contact)
+        self.flow = flow = Flow(
+            settings=settings, outbox=outbox, throttle=Throttle(settings), pausing=Pausing(settings.memory)
+        )
+        self.registration = registration = Registration(
+            identity=identity,
+            settings=settings,
+            outbox=outbox,
+            contact=contact,
+            flow=flow,
+            shutdown=shutdown,
+            topics=NamedTopics(by_pattern),
+        )
+        self.partitions = partitions = self.partitions_type(
+            settings=settings, outbox=outbox, flow=flow, shutdown=shutdown
+        )
+        self.buffer = buffer = Buffer(
+            settings=settings, outbox=outbox, registration=registration, partitions=partitions
+        )
+        self.stores = stores = Stores(settings=settings, outbox=outbox, sealed=buffer.sealed)
+        self.commits = commits = Commits(
+            settings=settings, outbox=outbox, registration=registration, partitions=partitions
+        )
+        self.faults = faults = Faults(
+            settings=settings,
+            outbox=outbox,
+            contact=contact,
+            registration=registration,
+            shutdown=shutdown,
+            partitions=partitions,
+            buffer=buffer,
+        )
+        self.intake = Intake(
+            settings=settings,
+            outbox=outbox,
+            flow=flow,
+            shutdown=shutdown,
+            partitions=partitions,
+            buffer=buffer,
+            faults=faults,
+        )
+        self.reports = reports = self.reports_type(
+            settings=settings,
+            outbox=outbox,
+            contact=contact,
+            registration=registration,
+            partitions=partitions,
+            buffer=buffer,
+            commits=commits,
+        )
+        self.topic_check = topic_check = TopicCheck(
+            settings=settings,
+            outbox=outbox,
+            partitions=partitions,
+            buffer=buffer,
+            faults=faults,
+            reports=reports,
+        )
+        self.claims = claims = Claims(
+            settings=settings,
+            outbox=outbox,
+            contact=contact,
+            registration=registration,
+            shutdown=shutdown,
+            partitions=partitions,
+            buffer=buffer,
+            commits=commits,
+        )
+        self.assignment = Assignment(
+            settings=settings,
+            outbox=outbox,
+            flow=flow,
+            partitions=partitions,
+            buffer=buffer,
+            commits=commits,
+            claims=claims,
+        )
+        self.drain = drain = Drain(
+            settings=settings,
+            outbox=outbox,
+            registration=registration,
+            shutdown=shutdown,
+            partitions=partitions,
+            buffer=buffer,
+            commits=commits,
+            claims=claims,
+        )
+        self.status = status = Status(
+            outbox=outbox,
+            contact=contact,
+            registration=registration,
+            shutdown=shutdown,
+            flow=flow,
+            stores=stores,
+            partitions=partitions,
+            topic_check=topic_check,
+        )
+        commands = Commands(
+            outbox=outbox,
+            contact=contact,
+            flow=flow,
+            shutdown=shutdown,
+            claims=claims,
+            drain=drain,
+        )
+        self.heartbeat = Heartbeat(
+            version=identity.version,
+            settings=settings,
+            outbox=outbox,
+            contact=contact,
+            registration=registration,
+            flow=flow,
+            stores=stores,
+            partitions=partitions,
+            buffer=buffer,
+            claims=claims,
+            reports=reports,
+            status=status,
+            commands=commands,
+        )
