@@ -81,6 +81,7 @@ class Partition:
         self.accepted_leader_epoch = self.leader_epoch = view.leader_epoch
         self.unconfirmed_gap_end = -1
         self.fault = self.fault_topic_id = self.detail = ""
+        self.fault_end = -1
 
     def hold(self, from_offset: int, pieces: list[Piece]) -> None:
         """Keep what was cut under a token that is now stale. To be called in offset order."""

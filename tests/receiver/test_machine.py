@@ -704,6 +704,20 @@ def test_a_log_cut_back_and_grown_again_is_told_by_where_it_was_cut() -> None:
     assert (told.kind, told.position, told.high) == ("truncated", 100, 80)
 
 
+def test_fault_after_new_claim_ignores_where_the_log_was_truncated_before() -> None:
+    """INV-5: the driver would take records that Kafka aged out for another truncation, and begin a life below them."""
+    stage = Stage()
+    start = stage.own(P0, position=100)[P0]
+    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "truncated", "cut", 80)]))
+    stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 120, ""))
+    stage.tell(inp.TroubleAnswered(stage.one(act.SendTrouble).request, True, "recorded"))
+    (again,) = stage.claim({P0: view(P0, 90, 20, life=2)})
+    stage.poll(again, [150])
+    stage.tell(inp.Inspected(stage.one(act.Inspect).request, 150, 200, ""))
+    reported = stage.one(act.SendTrouble).message
+    assert (reported.kind, reported.position, reported.high) == ("out-of-range", 90, 200)
+
+
 def test_a_corrupt_batch_is_told_and_never_skipped() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
