@@ -20,12 +20,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import msgspec
+from typing_extensions import assert_never
 
 from forebay import failpoints
 from forebay.clock import Clock
 from forebay.columns import Columns, EndOfPartition, PartitionTrouble
 from forebay.errors import ForebayError, SourceError
-from forebay.never import assert_never
 from forebay.notify import Standing
 from forebay.settings import Settings
 from forebay.values import TopicPartition

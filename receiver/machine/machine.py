@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from forebay.never import assert_never
+from typing_extensions import assert_never
+
 from forebay.settings import ReceiverSettings
 from forebay.values import TopicPartition
 from receiver import actions as act
