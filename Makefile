@@ -18,7 +18,7 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 	@sh scripts/setup.sh
 
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
-	@$(PYTHON_IN) -m forebay.kafka.jars
+	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
 services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), iproute2, systemd, nginx
 	@$(FETCH)
@@ -27,7 +27,7 @@ services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with i
 FETCH := $(MAKE) --no-print-directory -k -j6 fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
 
 fetch-jars:
-	@$(PYTHON_IN) -m forebay.kafka.jars
+	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
 fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio: fetch-%:
 	@$(PYTHON_IN) -m tests.support.$*

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import StoredBlocks, store
-from driver.batch import Batch
-from driver.spark_engine import SparkEngine
+from driver.batches.batch import Batch
+from driver.spark.engine import SparkEngine
 from wal.reading import BlockReference, ReadPlan, read_block
 
 RECORDS = 2_000_000

@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks.measured import Measured, figure
 from benchmarks.receiving import settings_text
 from benchmarks.setup import PARTITIONS, Setup
-from driver.batch import Batch
+from driver.batches.batch import Batch
 from driver.context import IngestContext
-from forebay.clock import SystemClock
-from forebay.kafka.admin import KafkaAdmin
-from forebay.settings import load
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import load
 
 RATE = 10_000
 #: of one run; the records of the first seconds, in which receiver and driver find each other, don't count

@@ -26,8 +26,8 @@ from typing import Any
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.receiving import Tracking
 from benchmarks.setup import Setup
-from forebay.access import Guard
-from forebay.security import ROLES
+from forebay.security.access import Guard
+from forebay.security.roles import ROLES
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
 from wal.storage import LocalStorage

@@ -23,9 +23,9 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, alternate, figure, ratio
 from benchmarks.setup import Setup
 from executor_agent.api import AgentStatus
-from forebay.client import Client
-from forebay.sendfile import CHUNK_BYTES
-from forebay.tether import tethered
+from forebay.http.client import Client
+from forebay.http.sendfile import CHUNK_BYTES
+from forebay.process.tether import tethered
 from tests.support.nginx import static_server
 from wal.blocks import local_path
 
@@ -37,7 +37,7 @@ READERS = 64
 RUN_MB, EACH_MB = 2048, 64
 _BUFFER_BYTES = 1 << 20
 _AGENT = (
-    "import sys, msgspec; from executor_agent.main import run; from forebay.settings import from_values\n"
+    "import sys, msgspec; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
     "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
 )
 

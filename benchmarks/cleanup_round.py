@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
-from driver.cleaner import due_paths
-from driver.requests import CleanLocalCopies
-from driver.state import Batch, State
+from driver.background.cleaner import due_paths
+from driver.journal.state import Batch, State
 from driver.tracker import Tracker
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from driver.tracker.requests import CleanLocalCopies
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
 from wal.retention import Limits
 
 MANY, FEW = 100_000, 1_000

@@ -19,8 +19,8 @@ import pyarrow as pa
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import store, totals
-from forebay.columns import Columns
-from forebay.records import as_source, decode_block
+from forebay.model.columns import Columns
+from forebay.model.records import as_source, decode_block
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from receiver.encoded_block import BlockWriting, encode
 from wal.blocks import local_path, read_local

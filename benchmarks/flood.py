@@ -12,7 +12,7 @@ from contextlib import closing
 
 from benchmarks.measured import Measured, figure, ratio
 from benchmarks.setup import Setup
-from forebay.kafka.broker import MockBroker
+from forebay.kafka.embedded.broker import MockBroker
 from tests.support.flood import beat, flood, with_token
 from tests.support.service_process import Service, configured, running
 

@@ -22,11 +22,11 @@ import msgspec
 
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup
-from driver import events as ev
-from driver import journal
-from driver.state import State
-from driver.transitions import apply
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
+from driver.journal import events as ev
+from driver.journal import log as journal
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
 from wal.storage import open_storage
 
 BLOCKS = 100_000

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from benchmarks.journal_opening import BLOCKS, STREAM, first_events, waiting_block
 from benchmarks.measured import Measured, Threshold, ratio
 from benchmarks.setup import Setup
-from driver import events as ev
-from driver import journal
-from driver.journal import Journal
-from driver.transitions import apply
-from forebay.values import numbered
+from driver.journal import events as ev
+from driver.journal import log as journal
+from driver.journal.log import Journal
+from driver.journal.transitions import apply
+from forebay.model.values import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal import layout
 from wal.storage import Storage, open_storage

@@ -27,8 +27,8 @@ from confluent_kafka import Producer
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup, values
 from benchmarks.taken_in import TakenIn, taken_in
-from driver.batch import Batch
-from driver.spark_engine import SparkEngine
+from driver.batches.batch import Batch
+from driver.spark.engine import SparkEngine
 from tests.support.jvm_spark import SparkProcess, make
 
 RECORDS = 2_000_000

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from benchmarks.measured import Measured, Threshold, figure
 from benchmarks.setup import Setup
-from forebay.errors import UsageError
 from forebay.messages import StatusAnswer
+from forebay.model.errors import UsageError
 from tests.support.flow import Flow
 from tests.support.namespaces import Network, require_namespaces
 from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts

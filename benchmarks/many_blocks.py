@@ -32,17 +32,17 @@ from benchmarks.fleet import BEAT_SECONDS, Latencies
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import STREAM
 from benchmarks.setup import Setup
-from driver.batch import Batch, BatchWork, Job, NamedJob
-from driver.local_engine import LocalEngine
+from driver.batches.batch import Batch, BatchWork, Job, NamedJob
+from driver.batches.local_engine import LocalEngine
 from driver.service import Driver
 from forebay import messages as m
-from forebay.client import Client
-from forebay.clock import SystemClock
-from forebay.errors import UnreachableError
-from forebay.http import Direct, Server, application
-from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.settings import Settings, from_values
-from forebay.values import TopicPartition
+from forebay.http.client import Client
+from forebay.http.server import Direct, Server, application
+from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.model.errors import UnreachableError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import Settings, from_values
 from wal.reading import TierCounts
 
 BLOCKS, PARTITIONS, RECEIVERS = 100_000, 1_000, 200

@@ -13,15 +13,15 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks.setup import PARTITIONS
-from driver import events as ev
-from driver import journal
-from driver.api import tracker_application
-from driver.loop import DriverLoop
-from driver.requests import Ask, FoundPartitions
+from driver.decision_loop.loop import DriverLoop
+from driver.http.api import tracker_application
+from driver.journal import events as ev
+from driver.journal import log as journal
 from driver.tracker import Tracker
-from forebay.access import OPEN, Guard
-from forebay.clock import SystemClock
-from forebay.http import Server
+from driver.tracker.requests import Ask, FoundPartitions
+from forebay.http.server import Server
+from forebay.process.clock import SystemClock
+from forebay.security.access import OPEN, Guard
 from wal.storage import Storage, open_storage
 
 STREAM = "bench"

@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks.receiving import STREAM
 from forebay import messages as m
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 
 Answer = TypeVar("Answer")
 

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from confluent_kafka import Producer
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 
 PARTITIONS = 4
 RECORD_BYTES = 200

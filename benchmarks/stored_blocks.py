@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
-from driver.batch import BatchWork
-from driver.packing import pack
-from forebay.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
-from forebay.settings import Settings, from_values
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from driver.batches.batch import BatchWork
+from driver.decisions.packing import pack
+from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from forebay.settings.schema import Settings, from_values
 from wal.blocks import encode_meta, local_path, write_local
 from wal.digests import completed
 from wal.frame import FrameKind

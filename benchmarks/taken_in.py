@@ -12,12 +12,12 @@ from pathlib import Path
 
 from benchmarks.receiving import settings_text
 from benchmarks.stored_blocks import PROCESSES
-from driver.batch import Batch, BatchWork
+from driver.batches.batch import Batch, BatchWork
 from driver.context import IngestContext
-from driver.packing import pack
-from forebay.access import NO_ACCESS
-from forebay.settings import Settings, load
-from forebay.values import Block, numbered
+from driver.decisions.packing import pack
+from forebay.model.values import Block, numbered
+from forebay.security.access import NO_ACCESS
+from forebay.settings.schema import Settings, load
 from pyspark_forebay.intake import Intake, partitions_of
 from pyspark_forebay.intake_plan import first_place, next_end, spans_between
 from wal.reading import BlockReference, ReadPlan, read_block

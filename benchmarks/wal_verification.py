@@ -18,11 +18,11 @@ import google_crc32c
 from benchmarks.journal_opening import STREAM
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
-from deploy.verification import verified
-from driver import events as ev
-from driver import journal
-from driver.transitions import apply
-from forebay.values import Block, BlockMeta, OffsetRange, block_id, numbered
+from deploy.commands.wal.verification import verified
+from driver.journal import events as ev
+from driver.journal import log as journal
+from driver.journal.transitions import apply
+from forebay.model.values import Block, BlockMeta, OffsetRange, block_id, numbered
 from wal.blocks import encode_meta
 from wal.digests import completed
 from wal.frame import FrameKind

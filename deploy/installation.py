@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from deploy.token import TOKEN_BYTES
-from forebay import security
-from forebay.errors import SettingsError
-from forebay.settings import Settings
+from forebay.model.errors import SettingsError
+from forebay.security import roles as security
+from forebay.settings.schema import Settings
 
 Role = Literal["driver", "agent", "receiver"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -31,6 +30,8 @@ CONFIGURATION, TOKENS = f"{CONFIGURATION_FOLDER}/forebay.toml", f"{CONFIGURATION
 UNIT_FOLDER = "/etc/systemd/system"
 SYSUSERS = "/etc/sysusers.d/forebay.conf"
 #: what a host's configuration begins with
+#: of randomness, in one token
+TOKEN_BYTES = 32
 EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
 #: where the unit files say that the program is
 _PROGRAM = "/opt/forebay/bin/forebay"

@@ -9,35 +9,35 @@ from collections.abc import Sequence
 
 import click
 
-from deploy.commands import LazyGroup
-from deploy.invocation import FINE, FOUND, Invocation, example, shared_options
-from forebay.errors import ForebayError
+from deploy.console.groups import LazyGroup
+from deploy.console.invocation import FINE, FOUND, Invocation, example, shared_options
+from forebay.model.errors import ForebayError
 from forebay_start import find_first
 
 #: command → its module
 _COMMANDS = {
-    "driver": "deploy.services",
-    "agent": "deploy.services",
-    "receiver": "deploy.services",
-    "up": "deploy.services",
-    "demo": "deploy.demo",
-    "install": "deploy.install",
-    "stop": "deploy.stop",
-    "broker": "deploy.broker",
-    "validate": "deploy.validation",
-    "status": "deploy.status",
-    "lag": "deploy.lag",
-    "offsets": "deploy.offsets",
-    "cursors": "deploy.cursors",
-    "batch": "deploy.batches",
-    "forget": "deploy.forgetting",
-    "audit": "deploy.audit",
-    "wal": "deploy.wal_commands",
-    "journal": "deploy.journal",
-    "recover": "deploy.recovery",
-    "dead-letters": "deploy.dead_letters",
-    "token": "deploy.token",
-    "direct": "deploy.direct",
+    "driver": "deploy.commands.services",
+    "agent": "deploy.commands.services",
+    "receiver": "deploy.commands.services",
+    "up": "deploy.commands.services",
+    "demo": "deploy.commands.demo",
+    "install": "deploy.commands.install",
+    "stop": "deploy.commands.stop",
+    "broker": "deploy.commands.broker",
+    "validate": "deploy.commands.validation",
+    "status": "deploy.commands.status",
+    "lag": "deploy.commands.lag",
+    "offsets": "deploy.commands.offsets.group",
+    "cursors": "deploy.commands.cursors",
+    "batch": "deploy.commands.batches",
+    "forget": "deploy.commands.forgetting",
+    "audit": "deploy.commands.audit",
+    "wal": "deploy.commands.wal.group",
+    "journal": "deploy.commands.journal",
+    "recover": "deploy.commands.recovery",
+    "dead-letters": "deploy.commands.dead_letters",
+    "token": "deploy.commands.token",
+    "direct": "deploy.commands.direct",
 }
 
 

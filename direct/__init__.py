@@ -7,13 +7,13 @@ from direct.locations import PreferBrokers, PreferConsistent, PreferFixed
 from direct.rdd import KafkaRDD, create_rdd
 from direct.strategies import Assign, Subscribe, SubscribePattern
 from direct.stream import DirectStream, StreamSettings, create_direct_stream
-from driver.spark_tasks import KafkaRecord
-from forebay.kafka.planning import PartitionRates
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.spans import Span as OffsetRange
-from forebay.kafka.starting import Timestamp
-from forebay.settings import DeadLetterSettings
-from forebay.values import TopicPartition
+from driver.batches.tasks import KafkaRecord
+from forebay.kafka.client.starting import Timestamp
+from forebay.kafka.consume.planning import PartitionRates
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span as OffsetRange
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import DeadLetterSettings
 
 __all__ = [
     "Assign",

@@ -14,18 +14,18 @@ from direct.commits import Callback, Commits
 from direct.locations import LocationStrategy
 from direct.rdd import KafkaRDD, locate
 from direct.tasks import TaskReading, decode_span, encode, encode_task, read_batches
-from driver.batch import Batch, BatchWork, Rows
-from driver.decoding import DeadLetterPlan, Decoder
-from driver.spark_blocks import PlacedRows
-from driver.spark_engine import SparkJobs, arrow_schema
-from forebay.kafka.spans import Span
+from driver.batches.batch import Batch, BatchWork, Rows
+from driver.batches.decoding import DeadLetterPlan, Decoder
+from driver.spark.blocks import PlacedRows
+from driver.spark.engine import SparkJobs, arrow_schema
+from forebay.kafka.consume.spans import Span
 from pyspark_forebay.schema import spark_schema
 
 
 class DirectBatch(Batch):
-    """As :class:`driver.batch.Batch`, but read from Kafka itself: a rerun has the same ranges, and their records as long as Kafka
-    holds them. ``ranges`` are ``direct.OffsetRange``, one for each task; ``rdd`` is a :class:`direct.rdd.KafkaRDD`; ``records``
-    counts offsets. A window reads the earlier batches' ranges from Kafka again.
+    """As :class:`driver.batches.batch.Batch`, but read from Kafka itself: a rerun has the same ranges, and their records as
+    long as Kafka holds them. ``ranges`` are ``direct.OffsetRange``, one for each task; ``rdd`` is a
+    :class:`direct.rdd.KafkaRDD`; ``records`` counts offsets. A window reads the earlier batches' ranges from Kafka again.
     """
 
     __slots__ = ("_commits",)

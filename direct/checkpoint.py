@@ -27,20 +27,22 @@ from direct.losses import (
     topic_ids,
 )
 from direct.parameters import checked_options
-from driver import audit, history, journal
-from driver.lag import lag
-from driver.lease import Lease, LeaseKeeper, is_gone, read_lease, wait_until_stale
-from driver.loop import DriverLoop
-from driver.replay import Horizon, ReplayPlan, RewindTo, needed, plan
-from driver.rewinding import begin_replay
-from driver.state import State
+from driver.decision_loop.loop import DriverLoop
+from driver.decision_loop.rewinding import begin_replay
+from driver.decisions.replay import Horizon, ReplayPlan, RewindTo, needed, plan
+from driver.http.lag import lag
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.lease import Lease, LeaseKeeper, is_gone, read_lease, wait_until_stale
+from driver.journal.state import State
 from driver.tracker import Tracker
-from forebay.clock import Clock, SystemClock
-from forebay.errors import UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.spans import Span
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.spans import Span
 from forebay.messages import OperatorAnswer, PartitionProgress, ReplayRequest
-from forebay.values import TopicPartition, check_name
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition, check_name
+from forebay.process.clock import Clock, SystemClock
+from recovery import audit
 from wal.storage import Storage, open_storage
 
 LEASE_SECONDS = 10.0

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forebay.errors import ForebayError, UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import ForebayError, UsageError
+from forebay.model.values import TopicPartition
 
 log = logging.getLogger(__name__)
 

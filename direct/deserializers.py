@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from forebay.errors import UsageError
-from forebay.named import find
+from forebay.model.errors import UsageError
+from forebay.settings.named import find
 
 #: a name of :data:`BY_NAME`, ``module:function``, or a function of bytes; None leaves them as they are
 Deserializer: TypeAlias = str | Callable[[bytes], Any] | None

@@ -14,12 +14,12 @@ from itertools import chain
 
 from direct.intake import Through, check_isolation
 from direct.losses import OFFSET_MAX, positions, topic_ids
-from driver.events import ReplayedBatch
-from driver.state import Batch, State
-from forebay.errors import UnreachableError
-from forebay.kafka.spans import Span
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from forebay.kafka.consume.spans import Span
 from forebay.messages import IntakePartition
-from forebay.values import TopicPartition
+from forebay.model.errors import UnreachableError
+from forebay.model.values import TopicPartition
 from pyspark_forebay.intake import Place, QueryCursor, partitions_of
 from pyspark_forebay.intake_plan import first_place
 

@@ -16,8 +16,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.access import Access
-from forebay.errors import (
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.consume.spans import Span, without
+from forebay.messages import IntakeAnswer, LifeSpan, SpanRequest
+from forebay.model.errors import (
     HoleError,
     LostBlockError,
     RangeNotHeldError,
@@ -26,12 +30,8 @@ from forebay.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.kafka.spans import Span, without
-from forebay.messages import IntakeAnswer, LifeSpan, SpanRequest
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.security.access import Access
 from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_plan import BlockPart, Cover, cover, read_plan
 from pyspark_forebay.intake_reading import read_part

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from forebay.kafka.consume.spans import Span
+from forebay.model.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from driver.batch_order import window
-from driver.events import ReplayedBatch
-from driver.requests import EndSpans, Request, SkipSpans
-from driver.state import Batch, State
-from forebay.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.spans import Span, parse_span, without
+from driver.decisions.batch_order import window
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from driver.tracker.requests import EndSpans, Request, SkipSpans
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.spans import Span, parse_span, without
 from forebay.messages import AcceptLossRequest
-from forebay.values import TopicPartition
+from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
+from forebay.model.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

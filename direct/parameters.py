@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 
-from forebay.errors import UsageError
-from forebay.kafka.java_options import translate
-from forebay.kafka.options import check_options
-from forebay.kafka.safe_options import SafeOptions, safe_options
+from forebay.kafka.client.java_options import translate
+from forebay.kafka.client.options import check_options
+from forebay.kafka.client.safe_options import SafeOptions, safe_options
+from forebay.model.errors import UsageError
 
 log = logging.getLogger(__name__)
 

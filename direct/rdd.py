@@ -14,15 +14,15 @@ from direct.intake import IntakeAccess, Through
 from direct.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
 from direct.parameters import checked_options, tell
 from direct.tasks import TaskReading, encode, read_batches, read_records
-from driver.spark_blocks import PlacedRows
-from driver.spark_executors import bring
-from driver.spark_tasks import KafkaRecord
-from forebay.errors import UsageError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.planning import sizes, split_ranges
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.spans import Span
+from driver.batches.tasks import KafkaRecord
+from driver.spark.blocks import PlacedRows
+from driver.spark.executors import bring
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.planning import sizes, split_ranges
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import UsageError
 
 
 def create_rdd(
@@ -61,7 +61,7 @@ def create_rdd(
     ``tracker``: the driver of an intake (its url, or an ``IntakeAccess``) whose WAL gives what Kafka has lost by then.
 
     Raises UsageError and SettingsError; for strategies that ask brokers, UnreachableError. In a task a range that Kafka can't
-    give is an error of its own (``forebay.errors``) with both ends.
+    give is an error of its own (``forebay.model.errors``) with both ends.
     """
     context: SparkContext = getattr(sc, "sparkContext", sc)
     safe = checked_options(kafka_params)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forebay.errors import UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.starting import Starting
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.starting import Starting
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

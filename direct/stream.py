@@ -45,30 +45,30 @@ from direct.losses import (
 from direct.parameters import checked_options, tell
 from direct.strategies import ConsumerStrategy, absent, check, find_partitions
 from direct.tasks import TaskReading
-from driver import history
-from driver.backpressure import Backpressure
-from driver.batch import BatchWork, Engine, Job, NamedJob
-from driver.cleaner import Cleaner
-from driver.dead_letters import settle
-from driver.ending import Ending
-from driver.lease import Lease, await_tasks_of, read_lease, wait_until_stale
-from driver.local_engine import letters_of
-from driver.loop import DriverLoop
-from driver.rate import Gains
-from driver.requests import AllocateSpans, Ask, BeginSpans, KeepWindow, NameCursor
-from driver.scheduler import Scheduler
-from driver.state import State
-from forebay.clock import Clock, SystemClock
-from forebay.errors import FencedError, UnknownTopicError, UnreachableError, UsageError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.planning import PartitionRates, limit_by_rates, spans, split_ranges
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.safe_options import SafeOptions
-from forebay.kafka.spans import Span, without
-from forebay.kafka.starting import Known, Position, begin
-from forebay.settings import DeadLetterSettings
-from forebay.values import TopicPartition, check_name
+from driver.background.cleaner import Cleaner
+from driver.batches.backpressure import Backpressure
+from driver.batches.batch import BatchWork, Engine, Job, NamedJob
+from driver.batches.dead_letters import settle
+from driver.batches.local_engine import letters_of
+from driver.batches.scheduler import Scheduler
+from driver.decision_loop.loop import DriverLoop
+from driver.decisions.rate import Gains
+from driver.journal import history
+from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
+from driver.journal.state import State
+from driver.tracker.requests import AllocateSpans, Ask, BeginSpans, KeepWindow, NameCursor
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.safe_options import SafeOptions
+from forebay.kafka.client.starting import Known, Position, begin
+from forebay.kafka.consume.planning import PartitionRates, limit_by_rates, spans, split_ranges
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span, without
+from forebay.model.errors import FencedError, UnknownTopicError, UnreachableError, UsageError
+from forebay.model.values import TopicPartition, check_name
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.ending import Ending
+from forebay.settings.schema import DeadLetterSettings
 from pyspark_forebay.options import CURSOR_LENGTH_MAX
 from wal.probe import probe
 from wal.storage import Storage, StorageOptions, open_storage

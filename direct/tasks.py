@@ -13,13 +13,13 @@ from pyspark import TaskContext
 
 from direct.deserializers import Deserializer, deserializer
 from direct.intake import Through, read_through
-from driver.decoding import DeadLetterPlan, Decoder, Part, decode_parts
-from driver.spark_tasks import KafkaRecord, records
-from forebay.errors import RecordError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.spans import Span
-from forebay.worker_process import freeze_modules
+from driver.batches.decoding import DeadLetterPlan, Decoder, Part, decode_parts
+from driver.batches.tasks import KafkaRecord, records
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import RecordError
+from forebay.process.worker_process import freeze_modules
 
 _decoder = msgspec.msgpack.Decoder(Span)
 _task_decoder = msgspec.msgpack.Decoder(tuple[int, Span, int])
@@ -50,7 +50,7 @@ def encode_task(number: int, range_: Span, life: int) -> bytes:
 
 
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
-    """As ``driver.decoding.decode_task``. ``row``: of :func:`encode_task`."""
+    """As ``driver.batches.decoding.decode_task``. ``row``: of :func:`encode_task`."""
     number, span, life = _task_decoder.decode(row)
     part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): life})
     yield from decode_parts([part], number, span.size, decoder, place)

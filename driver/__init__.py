@@ -1,19 +1,22 @@
-"""The driver: tracker, journal, batches. ``IngestContext`` is what programs use; the rest is reached by module."""
+"""The driver: journal, tracker, batches. Programs use what is named here; the rest is reached by module."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from driver.batches.batch import Batch
+    from driver.batches.tasks import KafkaRecord
     from driver.context import IngestContext
 
-__all__ = ["IngestContext"]
+__all__ = ["Batch", "IngestContext", "KafkaRecord"]
+
+_MODULES = {"Batch": "driver.batches.batch", "IngestContext": "driver.context", "KafkaRecord": "driver.batches.tasks"}
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: a Spark task imports driver.spark_tasks, and must not load the driver's decisions with it.
-    if name == "IngestContext":
-        from driver.context import IngestContext
-
-        return IngestContext
+    # Lazy: a Spark task imports driver.batches.tasks, and must not load the driver's decisions with it.
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(name)

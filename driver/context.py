@@ -8,16 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.batch import Job, NamedJob
-from driver.ending import Ending
-from driver.listeners import Listener
+from driver.background.upstream import upstream_of
+from driver.batches.batch import Job, NamedJob
+from driver.decision_loop.stopping import Summary
+from driver.listeners.dispatch import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver
-from driver.stopping import Summary
-from driver.upstream import upstream_of
-from forebay.clock import SystemClock
-from forebay.errors import UsageError
-from forebay.settings import Settings, load
+from forebay.model.errors import UsageError
+from forebay.process.clock import SystemClock
+from forebay.process.ending import Ending
+from forebay.settings.schema import Settings, load
 
 
 class IngestContext:

@@ -10,15 +10,15 @@ from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
-from driver.batch import Engine, NamedJob
+from driver.background.upstream import upstream_of
+from driver.batches.batch import Engine, NamedJob
 from driver.service import Driver
-from driver.upstream import upstream_of
-from forebay.clock import SystemClock
-from forebay.errors import FencedError, ForebayError, SettingsError
-from forebay.named import find
-from forebay.notify import Notifier
-from forebay.settings import Settings
-from forebay.signals import stop_signals
+from forebay.model.errors import FencedError, ForebayError, SettingsError
+from forebay.process.clock import SystemClock
+from forebay.process.notify import Notifier
+from forebay.process.signals import stop_signals
+from forebay.settings.named import find
+from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +96,10 @@ def _end_at_once(words: str) -> None:
 def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], session: Any = None) -> Engine:
     """The engine that ``[driver].engine`` names; ``session``: a SparkSession to use instead of making one."""
     if settings.driver.engine == "local":
-        from driver.local_engine import LocalEngine
+        from driver.batches.local_engine import LocalEngine
 
         return LocalEngine(settings, agent_urls)
-    from driver.spark_engine import SparkEngine
+    from driver.spark.engine import SparkEngine
 
     return SparkEngine(settings, agent_urls, session)
 

@@ -16,57 +16,45 @@ from typing import Any
 
 import msgspec
 
-from driver import history, journal
-from driver.adoption import Adopter, AdoptionThread
-from driver.allocation import BatchLimits
-from driver.api import Submitted, tracker_application
-from driver.backpressure import Backpressure
-from driver.batch import Engine, NamedJob
-from driver.catch_up import CatchUp
-from driver.clean_up import retention_limits
-from driver.cleaner import CleanedWal, Cleaner
-from driver.cursors import CursorRules
-from driver.dead_letters import settle
-from driver.discovery import check_commits, discover, foreign_commits, subscription
-from driver.events import Event
-from driver.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
-from driver.intake import intake, span
-from driver.job_failures import FailingJobs
-from driver.lease import Lease, LeaseKeeper, await_tasks_of, lease_path, read_lease, stand_by, wait_until_stale
-from driver.listeners import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
-from driver.loop import RESERVE_REACHED, DriverLoop
-from driver.problems import in_answer
-from driver.rate import Gains
-from driver.rate_sharing import RateLimits, RateSharing
-from driver.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, soon, store_probe
-from driver.receiver_life import ManagedReceivers
-from driver.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
-from driver.resetting import Resetting
-from driver.retention_clock import RetentionClock, newest_completion_ms
-from driver.rewinding import begin_replay
-from driver.scheduler import Completed, Scheduler
-from driver.snapshot_copies import SnapshotCopies
-from driver.state import State
-from driver.status import receiver_state, status
-from driver.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
+from driver.background.adoption import Adopter, AdoptionThread
+from driver.background.catch_up import CatchUp
+from driver.background.cleaner import CleanedWal, Cleaner
+from driver.background.discovery import check_commits, discover, foreign_commits, subscription
+from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, soon, store_probe
+from driver.background.resetting import Resetting
+from driver.background.snapshot_copies import SnapshotCopies
+from driver.background.upstream import Upstream
+from driver.batches.backpressure import Backpressure
+from driver.batches.batch import Engine, NamedJob
+from driver.batches.dead_letters import settle
+from driver.batches.job_failures import FailingJobs
+from driver.batches.scheduler import Completed, Scheduler
+from driver.decision_loop.loop import RESERVE_REACHED, DriverLoop
+from driver.decision_loop.rewinding import begin_replay
+from driver.decision_loop.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
+from driver.decisions.allocation import BatchLimits
+from driver.decisions.clean_up import retention_limits
+from driver.decisions.intake import intake, span
+from driver.decisions.problems import in_answer
+from driver.decisions.rate import Gains
+from driver.decisions.rate_sharing import RateLimits, RateSharing
+from driver.decisions.receiver_life import ManagedReceivers
+from driver.http.api import Submitted, tracker_application
+from driver.http.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
+from driver.http.status import receiver_state, status
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.events import Event
+from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, lease_path, read_lease, stand_by, wait_until_stale
+from driver.journal.retention_clock import RetentionClock, newest_completion_ms
+from driver.journal.state import State
+from driver.listeners.dispatch import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
+from driver.listeners.web_hook import WebHook
 from driver.tracker import AgentNews, CopyRules, Tracker
-from driver.upstream import Upstream
-from driver.web_hook import WebHook
-from forebay.access import Access, Guard, announce
-from forebay.clock import Clock
-from forebay.errors import (
-    CorruptionError,
-    FencedError,
-    ForebayError,
-    NotTakenError,
-    SourceError,
-    StoreError,
-    UnknownTopicError,
-    UnreachableError,
-    UsageError,
-)
-from forebay.http import Server
-from forebay.kafka.admin import Committed
+from driver.tracker.cursors import CursorRules
+from driver.tracker.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
+from forebay.http.server import Server
+from forebay.kafka.client.admin import Committed
 from forebay.messages import (
     AgentHeartbeatRequest,
     ClaimRequest,
@@ -85,10 +73,23 @@ from forebay.messages import (
     StatusAnswer,
     StopRequest,
 )
-from forebay.notify import Standing
-from forebay.promises import without_wal
-from forebay.settings import Settings
-from forebay.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
+from forebay.model.errors import (
+    CorruptionError,
+    FencedError,
+    ForebayError,
+    NotTakenError,
+    SourceError,
+    StoreError,
+    UnknownTopicError,
+    UnreachableError,
+    UsageError,
+)
+from forebay.model.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
+from forebay.process.clock import Clock
+from forebay.process.notify import Standing
+from forebay.security.access import Access, Guard, announce
+from forebay.settings.promises import without_wal
+from forebay.settings.schema import Settings
 from wal import layout
 from wal.encryption import load_keys
 from wal.probe import probe
@@ -130,7 +131,7 @@ class Driver:
     """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from anywhere; then ``close``.
 
     ``admin`` tells what there is to receive; ``make_engine`` makes the engine once agents and stores are known.
-    ``waits_when_failed``: as in ``driver.scheduler.Scheduler``.
+    ``waits_when_failed``: as in ``driver.batches.scheduler.Scheduler``.
     """
 
     def __init__(

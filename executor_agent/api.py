@@ -14,10 +14,10 @@ from litestar.params import FromQuery
 
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.access import OPEN, Guard
-from forebay.errors import RefusedError, UsageError
-from forebay.http import application, caller, needs
-from forebay.sendfile import CHUNK_BYTES, FileResponse
+from forebay.http.sendfile import CHUNK_BYTES, FileResponse
+from forebay.http.server import application, caller, needs
+from forebay.model.errors import RefusedError, UsageError
+from forebay.security.access import OPEN, Guard
 from wal.frame import MAX_FRAME
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay import failpoints
-from forebay.errors import CorruptionError, NewerVersionError, OutOfSpaceError, StoreError, UsageError
+from forebay.model.errors import CorruptionError, NewerVersionError, OutOfSpaceError, StoreError, UsageError
+from forebay.process import failpoints
 from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_directory
 
 

@@ -17,16 +17,16 @@ from executor_agent.api import AgentStatus, agent_application
 from executor_agent.receivers import Receivers
 from executor_agent.service import DAMAGED_TOLD_MAX, Heartbeat
 from executor_agent.store import BlockStore
-from forebay.access import Guard, announce
-from forebay.clock import SystemClock
-from forebay.driver_client import DriverClient
-from forebay.errors import ForebayError, SettingsError
-from forebay.http import Server
-from forebay.notify import Notifier, Standing
-from forebay.promises import without_wal
-from forebay.settings import Settings
-from forebay.signals import stop_signals
-from forebay.values import check_name
+from forebay.http.driver_client import DriverClient
+from forebay.http.server import Server
+from forebay.model.errors import ForebayError, SettingsError
+from forebay.model.values import check_name
+from forebay.process.clock import SystemClock
+from forebay.process.notify import Notifier, Standing
+from forebay.process.signals import stop_signals
+from forebay.security.access import Guard, announce
+from forebay.settings.promises import without_wal
+from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 

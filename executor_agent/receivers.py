@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from forebay.clock import Clock
-from forebay.errors import ForebayError
 from forebay.messages import Command, ReceiverProcess
-from forebay.tether import tethered
-from forebay.values import managed_ordinal
+from forebay.model.errors import ForebayError
+from forebay.model.values import managed_ordinal
+from forebay.process.clock import Clock
+from forebay.process.tether import tethered
 
 log = logging.getLogger(__name__)
 

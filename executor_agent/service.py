@@ -14,9 +14,9 @@ import msgspec
 from executor_agent.commands import block_names, orders
 from executor_agent.receivers import KINDS, Receivers
 from executor_agent.store import BlockStore
-from forebay import failpoints
-from forebay.errors import FencedError, ForebayError
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command
+from forebay.model.errors import FencedError, ForebayError
+from forebay.process import failpoints
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ DAMAGED_TOLD_MAX = 100
 
 
 class Driver(Protocol):
-    """The driver as the agent sees it: ``forebay.driver_client.DriverClient``."""
+    """The driver as the agent sees it: ``forebay.http.driver_client.DriverClient``."""
 
     def post(
         self, path: str, body: AgentHeartbeatRequest, answer: type[AgentHeartbeatAnswer]

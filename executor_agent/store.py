@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executor_agent.given_copy import GivenCopy
-from forebay.clock import Clock
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
-from forebay.secret_file import make_private_folder
-from forebay.values import check_name
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.values import check_name
+from forebay.process.clock import Clock
+from forebay.process.secret_file import make_private_folder
 from wal.blocks import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from forebay.values import (
+from forebay.model.values import (
     Amount,
     Block,
     Gap,

@@ -16,7 +16,8 @@ from types import ModuleType
 #: the top-level packages of this project
 NAMES = frozenset(
     {
-        "forebay", "forebay_start", "wal", "receiver", "driver", "executor_agent", "direct", "deploy", "pyspark_forebay",
+        "forebay", "forebay_start", "wal", "receiver", "driver", "executor_agent", "direct", "recovery", "deploy",
+        "pyspark_forebay",
     }
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from forebay.errors import ForebayError, UsageError
+from forebay.model.errors import ForebayError, UsageError
 from pyspark_forebay.options import by_name, check
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.errors import UnknownTopicError, UsageError
-from forebay.kafka.planning import split_ranges
-from forebay.kafka.spans import Span
-from forebay.worker_process import freeze_modules
+from forebay.kafka.consume.planning import split_ranges
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import UnknownTopicError, UsageError
+from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.offsets import in_words
 from pyspark_forebay.options import read_options
 from pyspark_forebay.questions import Questions

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.errors import RecordError, UsageError
-from forebay.kafka.registry import CLIENT_OPTIONS, FORMATS, RegistryAccess
+from forebay.kafka.client.registry import CLIENT_OPTIONS, FORMATS, RegistryAccess
+from forebay.model.errors import RecordError, UsageError
 from forebay.schemas.columns import ColumnDecoding, decode_column
 from forebay.schemas.decoder import COLUMNS, ReaderSchema, find_columns
 from pyspark_forebay.options import Subscription, whole_number

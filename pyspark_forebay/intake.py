@@ -11,10 +11,8 @@ from typing import TypeVar
 import msgspec
 import tenacity
 
-from forebay.access import Access
-from forebay.driver_client import DriverClient
-from forebay.errors import AccessError, FencedError, ForebayError, RefusedError, UnreachableError, UsageError
-from forebay.kafka.admin import Committed, KafkaAdmin
+from forebay.http.driver_client import DriverClient
+from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.messages import (
     BlocksAnswer,
     BlocksRequest,
@@ -37,7 +35,9 @@ from forebay.messages import (
     TimesAnswer,
     TimesRequest,
 )
-from forebay.values import Block, TopicPartition
+from forebay.model.errors import AccessError, FencedError, ForebayError, RefusedError, UnreachableError, UsageError
+from forebay.model.values import Block, TopicPartition
+from forebay.security.access import Access
 from pyspark_forebay.options import SourceOptions
 
 _log = logging.getLogger("forebay.source")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.errors import UsageError
-from forebay.worker_process import freeze_modules
+from forebay.model.errors import UsageError
+from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.intake import Intake
 from pyspark_forebay.intake_reading import read_task
 from pyspark_forebay.intake_source import IntakeSource

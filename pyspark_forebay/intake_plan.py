@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from forebay.access import Access
-from forebay.errors import UsageError
-from forebay.kafka.spans import Span
+from forebay.kafka.consume.spans import Span
 from forebay.messages import IntakeAnswer, IntakePartition, LifeSpan
-from forebay.records import Column
-from forebay.values import TopicPartition
+from forebay.model.errors import UsageError
+from forebay.model.records import Column
+from forebay.model.values import TopicPartition
+from forebay.security.access import Access
 from pyspark_forebay.intake import FoundBlocks, Place, Places
 from pyspark_forebay.offsets import Offsets
 from wal.reading import BlockReference, ReadPlan

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.errors import LostBlockError
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.model.errors import LostBlockError
+from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake_plan import BlockPart, IntakeTask
 from pyspark_forebay.options import SourceOptions
 from pyspark_forebay.reading import FAIL_ON_DATA_LOSS, read_span

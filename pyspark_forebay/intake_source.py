@@ -11,13 +11,13 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.errors import LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.planning import split_ranges
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.planning import split_ranges
 from forebay.messages import IntakeAnswer, LifeSpan, TimedSpan
-from forebay.records import Column
-from forebay.values import Block, TopicPartition
+from forebay.model.errors import LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.model.records import Column
+from forebay.model.values import Block, TopicPartition
 from pyspark_forebay.intake import Intake, Place, Places, partitions_of
 from pyspark_forebay.intake_plan import IntakeTask, Partitions, first_at, packed, read_plan, reading, spans_between
 from pyspark_forebay.intake_reading import kafka_options

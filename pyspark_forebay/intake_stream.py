@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from forebay.clock import Clock, SystemClock
-from forebay.errors import UsageError
 from forebay.messages import IntakeAnswer
-from forebay.values import TopicPartition
-from forebay.worker_process import freeze_modules
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.intake import Intake, Place, Places, Progress, QueryCursor, partitions_of
 from pyspark_forebay.intake_plan import Partitions, first_place, next_end, offsets_of, places, start_places
 from pyspark_forebay.intake_reading import kafka_options, read_task

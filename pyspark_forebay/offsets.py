@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.errors import UsageError
-from forebay.values import TopicPartition
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 
 #: offsets that a person may write for a partition instead of a number from 0
 LATEST = -1

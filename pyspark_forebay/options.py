@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from forebay.access import Access
-from forebay.errors import UsageError
-from forebay.kafka.java_options import translate
-from forebay.kafka.safe_options import without_forced
-from forebay.units import parse_duration
-from forebay.values import TopicPartition, check_name
+from forebay.kafka.client.java_options import translate
+from forebay.kafka.client.safe_options import without_forced
+from forebay.model.errors import UsageError
+from forebay.model.units import parse_duration
+from forebay.model.values import TopicPartition, check_name
+from forebay.security.access import Access
 from pyspark_forebay.offsets import EARLIEST, LATEST, parse_numbers, parse_offsets, parse_partitions
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from forebay.clock import Clock
-from forebay.kafka.planning import is_enough, share_by_lag
+from forebay.kafka.consume.planning import is_enough, share_by_lag
+from forebay.process.clock import Clock
 from pyspark_forebay.offsets import Positions
 from pyspark_forebay.options import SourceOptions
 

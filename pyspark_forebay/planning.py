@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forebay.errors import UsageError
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import Offsets, Positions, in_words
 
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import tenacity
 
-from forebay.errors import UnknownTopicError, UnreachableError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.options import check_options
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.options import check_options
+from forebay.model.errors import UnknownTopicError, UnreachableError
+from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, in_words
 from pyspark_forebay.options import Limit, SourceOptions
 from pyspark_forebay.planning import lower_ends, unmatched, unmatched_time

@@ -9,11 +9,11 @@ from itertools import chain
 import pyarrow as pa
 from pyspark import TaskContext
 
-from forebay.errors import RangeNotHeldError, UnknownTopicError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.kafka.spans import Span
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.options import SourceOptions
 
 _log = logging.getLogger("forebay.source")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spark_schema(headers: bool, decoding: Decoding | None = None) -> StructType:
-    """``forebay.records.DATAFRAME_SCHEMA`` in Spark's words; what is decoded, as its schema has it."""
+    """``forebay.model.records.DATAFRAME_SCHEMA`` in Spark's words; what is decoded, as its schema has it."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),

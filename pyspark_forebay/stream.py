@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from forebay.clock import Clock, SystemClock
-from forebay.errors import RangeNotHeldError, UsageError
-from forebay.kafka.planning import gathered, split_ranges
-from forebay.kafka.range_reader import Reading
-from forebay.worker_process import freeze_modules
+from forebay.kafka.consume.planning import gathered, split_ranges
+from forebay.kafka.consume.range_reader import Reading
+from forebay.model.errors import RangeNotHeldError, UsageError
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.offsets import Offsets, Positions
 from pyspark_forebay.options import read_options
 from pyspark_forebay.pacing import Pacing

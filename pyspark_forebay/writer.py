@@ -28,12 +28,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from forebay import failpoints
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.java_options import translate
-from forebay.kafka.rows import check_topics, records_of
-from forebay.kafka.sender import send_rows
-from forebay.kafka.transactions import TransactionalSender, transactional_group
+from forebay.kafka.client.java_options import translate
+from forebay.kafka.produce.rows import check_topics, records_of
+from forebay.kafka.produce.sender import send_rows
+from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.process import failpoints
 from pyspark_forebay.options import flag, kafka_options, unknown_options
 
 _log = logging.getLogger("forebay.sink")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from forebay import messages
-from forebay.columns import Start
-from forebay.values import TopicPartition
+from forebay.model.columns import Start
+from forebay.model.values import TopicPartition
 from receiver.block_draft import BlockDraft
 from receiver.source import CommitPoint
 

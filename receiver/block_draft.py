@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from forebay.columns import Columns
-from forebay.values import Gap, TopicPartition
+from forebay.model.columns import Columns
+from forebay.model.values import Gap, TopicPartition
 
 #: memory that a record takes beside its key and value: offset, timestamp, timestamp type, two slots of Arrow offsets
 RECORD_OVERHEAD_BYTES = 32

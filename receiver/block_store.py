@@ -13,10 +13,10 @@ from pathlib import Path
 
 import tenacity
 
-from forebay.clock import Clock
-from forebay.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.messages import SecondHost
-from forebay.values import Block, lineage_of
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.model.values import Block, lineage_of
+from forebay.process.clock import Clock
 from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStore, Writing
 from receiver.encoded_block import BlockWriting, EncodedBlock
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed

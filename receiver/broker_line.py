@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from forebay.errors import ForebayError
+from forebay.model.errors import ForebayError
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.source import Source

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from forebay.access import Access
-from forebay.clock import Clock
-from forebay.connections import connections
-from forebay.errors import ForebayError, OutOfSpaceError, StoreError
+from forebay.http.connections import connections
 from forebay.messages import SecondHost
-from forebay.values import Block, BlockMeta, Handle
+from forebay.model.errors import ForebayError, OutOfSpaceError, StoreError
+from forebay.model.values import Block, BlockMeta, Handle
+from forebay.process.clock import Clock
+from forebay.security.access import Access
 from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStore, Writing
 from receiver.encoded_block import BlockWriting, EncodedBlock
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay import failpoints
-from forebay.clock import Clock
 from forebay.messages import SecondHost
+from forebay.process import failpoints
+from forebay.process.clock import Clock
 from receiver.block_draft import BlockDraft
 from receiver.encoded_block import BlockWriting, EncodedBlock, encode
 from receiver.inputs import Broken, Input

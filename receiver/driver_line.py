@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import failpoints, messages
-from forebay.driver_client import DriverClient
-from forebay.errors import FencedError, ForebayError, UsageError
+from forebay import messages
+from forebay.http.driver_client import DriverClient
+from forebay.model.errors import FencedError, ForebayError, UsageError
+from forebay.process import failpoints
 from receiver import actions as act
 from receiver import inputs as inp
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.columns import Columns
-from forebay.records import Compression, RangeRows, digest, encode_block, value_lengths
-from forebay.values import BlockMeta, OffsetRange, block_id
+from forebay.model.columns import Columns
+from forebay.model.records import Compression, RangeRows, digest, encode_block, value_lengths
+from forebay.model.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from wal.digests import completed
 from wal.encryption import KeyRing

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble
 from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, SecondHost
-from forebay.values import Block, TopicPartition
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.model.values import Block, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from forebay.access import Access
-from forebay.clock import Clock, SystemClock
-from forebay.driver_client import DriverClient
-from forebay.notify import Notifier
-from forebay.promises import without_wal
-from forebay.settings import Settings
-from forebay.signals import stop_signals
-from forebay.values import check_name
+from forebay.http.driver_client import DriverClient
+from forebay.model.values import check_name
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.notify import Notifier
+from forebay.process.signals import stop_signals
+from forebay.security.access import Access
+from forebay.settings.promises import without_wal
+from forebay.settings.schema import Settings
 from receiver.block_store import BlockStore
 from receiver.copy_store import AgentCopies, CopyStore
 from receiver.draft_store import DraftStore
@@ -88,7 +88,7 @@ def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
         from receiver.own_source import own_source_of
 
         return own_source_of(settings, receiver_id, clock)
-    from forebay.kafka.consumer import KafkaSource
+    from forebay.kafka.consume.consumer import KafkaSource
 
     return KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
 

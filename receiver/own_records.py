@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from forebay.columns import Columns
-from forebay.receiving import Record, Records
-from forebay.records import SOURCE_SCHEMA, bytes_column, extent, numbers_column
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns
+from forebay.model.records import SOURCE_SCHEMA, bytes_column, extent, numbers_column
+from forebay.model.values import TopicPartition
+from forebay.sources.receiving import Record, Records
 
 #: no offset lies beyond it: what a partition's position may reach is an int64 too
 _OFFSET_MAX = 2**62

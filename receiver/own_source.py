@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.clock import Clock
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.errors import SourceError, UnreachableError
-from forebay.own_source import END_UNTOLD, OwnSource, ask, called, dealt, make, ordinal_of, partitions_of
-from forebay.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
-from forebay.settings import Settings
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.errors import SourceError, UnreachableError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock
+from forebay.settings.schema import Settings
+from forebay.sources.custom import END_UNTOLD, OwnSource, ask, called, dealt, make, ordinal_of, partitions_of
+from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.own_records import columns_of, refuse_order, rows_of, source_batch
 from receiver.source import CommitPoint, Listener
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from forebay.messages import PartitionView
-from forebay.values import Gap, TopicPartition
+from forebay.model.values import Gap, TopicPartition
 from receiver.block_draft import Piece
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 from receiver.throttle import Throttle
 
 #: full memory that lasts so long pauses the partitions. Until then nothing is polled: pausing makes Kafka's client throw

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 
-from forebay.values import Block, TopicPartition
+from forebay.model.values import Block, TopicPartition
 from receiver.block_draft import BlockDraft
 
 

@@ -22,13 +22,13 @@ from dataclasses import replace
 import msgspec
 from typing_extensions import assert_never
 
-from forebay import failpoints
-from forebay.clock import Clock
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble
-from forebay.errors import ForebayError, SourceError
-from forebay.notify import Standing
-from forebay.settings import Settings
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.model.errors import ForebayError, SourceError
+from forebay.model.values import TopicPartition
+from forebay.process import failpoints
+from forebay.process.clock import Clock
+from forebay.process.notify import Standing
+from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.broker_line import BrokerLine

@@ -1,6 +1,6 @@
 """Kafka as the receiver sees it: columns of records per partition, and the events of the consumer group.
 
-Implemented by ``forebay.kafka.consumer`` over a real broker; tests bring their own. All methods are called from one
+Implemented by ``forebay.kafka.consume.consumer`` over a real broker; tests bring their own. All methods are called from one
 thread, the polling thread, except ``watermarks`` and ``topic_ids``, which one other thread calls: they wait for the
 broker, and polling must not. Listener methods are called within :meth:`Source.poll`, on the polling thread.
 """
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ run() {
 
 run format $bin/ruff format --check .
 run lint $bin/ruff check .
-run types $bin/mypy forebay wal receiver driver executor_agent direct deploy pyspark_forebay forebay_start
+run types $bin/mypy forebay wal receiver driver executor_agent direct recovery deploy pyspark_forebay forebay_start
 run imports $bin/lint-imports
 # git overwrites what it ignores: a tracked .cache would take the place of somebody's fetched jars
 run ignored sh -c 'git ls-files --cached --ignored --exclude-standard | { ! grep . ; }'

@@ -1,6 +1,6 @@
-"""Writes the lists of jars that :class:`forebay.kafka.jars.Libraries` fetch: each library and all that it depends on, pinned,
-with SHA-256. Run it after a change of a version. The Ivy that comes with pyspark resolves, and takes some minutes; Java must
-trust the way to Maven Central.
+"""Writes the lists of jars that :class:`forebay.kafka.embedded.jars.Libraries` fetch: each library and all that it depends
+on, pinned, with SHA-256. Run it after a change of a version. The Ivy that comes with pyspark resolves, and takes some
+minutes; Java must trust the way to Maven Central.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from forebay.kafka.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
+from forebay.kafka.embedded.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
 from tests.support.hdfs import HADOOP, HADOOP_VERSION
 from tests.support.jvm_spark import CONNECTOR
 from tests.support.jvm_spark import VERSION as SPARK_VERSION

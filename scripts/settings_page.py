@@ -1,4 +1,4 @@
-"""Writes docs/SETTINGS.md from the fields of ``forebay.settings`` and the comment of each."""
+"""Writes docs/SETTINGS.md from the fields of ``forebay.settings.schema`` and the comment of each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-import forebay.settings
-from forebay.settings import Section, Settings
-from forebay.units import Duration, Size
+import forebay.settings.schema
+from forebay.model.units import Duration, Size
+from forebay.settings.schema import Section, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "SETTINGS.md"
@@ -35,7 +35,7 @@ _TYPES: dict[object, str] = {
 HEAD = """\
 # Settings
 
-Every key of `forebay.toml`. `scripts/settings_page.py` writes this page from `forebay/settings.py`; change a key, its
+Every key of `forebay.toml`. `scripts/settings_page.py` writes this page from `forebay/settings/schema.py`; change a key, its
 default or its meaning there.
 
 - The file is the first of: `--config FILE`, `$FOREBAY_CONFIG`, `./forebay.toml`, `/etc/forebay/forebay.toml`.
@@ -130,7 +130,7 @@ def _in_units(amount: int, units: tuple[tuple[str, int], ...], nothing: str) -> 
 
 def _comments() -> dict[tuple[str, str], str]:
     """Class and field → its comment: behind it, or in ``#:`` lines above it."""
-    path = Path(forebay.settings.__file__)
+    path = Path(forebay.settings.schema.__file__)
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     found = {}
@@ -153,7 +153,7 @@ def page() -> str:
     """The whole page. Raises ValueError if a key has no comment."""
     rows = list(settings())
     if missing := [f"{row.section}.{row.key}" for row in rows if not row.meaning]:
-        raise ValueError(f"forebay/settings.py: without a comment that says what it means: {', '.join(missing)}")
+        raise ValueError(f"forebay/settings/schema.py: without a comment that says what it means: {', '.join(missing)}")
     parts = [HEAD]
     for section, words in SECTIONS.items():
         title = f"[{section}]" if section else "Top level"
@@ -175,7 +175,9 @@ def problems() -> list[str]:
         return [str(error)]
     if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == wanted:
         return []
-    return ["docs/SETTINGS.md is not what forebay/settings.py says: run .venv/bin/python scripts/settings_page.py"]
+    return [
+        "docs/SETTINGS.md is not what forebay/settings/schema.py says: run .venv/bin/python scripts/settings_page.py"
+    ]
 
 
 if __name__ == "__main__":

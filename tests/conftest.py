@@ -15,10 +15,10 @@ import hypothesis
 import pytest
 from xdist.remote import Producer
 
-from forebay.errors import ForebayError, UsageError
-from forebay.kafka import ranges
-from forebay.kafka.broker import KafkaBroker, MockBroker
-from forebay.kafka.jars import fetch_jars, find_java, jars_present
+from forebay.kafka.consume import ranges
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
+from forebay.model.errors import ForebayError, UsageError
 from tests.support import not_tested, shares, spark_classes
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
@@ -92,7 +92,7 @@ def require_kafka() -> None:
         find_java()
         if not jars_present():
             if not running_in_ci():
-                missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.jars")
+                missing("Apache Kafka's jars are not here: run `make test`, or python -m forebay.kafka.embedded.jars")
             fetch_jars()
     except UsageError as error:
         missing(str(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.values import RESERVED_PREFIX, lineage_of
+from forebay.model.values import RESERVED_PREFIX, lineage_of
 from wal.frame import Frame, FrameKind, SegmentHeader, encode_frame
 from wal.layout import BlockPlace, block_segment, parse_block
 from wal.scan import Readable, scan_segment, segment_header

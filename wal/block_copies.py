@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
-from forebay.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.messages import Refusal
-from forebay.values import BlockMeta
+from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
+from forebay.model.values import BlockMeta
 from wal.blocks import local_frame
 
 #: sent at once: the connection has its time-out for each

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.errors import CorruptionError, OutOfSpaceError, StoreError
-from forebay.secret_file import make_private_folder
-from forebay.values import BlockMeta, check_name
+from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
+from forebay.model.values import BlockMeta, check_name
+from forebay.process.secret_file import make_private_folder
 from wal.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind, aligned, decode_frame, encode_frame
 
 BLOCK_SUFFIX = ".block"

@@ -22,9 +22,9 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from forebay.errors import CorruptionError
-from forebay.records import DATAFRAME_SCHEMA
-from forebay.values import check_name
+from forebay.model.errors import CorruptionError
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.model.values import check_name
 from wal.storage import Storage
 
 #: what the record is, as Kafka had it; then why it is here

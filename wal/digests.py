@@ -1,7 +1,7 @@
 """The SHA-256 of a block's payload: the journal names it, and readers compare the bytes that they are given with it.
 
 A frame's CRC-32C finds accidents: four bytes make any payload fit one. The SHA-256 finds intent: the process that keeps or sends
-a copy can't make another payload that fits the one in the journal. The range's digest (``forebay.records``) is over
+a copy can't make another payload that fits the one in the journal. The range's digest (``forebay.model.records``) is over
 the records and not over these bytes, and is no cryptographic one either.
 """
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from forebay.errors import CorruptionError
-from forebay.values import BlockMeta
+from forebay.model.errors import CorruptionError
+from forebay.model.values import BlockMeta
 
 if TYPE_CHECKING:
     from wal.encryption import KeyRing

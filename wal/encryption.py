@@ -18,9 +18,9 @@ import pyarrow as pa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from forebay.errors import CorruptionError, MissingKeyError, SettingsError
-from forebay.secret_file import read_secret, secret_path
-from forebay.values import BlockMeta, check_name
+from forebay.model.errors import CorruptionError, MissingKeyError, SettingsError
+from forebay.model.values import BlockMeta, check_name
+from forebay.process.secret_file import read_secret, secret_path
 
 #: the keys themselves, as in the file, instead of ``wal.key_file``
 KEYS_VARIABLE = "FOREBAY_WAL_KEYS"

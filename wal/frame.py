@@ -20,7 +20,7 @@ import google_crc32c
 import msgspec
 import pyarrow as pa
 
-from forebay.errors import CorruptionError, NewerVersionError
+from forebay.model.errors import CorruptionError, NewerVersionError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from forebay.errors import DeniedError, StoreError, UsageError
+from forebay.model.errors import DeniedError, StoreError, UsageError
 from wal.storage import SendsParts, Storage
 
 #: creates an object of that name with these bytes only if it is absent

@@ -21,10 +21,9 @@ import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from forebay.access import NO_ACCESS, Access
-from forebay.clock import SystemClock
-from forebay.connections import connections
-from forebay.errors import (
+from forebay.http.connections import connections
+from forebay.kafka.client.access import KafkaAccess
+from forebay.model.errors import (
     AccessError,
     CorruptionError,
     ForebayError,
@@ -35,9 +34,10 @@ from forebay.errors import (
     UnreachableError,
     UnreadableBlockError,
 )
-from forebay.kafka.access import KafkaAccess
-from forebay.records import block_rows, decode_block, to_dataframe
-from forebay.values import Block, Handle, OffsetRange
+from forebay.model.records import block_rows, decode_block, to_dataframe
+from forebay.model.values import Block, Handle, OffsetRange
+from forebay.process.clock import SystemClock
+from forebay.security.access import NO_ACCESS, Access
 from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local, read_stored
 from wal.digests import check_digest
 from wal.frame import aligned
@@ -481,7 +481,7 @@ def _from_kafka(
 ) -> tuple[pa.RecordBatch, ...] | None:
     if plan.kafka is None:
         return None
-    from forebay.kafka.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
+    from forebay.kafka.consume.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
 
     asked = [Wanted(range_, plan.topic_ids.get(life_key(range_), "")) for range_ in wanted]
     return tuple(

@@ -13,8 +13,8 @@ from enum import Enum
 
 import msgspec
 
-from forebay.errors import CorruptionError
-from forebay.values import Block, BlockMeta, OffsetRange
+from forebay.model.errors import CorruptionError
+from forebay.model.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
 from wal.digests import fits
 from wal.frame import Frame, FrameKind

@@ -19,8 +19,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from forebay.errors import CorruptionError
-from forebay.values import OffsetRange, TopicPartition
+from forebay.model.errors import CorruptionError
+from forebay.model.values import OffsetRange, TopicPartition
 from wal.barrier import BARRIER_KEPT_MS, barrier_made_ms
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind

@@ -15,8 +15,8 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from forebay.errors import CorruptionError
-from forebay.values import Handle
+from forebay.model.errors import CorruptionError
+from forebay.model.values import Handle
 from wal.frame import (
     ALIGNMENT,
     FORMAT_VERSION,

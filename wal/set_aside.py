@@ -17,8 +17,8 @@ from pathlib import Path
 import google_crc32c
 import pyarrow as pa
 
-from forebay.errors import CorruptionError, StoreError
-from forebay.values import Block
+from forebay.model.errors import CorruptionError, StoreError
+from forebay.model.values import Block
 from wal.blocks import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay import failpoints
-from forebay.errors import FencedError, OutOfSpaceError, StoreError
-from forebay.values import Handle
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.model.values import Handle
+from forebay.process import failpoints
 from wal.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned, check_lengths, encode_frame, payload_checksum
 from wal.storage import AppendFile, Storage, store_error
 

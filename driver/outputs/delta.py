@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from driver.batch import Batch, Written
+from driver.batches.batch import Batch, Written
 from driver.outputs.output import told
 from driver.outputs.rows import pieces
 from driver.outputs.run import Run, check_output_name, run_of
-from forebay import failpoints
-from forebay.errors import FencedError, StoreError, UsageError
+from forebay.model.errors import FencedError, StoreError, UsageError
+from forebay.process import failpoints
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from driver.batch import Batch, Written
+from driver.batches.batch import Batch, Written
 from driver.outputs.output import told
 from driver.outputs.rows import pieces
 from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
-from forebay import failpoints
-from forebay.errors import UsageError
-from forebay.kafka.rows import Record
-from forebay.kafka.transactions import TransactionalSender, transactional_group
+from forebay.kafka.produce.rows import Record
+from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
+from forebay.model.errors import UsageError
+from forebay.process import failpoints
 
 _ROWS_AT_ONCE = 5_000
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)

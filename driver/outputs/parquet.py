@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driver.batch import Batch, Written
+from driver.batches.batch import Batch, Written
 from driver.outputs.output import told
 from driver.outputs.rows import is_frame, pieces
 from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
-from forebay import failpoints
-from forebay.errors import FencedError, StoreError, UsageError
-from forebay.values import check_name
+from forebay.model.errors import FencedError, StoreError, UsageError
+from forebay.model.values import check_name
+from forebay.process import failpoints
 from wal.storage.folders import Folders, open_folders
 
 MARKER = "_forebay.json"
@@ -132,7 +132,7 @@ class ParquetOutput:
 
     def _write_attempt(self, attempt: str, data: Any) -> int:
         if is_frame(data):
-            from driver import spark_frames  # a second to import, and not there without Spark
+            from driver.spark import frames as spark_frames
 
             failpoints.hit("output.mid-write")
             return spark_frames.write_parquet(data, f"{self._folders.url}/{attempt}", self._partition_by)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.errors import UsageError
+from forebay.model.errors import UsageError
 
 
 def is_frame(data: Any) -> bool:
@@ -19,7 +19,7 @@ def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
     """The rows of a Spark DataFrame (one of its partitions in memory at a time), a table, a record batch, a reader, or
     an iterable of record batches such as ``batch.read()``. Raises UsageError for anything else."""
     if is_frame(data):
-        from driver import spark_frames  # a second to import, and not there without Spark
+        from driver.spark import frames as spark_frames
 
         yield from spark_frames.record_batches(data)
     elif isinstance(data, pa.RecordBatch):

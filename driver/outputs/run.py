@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay.errors import FencedError, StoreError, UsageError
-from forebay.values import check_name
+from forebay.model.errors import FencedError, StoreError, UsageError
+from forebay.model.values import check_name
 
 if TYPE_CHECKING:
-    from driver.batch import Batch
+    from driver.batches.batch import Batch
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from driver.batch import Batch, Written
+from driver.batches.batch import Batch, Written
 from driver.outputs.output import told
 from driver.outputs.rows import pieces
 from driver.outputs.run import Run, check_output_name, reason_to_skip, run_of
-from forebay import failpoints
-from forebay.errors import StoreError, UsageError
+from forebay.model.errors import StoreError, UsageError
+from forebay.process import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

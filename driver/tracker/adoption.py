@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from driver import events as ev
-from driver.requests import Barred, NothingToAdopt, Search
+from driver.journal import events as ev
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
 from driver.tracker.faults import Faults
+from driver.tracker.requests import Barred, NothingToAdopt, Search
 from driver.tracker.writers import Writers
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from driver import events as ev
-from driver.clean_up import is_left_over, is_stray, to_give_up
-from driver.receiver_life import ManagedReceivers
+from driver.decisions.clean_up import is_left_over, is_stray, to_give_up
+from driver.decisions.receiver_life import ManagedReceivers
+from driver.journal import events as ev
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import AgentNews, ReceiverNews
 from driver.tracker.names import check_names
 from forebay import messages as m
-from forebay.errors import RefusedError, UsageError
+from forebay.model.errors import RefusedError, UsageError
 
 #: maximum number of hosts whose agents are known, and the silence after which one makes room for another
 AGENTS_MAX, AGENT_FORGOTTEN_SECONDS = 1_000, 3600.0

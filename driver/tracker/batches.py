@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from driver import events as ev
-from driver.allocation import UNLIMITED, BatchLimits, longest_prefix
-from driver.history import FinishedBatch
-from driver.packing import pack
-from driver.replay import REPLAY_BLOCKS_MAX, plan, refuse
-from driver.requests import (
+from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.decisions.packing import pack
+from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
+from driver.journal import events as ev
+from driver.journal.history import FinishedBatch
+from driver.journal.state import Batch
+from driver.tracker.decision import Recorder
+from driver.tracker.requests import (
     Allocate,
     AllocateSpans,
     Archived,
@@ -25,10 +27,8 @@ from driver.requests import (
     SkipSpans,
     said_by,
 )
-from driver.state import Batch
-from driver.tracker.decision import Recorder
 from forebay import messages as m
-from forebay.errors import RefusedError
+from forebay.model.errors import RefusedError
 
 
 class Batches:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from driver import events as ev
-from driver.state import ADOPTER, Partition
+from driver.journal import events as ev
+from driver.journal.state import ADOPTER, Partition
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
 from driver.tracker.writers import Writers
 from forebay import messages as m
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 
 
 class Claims:

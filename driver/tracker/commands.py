@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forebay import messages as m
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driver import events as ev
-from driver.state import State
-from driver.transitions import apply
-from forebay.errors import FencedError, RefusedError, UsageError
+from driver.journal import events as ev
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from forebay.model.errors import FencedError, RefusedError, UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from driver import events as ev
-from driver.clean_up import COPIES_AT_ONCE, CleanSegment, judge
-from driver.requests import CleanedUp, Copied
-from driver.state import SnapshotCopy
+from driver.decisions.clean_up import COPIES_AT_ONCE, CleanSegment, judge
+from driver.journal import events as ev
+from driver.journal.state import SnapshotCopy
 from driver.tracker.decision import Action, DeleteSegment, Recorder
+from driver.tracker.requests import CleanedUp, Copied
 from wal.retention import Judgement, Limits
 
 

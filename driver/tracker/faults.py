@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from driver import events as ev
-from driver.state import ADOPTER, OpenTrouble, Partition
+from driver.journal import events as ev
+from driver.journal.state import ADOPTER, OpenTrouble, Partition
 from driver.tracker.claims import Claims
 from driver.tracker.decision import Recorder
 from driver.tracker.writers import Writers
 from forebay import messages as m
-from forebay.errors import UsageError
-from forebay.values import OFFSET_MAX, Gap, TopicPartition
+from forebay.model.errors import UsageError
+from forebay.model.values import OFFSET_MAX, Gap, TopicPartition
 
 
 class Faults:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forebay.errors import UsageError
-from forebay.values import check_name
+from forebay.model.errors import UsageError
+from forebay.model.values import check_name
 
 
 def check_names(*names: tuple[str, str]) -> None:

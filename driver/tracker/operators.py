@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driver import events as ev
-from driver.batch_order import window
-from driver.requests import HoldForReset, LetGo, Reset, said_by
+from driver.decisions.batch_order import window
+from driver.journal import events as ev
 from driver.tracker.claims import Claims
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
 from driver.tracker.faults import Faults
 from driver.tracker.receivers import Receivers
+from driver.tracker.requests import HoldForReset, LetGo, Reset, said_by
 from driver.tracker.writers import Writers
 from forebay import messages as m
-from forebay.errors import RefusedError, UsageError
-from forebay.kafka.spans import is_inside
-from forebay.values import TopicPartition, is_reserved
+from forebay.kafka.consume.spans import is_inside
+from forebay.model.errors import RefusedError, UsageError
+from forebay.model.values import TopicPartition, is_reserved
 
 
 class Operators:

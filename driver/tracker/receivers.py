@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from driver import events as ev
-from driver.rate import is_significant
-from driver.rate_sharing import Lags, RateSharing
-from driver.receiver_limits import IdLimits, Presence, gives_way, kept, makes_room, refuse_registration, room_for
-from driver.requests import LearnRate
+from driver.decisions.rate import is_significant
+from driver.decisions.rate_sharing import Lags, RateSharing
+from driver.journal import events as ev
+from driver.journal.receiver_limits import (
+    IdLimits,
+    Presence,
+    gives_way,
+    kept,
+    makes_room,
+    refuse_registration,
+    room_for,
+)
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import ReceiverNews
 from driver.tracker.names import check_names
 from driver.tracker.replicas import Replicas
+from driver.tracker.requests import LearnRate
 from driver.tracker.writers import Writers
 from forebay import messages as m
-from forebay.errors import FencedError, UsageError
-from forebay.values import TopicPartition, is_reserved
+from forebay.model.errors import FencedError, UsageError
+from forebay.model.values import TopicPartition, is_reserved
 
 
 class Receivers:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driver.second_hosts import Host, loads, second_host
+from driver.decisions.second_hosts import Host, loads, second_host
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import AgentNews, ReceiverNews
 from driver.tracker.names import check_names
 from forebay import messages as m
-from forebay.errors import UsageError
-from forebay.values import Block
+from forebay.model.errors import UsageError
+from forebay.model.values import Block
 from wal.layout import parse_block
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from driver import events as ev
+from driver.journal import events as ev
 from driver.tracker.decision import Recorder
 from driver.tracker.replicas import Replicas
 from forebay import messages as m
-from forebay.errors import RefusedError, UsageError
-from forebay.values import Block, OffsetRange
+from forebay.model.errors import RefusedError, UsageError
+from forebay.model.values import Block, OffsetRange
 
 
 class Reports:

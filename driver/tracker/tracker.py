@@ -1,8 +1,8 @@
 """The tracker: routes each request to the part that decides it.
 
 The tracker does no I/O. :meth:`Tracker.decide` takes one request, applies its events to the state immediately, and returns them
-with the answer and the actions. Its caller (``driver.loop``, the simulation) makes the events durable in the order of the
-decisions **before** an answer, a refusal or an action leaves.
+with the answer and the actions. Its caller (``driver.decision_loop.loop``, the simulation) makes the events durable in the
+order of the decisions **before** an answer, a refusal or an action leaves.
 """
 
 from __future__ import annotations
@@ -11,14 +11,28 @@ from collections.abc import Mapping
 
 from typing_extensions import assert_never
 
-from driver import intake
-from driver.allocation import UNLIMITED, BatchLimits
-from driver.clean_up import CleanSegment
-from driver.cursors import CursorRequest, CursorRules, Cursors
-from driver.rate_sharing import RateSharing
-from driver.receiver_life import ManagedReceivers
-from driver.receiver_limits import IdLimits
-from driver.requests import (
+from driver.decisions import intake
+from driver.decisions.allocation import UNLIMITED, BatchLimits
+from driver.decisions.clean_up import CleanSegment
+from driver.decisions.rate_sharing import RateSharing
+from driver.decisions.receiver_life import ManagedReceivers
+from driver.journal.receiver_limits import IdLimits
+from driver.journal.state import Partition, State
+from driver.tracker.adoption import Adoption
+from driver.tracker.agents import Agents
+from driver.tracker.batches import Batches
+from driver.tracker.claims import Claims
+from driver.tracker.commands import Commands
+from driver.tracker.cursors import CursorRequest, CursorRules, Cursors
+from driver.tracker.decision import Action, Decision, Recorder
+from driver.tracker.deletion import Deletion
+from driver.tracker.faults import Faults
+from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.operators import Operators
+from driver.tracker.receivers import Receivers
+from driver.tracker.replicas import CopyRules, Replicas
+from driver.tracker.reports import Reports
+from driver.tracker.requests import (
     AdoptionHindered,
     Allocate,
     AllocateSpans,
@@ -49,24 +63,10 @@ from driver.requests import (
     Searches,
     SkipSpans,
 )
-from driver.state import Partition, State
-from driver.tracker.adoption import Adoption
-from driver.tracker.agents import Agents
-from driver.tracker.batches import Batches
-from driver.tracker.claims import Claims
-from driver.tracker.commands import Commands
-from driver.tracker.decision import Action, Decision, Recorder
-from driver.tracker.deletion import Deletion
-from driver.tracker.faults import Faults
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
-from driver.tracker.operators import Operators
-from driver.tracker.receivers import Receivers
-from driver.tracker.replicas import CopyRules, Replicas
-from driver.tracker.reports import Reports
 from driver.tracker.writers import Writers
 from forebay import messages as m
-from forebay.errors import FencedError, RefusedError, UsageError
-from forebay.values import TopicPartition
+from forebay.model.errors import FencedError, RefusedError, UsageError
+from forebay.model.values import TopicPartition
 from wal.retention import Limits
 
 

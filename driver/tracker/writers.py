@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from driver import events as ev
-from driver.state import ADOPTER, Partition, State, Writer
+from driver.journal import events as ev
+from driver.journal.state import ADOPTER, Partition, State, Writer
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import ReceiverNews
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 
 
 class Writers:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import RegisteredSchema, missing_extra
+from forebay.kafka.client.registry import RegisteredSchema, missing_extra
+from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 
 _PRIMITIVES: dict[str, Any] = {

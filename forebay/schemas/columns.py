@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.clock import Clock, SystemClock
-from forebay.errors import UsageError
-from forebay.kafka.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.kafka.client.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.model.errors import UsageError
+from forebay.process.clock import Clock, SystemClock
 from forebay.schemas.avro import AvroFormat
 from forebay.schemas.bodies import Bodies, Decoded, Format
 from forebay.schemas.framing import Framed, framed

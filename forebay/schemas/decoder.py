@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.kafka.client.registry import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
+from forebay.model.errors import UsageError
+from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding, decode_column
 
 COLUMNS = ("key", "value")

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import RegisteredSchema
+from forebay.kafka.client.registry import RegisteredSchema
+from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
 
 #: JSON Schema's names: Arrow's types, and what a value is checked by

@@ -14,8 +14,8 @@ from functools import lru_cache
 from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.registry import missing_extra
+from forebay.kafka.client.registry import missing_extra
+from forebay.model.errors import UnreachableError, UsageError
 
 #: of one schema with all that it refers to
 _COMPILE_SECONDS = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.buffer import Buffer

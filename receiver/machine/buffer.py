@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver.block_draft import BlockDraft, DraftRange, OpenBlock, Piece, remaining
 from receiver.machine.outbox import Outbox

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.settings import ReceiverSettings
-from forebay.values import block_id
+from forebay.model.values import block_id
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.assignment import names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver.machine.outbox import Outbox
 from receiver.pausing import Pausing

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay import messages
-from forebay.settings import ReceiverSettings
-from forebay.values import TEXT_LENGTH_MAX
+from forebay.model.values import TEXT_LENGTH_MAX
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.buffer import Buffer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.columns import Columns, EndOfPartition
-from forebay.settings import ReceiverSettings
+from forebay.model.columns import Columns, EndOfPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import hole
 from receiver import inputs as inp
 from receiver.block_draft import Piece

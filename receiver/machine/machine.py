@@ -6,8 +6,8 @@ from collections import Counter
 
 from typing_extensions import assert_never
 
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.parts import Parts

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from forebay.columns import Start
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition
+from forebay.model.columns import Start
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver.machine.delays import retry_delay
 from receiver.machine.flow import Flow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.settings import ReceiverSettings
+from forebay.settings.schema import ReceiverSettings
 from receiver.machine.assignment import Assignment
 from receiver.machine.buffer import Buffer
 from receiver.machine.claims import Claims

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay import messages
-from forebay.settings import ReceiverSettings
-from forebay.values import TopicPartition, block_id
+from forebay.model.values import TopicPartition, block_id
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.buffer import Buffer
@@ -22,7 +22,7 @@ from receiver.requests import Failed
 from receiver.sealed_blocks import SealedBlock
 from receiver.source import CommitPoint
 
-#: ranges in one report: keeps its body far below ``forebay.access.Limits.request_bytes``
+#: ranges in one report: keeps its body far below ``forebay.security.access.Limits.request_bytes``
 REPORT_RANGES_MAX = 10_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.settings import ReceiverSettings
+from forebay.settings.schema import ReceiverSettings
 from receiver.machine.contact import DriverContact
 from receiver.machine.outbox import Outbox
 

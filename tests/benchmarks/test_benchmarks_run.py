@@ -10,7 +10,7 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.measured import Threshold, alternate, figure, ratio
 from benchmarks.setup import Setup
-from forebay.errors import UsageError
+from forebay.model.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
 from tests.support import nginx
 from tests.support.jvm_spark import require_jvm_spark

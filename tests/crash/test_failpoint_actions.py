@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay.tether import tethered
+from forebay.process.tether import tethered
 
 _ROUNDS = 20
 #: a thread that writes a byte after each stop, beside a main thread that waits as a receiver's does
 _PROCESS = f"""
 import os, threading
-from forebay import failpoints
+from forebay.process import failpoints
 
 def work():
     for _ in range({_ROUNDS}):

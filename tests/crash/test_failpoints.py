@@ -1,6 +1,7 @@
 """The real processes are killed at each failpoint while records flow: every offset is in exactly one completed batch.
 
-A test goes over ``forebay.failpoints.NAMES``; another over each kind of journal event. Each asserts that its failpoint was hit.
+A test goes over ``forebay.process.failpoints.NAMES``; another over each kind of journal event. Each asserts that its
+failpoint was hit.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from driver import events
-from forebay import failpoints
-from forebay.kafka.broker import KafkaBroker
+from driver.journal import events
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.process import failpoints
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 
@@ -196,14 +197,14 @@ ELSEWHERE = {
     "WriterSettled": "tests/simulation: it comes whenever a claim outruns a release",
     "EpochBarred": "tests/integration/test_recovery_on_s3.py",
     "ReceiverFenced": "tests/integration/test_adoption.py",
-    "ReceiversForgotten": "tests/driver/test_receiver_limits.py: thousands of receivers come first",
+    "ReceiversForgotten": "tests/driver/journal/test_receiver_limits.py: thousands of receivers come first",
     "GapRecorded": "tests/integration/test_topics.py",
     "LifeBegun": "tests/integration/test_topics.py",
     "LossAccepted": "tests/integration/test_lost_block.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
-    "JobFailed": "tests/driver/test_failing_jobs.py: one that is lost is found again by the next attempt",
-    "RateLearned": "tests/driver/test_backpressure.py: one that is lost is learned again",
+    "JobFailed": "tests/driver/batches/test_failing_jobs.py: one that is lost is found again by the next attempt",
+    "RateLearned": "tests/driver/batches/test_backpressure.py: one that is lost is learned again",
     "OutputCompleted": "tests/integration/test_batches.py",
     "WindowChanged": "tests/integration/test_batches.py",
     "BlockMoved": "tests/recovery/test_killed.py",

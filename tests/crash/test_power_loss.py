@@ -14,15 +14,15 @@ from random import Random
 
 import pytest
 
-from driver import events as ev
-from driver import journal
-from driver.state import State
-from driver.transitions import apply
-from forebay.clock import SystemClock
-from forebay.values import Block
+from driver.journal import events as ev
+from driver.journal import log as journal
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from forebay.model.values import Block
+from forebay.process.clock import SystemClock
 from receiver import inputs as inp
 from receiver.block_store import BlockStore
-from tests.driver.test_journal import some_events
+from tests.driver.journal.test_journal import some_events
 from tests.receiver.test_block_store import EPOCH, PATIENCE_SECONDS, WRITING, draft
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forebay import failpoints
+from forebay.process import failpoints
 
 PAGE = Path(__file__).parents[2] / "docs" / "RELIABILITY.md"
 

@@ -11,23 +11,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deploy.dead_letters import is_pending, record_name, text_of
+from deploy.commands.dead_letters import is_pending, record_name, text_of
 from deploy.main import main
 from driver import IngestContext
-from driver.batch import Batch, BatchWork
-from driver.decoding import Decoder, decode_task
-from driver.listeners import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
-from driver.local_engine import dead_letter_plan
-from driver.replay import RewindTo
-from driver.requests import BeginReplay
-from driver.spark_tasks import KafkaRecord
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.decoding import Decoder, decode_task
+from driver.batches.local_engine import dead_letter_plan
+from driver.batches.tasks import KafkaRecord
+from driver.decisions.replay import RewindTo
+from driver.listeners.dispatch import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
+from driver.tracker.requests import BeginReplay
 from forebay import messages as m
-from forebay.client import Client
-from forebay.errors import UsageError
-from forebay.kafka.broker import KafkaBroker, MockBroker
-from forebay.kafka.whole_topic import read_topic
-from forebay.settings import Settings, load
-from forebay.values import TopicPartition
+from forebay.http.client import Client
+from forebay.kafka.consume.whole_topic import read_topic
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import Settings, load
 from tests.support.played import PlayedReceiver
 from tests.support.rows import Row, block
 from tests.support.stored import Stored

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from driver.batch import Batch, BatchWork
-from driver.dead_letters import settle
-from driver.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
-from driver.local_engine import LocalEngine
-from driver.spark_tasks import KafkaRecord
-from forebay.errors import JobError, OutOfSpaceError, UsageError
-from forebay.kafka import sender
-from forebay.records import DATAFRAME_SCHEMA
-from forebay.settings import from_values
-from forebay.values import numbered
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.dead_letters import settle
+from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
+from driver.batches.local_engine import LocalEngine
+from driver.batches.tasks import KafkaRecord
+from forebay.kafka.produce import sender
+from forebay.model.errors import JobError, OutOfSpaceError, UsageError
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.model.values import numbered
+from forebay.settings.schema import from_values
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
@@ -379,7 +379,7 @@ def test_what_a_task_collects_is_written_in_pieces_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6."""
-    monkeypatch.setattr("driver.decoding._PIECE_BYTES", 500)
+    monkeypatch.setattr("driver.batches.decoding._PIECE_BYTES", 500)
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)

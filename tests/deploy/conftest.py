@@ -13,9 +13,9 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.errors import RefusedError
-from forebay.http import Server, application
-from forebay.kafka.broker import MockBroker
+from forebay.http.server import Server, application
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import RefusedError
 from tests.support.ports import free_port
 
 CONFIGURATION = """
@@ -67,7 +67,9 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr("deploy.recovery.ANSWER_SECONDS", 0.1)  # nobody answers at the ports of its configuration
+    monkeypatch.setattr(
+        "deploy.commands.recovery.ANSWER_SECONDS", 0.1
+    )  # nobody answers at the ports of its configuration
     return Project(tmp_path)
 
 

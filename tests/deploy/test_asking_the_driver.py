@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy import offsets
-from deploy.invocation import person
+from deploy.commands.offsets import group as offsets
+from deploy.commands.status import request_rates, tiers_in_words
+from deploy.console.invocation import person
 from deploy.main import main
-from deploy.status import request_rates, tiers_in_words
 from forebay import messages as m
-from forebay.errors import RefusedError
+from forebay.model.errors import RefusedError
 
 TROUBLE = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
 

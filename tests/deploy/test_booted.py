@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.tether import tethered
+from forebay.process.tether import tethered
 from tests.conftest import missing
 from tests.support.booted import Booted, NotBootedError, await_end, require_booting
 from tests.support.wheel import ROOT

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deploy import demo
+from deploy.commands import demo
 from deploy.examples.flights import jobs
 from deploy.main import main
-from driver.audit import AuditedGap, AuditedLife, AuditReport, Finding
-from forebay.settings import load
+from forebay.settings.schema import load
+from recovery.audit import AuditedGap, AuditedLife, AuditReport, Finding
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,7 +26,7 @@ def test_every_example_of_a_configuration_can_be_loaded(path: Path) -> None:
 
 def test_the_example_with_every_key_names_every_default() -> None:
     """What the example shows as a default is the default."""
-    from forebay.settings import KafkaSettings, ReceiverSettings, WalSettings
+    from forebay.settings.schema import KafkaSettings, ReceiverSettings, WalSettings
 
     shown = load(ROOT / "deploy/examples/one-machine.toml", {})
     assert shown.wal == WalSettings(url=shown.wal.url)

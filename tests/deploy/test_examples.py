@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from deploy.main import main
+from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
-from driver.stopping import GRACE_SECONDS
 from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
-from forebay.settings import Settings, load
+from forebay.settings.schema import Settings, load
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 KUBERNETES = EXAMPLES / "kubernetes" / "forebay.yaml"

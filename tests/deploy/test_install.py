@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy import install as command
-from deploy.install import Host, Step, _uninstalled
+from deploy.commands import install as command
+from deploy.commands.install import Host, Step, _uninstalled
 from deploy.installation import EXAMPLE, ROLES, UNITS, Plan, Role, folders_outside, new_tokens, plan, unit
 from deploy.main import main
+from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
-from driver.stopping import GRACE_SECONDS
 from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
-from forebay import security
-from forebay.errors import SettingsError, StoreError, UsageError
-from forebay.settings import load
+from forebay.model.errors import SettingsError, StoreError, UsageError
+from forebay.security import roles as security
+from forebay.settings.schema import load
 from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
 from tests.conftest import missing
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deploy.lag import Lag, look, report, too_much
+from deploy.commands.lag import Lag, look, report, too_much
 from deploy.main import main
-from forebay.kafka.admin import KafkaAdmin
+from forebay.kafka.client.admin import KafkaAdmin
 from forebay.messages import LagAnswer, PartitionProgress
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 NOW = 1_700_000_100_000

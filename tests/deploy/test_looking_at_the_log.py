@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from deploy.main import main
-from driver import journal
-from driver.transitions import apply
-from forebay.values import Block, BlockMeta
+from driver.journal import log as journal
+from driver.journal.transitions import apply
+from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
 from wal.frame import FrameKind
@@ -143,7 +143,7 @@ def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-2, INV-5: a hole that somebody made in the history of a partition is told with its exact range."""
-    from driver import audit
+    from recovery import audit
 
     stream.take_in(0, 10)
     stream.tracked.complete(stream.tracked.batch())

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from deploy.main import commands, main
-from forebay.kafka.broker import MockBroker
+from forebay.kafka.embedded.broker import MockBroker
 from tests.support.wheel import ROOT
 
 
@@ -97,7 +97,7 @@ def test_every_command_of_a_group_that_the_pages_name_exists(group: str) -> None
 def test_options_count_before_and_after_the_command(
     project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    monkeypatch.setattr("deploy.validation.check_all", lambda settings, path: iter(()))
+    monkeypatch.setattr("deploy.commands.validation.check_all", lambda settings, path: iter(()))
     assert main([str(project.config) if part == "CONFIG" else part for part in arguments]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -105,7 +105,7 @@ def test_options_count_before_and_after_the_command(
 def test_the_configuration_is_found_by_variable_and_then_in_the_current_folder(
     project: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from deploy.invocation import Invocation
+    from deploy.console.invocation import Invocation
 
     monkeypatch.delenv("FOREBAY_CONFIG", raising=False)
     monkeypatch.chdir(project.folder)
@@ -148,7 +148,7 @@ def test_a_fault_of_the_program_is_not_hidden(project: Any, monkeypatch: pytest.
     def broken(settings: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("deploy.status.ask", broken)
+    monkeypatch.setattr("deploy.commands.status.ask", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         main(["--config", str(project.config), "status"])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.clock import ManualClock
-from forebay.notify import PING_SECONDS_MAX, Notifier, Pulse, Standing, changes
+from forebay.process.clock import ManualClock
+from forebay.process.notify import PING_SECONDS_MAX, Notifier, Pulse, Standing, changes
 
 
 class Listening:

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 import tenacity
 
-from deploy import offsets_file
+from deploy.commands.offsets import file as offsets_file
+from deploy.commands.offsets.file import Commit, commits, exported, read_file, starting_offsets, unheld
 from deploy.main import main
-from deploy.offsets_file import Commit, commits, exported, read_file, starting_offsets, unheld
-from driver import events as ev
-from driver import journal
-from driver.state import State
-from driver.transitions import apply
-from forebay.errors import RefusedError, UnreachableError, UsageError
-from forebay.kafka import admin
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.settings import Settings, load
-from forebay.values import TopicPartition
+from driver.journal import events as ev
+from driver.journal import log as journal
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from forebay.kafka.client import admin
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import RefusedError, UnreachableError, UsageError
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import Settings, load
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, Tracked

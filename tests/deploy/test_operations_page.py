@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from driver import health, listeners, problems
-from forebay.settings import Settings
+from driver.decisions import problems
+from driver.http import health
+from driver.listeners import dispatch as listeners
+from forebay.settings.schema import Settings
 from tests.support.wheel import ROOT
 
 INDEX = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")

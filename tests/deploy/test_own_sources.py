@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from deploy.commands.services import children
 from deploy.examples.own_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
-from deploy.services import children
-from forebay.errors import SettingsError
-from forebay.kafka.access import KafkaAccess
-from forebay.receiving import OffsetGone, RetryLater
-from forebay.settings import from_values, load
+from forebay.kafka.client.access import KafkaAccess
+from forebay.model.errors import SettingsError
+from forebay.settings.schema import from_values, load
+from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "own_sources"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.readiness import ReadySocket
+from deploy.supervision.readiness import ReadySocket
 
 
 def say(ready: ReadySocket, *messages: bytes) -> None:

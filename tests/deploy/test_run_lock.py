@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.run_lock import lock_path, only_one
-from forebay.errors import AlreadyRunningError, UsageError
+from deploy.supervision.run_lock import lock_path, only_one
+from forebay.model.errors import AlreadyRunningError, UsageError
 
 HOLDER = """
 import sys
-from deploy.run_lock import only_one
+from deploy.supervision.run_lock import only_one
 with only_one(sys.argv[1], "flights", print):
     print("holds", flush=True)
     sys.stdin.read()
@@ -74,7 +74,7 @@ def test_store_without_locks_or_quota_does_not_keep_a_stream_from_running(
         raise OSError(number, os.strerror(number))
 
     said: list[str] = []
-    monkeypatch.setattr("deploy.run_lock.fcntl.flock", refuse)
+    monkeypatch.setattr("deploy.supervision.run_lock.fcntl.flock", refuse)
     with only_one(tmp_path, "flights", said.append):
         assert os.strerror(number) in said[0]
 
@@ -84,11 +84,11 @@ def test_full_disk_does_not_keep_a_stream_from_running(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     said: list[str] = []
-    monkeypatch.setattr("deploy.run_lock.os.pwrite", full)
+    monkeypatch.setattr("deploy.supervision.run_lock.os.pwrite", full)
     with only_one(tmp_path, "flights", said.append):
         assert "No space left on device" in said[0]
         with pytest.raises(AlreadyRunningError, match="another process holds"):
             only_one(tmp_path, "flights", unsaid).__enter__()
-    monkeypatch.setattr("deploy.run_lock.os.open", full)
+    monkeypatch.setattr("deploy.supervision.run_lock.os.open", full)
     with only_one(tmp_path, "flights", said.append):
         assert "would not be noticed" in said[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploy.run_lock import lock_path
+from deploy.supervision.run_lock import lock_path
 from forebay.messages import StatusAnswer
 from tests.support.up import running, status, until
 

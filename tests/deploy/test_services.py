@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.services import children
-from forebay.settings import Settings, from_values
+from deploy.commands.services import children
+from forebay.settings.schema import Settings, from_values
 
 
 def settings(mode: str) -> Settings:

@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from forebay.signals import STOP_SIGNALS, stop_signals
+from forebay.process.signals import STOP_SIGNALS, stop_signals
 
 PATIENCE_SECONDS = 90
 
 #: its main thread waits in a system call that no signal ends, so Python never runs a handler
 HELD = """
 import ctypes, signal, sys
-from forebay.signals import stop_signals
+from forebay.process.signals import stop_signals
 def said(word):
     return lambda: print(word, flush=True)
 signal.alarm(300)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.supervision import VERDICTS, How, Verdict, described, how_it_ended
-from forebay.restarts import RestartPolicy
+from deploy.supervision.verdicts import VERDICTS, How, Verdict, described, how_it_ended
+from forebay.process.restarts import RestartPolicy
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.supervisor import ChildSpec, LogLines, Supervisor
-from forebay.restarts import RestartPolicy
+from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from forebay.process.restarts import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
 WAIT_SECONDS = 90.0
@@ -243,7 +243,7 @@ def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None
 def test_children_die_with_a_supervisor_that_is_killed() -> None:
     code = (
         "import sys\n"
-        "from deploy.supervisor import *\n"
+        "from deploy.supervision.supervisor import *\n"
         f"Supervisor([ChildSpec('a', (sys.executable, '-u', '-c', {STUBBORN!r}))]).run()"
     )
     script = code.replace("print('ready')", "import os; print(os.getpid())")

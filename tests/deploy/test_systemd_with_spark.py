@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.jars import cache_directory, find_java
+from forebay.kafka.embedded.jars import cache_directory, find_java
 from tests.conftest import require_kafka
 from tests.support.booted import Booted
 from tests.support.units import AGENT, DATA, DRIVER, FOREBAY, machine_with_the_wheel, override

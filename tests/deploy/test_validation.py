@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deploy import validation
-from deploy.invocation import prepare_job_imports
+from deploy.commands import validation
+from deploy.console.invocation import prepare_job_imports
 from deploy.main import main
-from forebay.errors import SettingsError, UsageError
-from forebay.kafka.broker import MockBroker
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import SettingsError, UsageError
 from forebay_start import NAMES
 
 

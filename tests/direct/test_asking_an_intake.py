@@ -11,17 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import driver.intake
+import driver.decisions.intake
 from direct import hold, intake
 from direct.hold import Hold, wanted
 from direct.intake import COMMITTED, KeptByIntake, Through, find, lost_in_kafka, read_through
 from direct.losses import OFFSET_MAX
-from driver.events import ReplayedBatch, SpansBegun
-from driver.state import State
-from driver.transitions import apply
+from driver.journal.events import ReplayedBatch, SpansBegun
+from driver.journal.state import State
+from driver.journal.transitions import apply
 from forebay import messages as m
-from forebay.access import Access
-from forebay.errors import (
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import (
     HoleError,
     LostBlockError,
     OutOfRangeError,
@@ -32,11 +34,9 @@ from forebay.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.spans import Span
-from forebay.records import DATAFRAME_SCHEMA
-from forebay.values import TopicPartition
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.model.values import TopicPartition
+from forebay.security.access import Access
 from pyspark_forebay import intake as asked_intake
 from pyspark_forebay.intake_plan import BlockPart
 from tests.support.asked_intake import Taken, asked_in_process

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from direct.strategies import Assign
-from forebay.errors import JobError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import Reading
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import JobError
+from forebay.model.values import TopicPartition
 from tests.support.direct_runs import RowsRead, Runs
 from tests.support.flow import Truth, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS

@@ -14,15 +14,15 @@ import msgspec
 import pytest
 
 from direct.strategies import Assign, Subscribe
-from driver.batch import Batch
-from forebay.clock import SystemClock
-from forebay.errors import JobError, UnreachableError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.consumer import KafkaSource
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from driver.batches.batch import Batch
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.consumer import KafkaSource
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import JobError, UnreachableError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
 from pyspark_forebay import writer
 from receiver.main import compose
 from tests.conftest import require_kafka

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from direct import OffsetRange, create_rdd
-from forebay.kafka.range_reader import forget_consumers
-from forebay.values import TopicPartition
+from forebay.kafka.consume.range_reader import forget_consumers
+from forebay.model.values import TopicPartition
 from tests.conftest import require_kafka
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS, partitions_of

@@ -22,20 +22,24 @@ from direct.locations import PreferConsistent
 from direct.losses import Held, Loss, accept, error_of, look, lost_of, of_batch, of_positions, of_state
 from direct.strategies import Assign, Subscribe
 from direct.tasks import TaskReading
-from driver import audit, history
-from driver.audit import report
-from driver.batch import Batch, BatchWork
-from driver.cleaner import Cleaner
-from driver.decoding import Decoder
-from driver.events import SpansAllocated, SpansBegun, SpansSkipped
-from driver.lease import LeaseHeld
-from driver.local_engine import letters_of
-from driver.replay import RewindTo, plan
-from driver.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
-from driver.state import BrokenInvariant, State
-from driver.transitions import apply
-from forebay.clock import SystemClock
-from forebay.errors import (
+from driver.background.cleaner import Cleaner
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.decoding import Decoder
+from driver.batches.local_engine import letters_of
+from driver.decisions.replay import RewindTo, plan
+from driver.journal import history
+from driver.journal.events import SpansAllocated, SpansBegun, SpansSkipped
+from driver.journal.lease import LeaseHeld
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.transitions import apply
+from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.consume.spans import Span, is_inside, parse_span, without
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.messages import AcceptLossRequest
+from forebay.model.errors import (
     OutOfRangeError,
     RangeNotHeldError,
     RefusedError,
@@ -43,14 +47,11 @@ from forebay.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.kafka.spans import Span, is_inside, parse_span, without
-from forebay.messages import AcceptLossRequest
-from forebay.settings import DeadLetterSettings
-from forebay.values import TopicPartition, numbered
+from forebay.model.values import TopicPartition, numbered
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import DeadLetterSettings
+from recovery import audit
+from recovery.audit import report
 from tests.support.again import produce
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
@@ -487,7 +488,7 @@ while True:
 _LEAD = """
 import sys, threading
 from direct.checkpoint import leading
-from forebay.clock import SystemClock
+from forebay.process.clock import SystemClock
 from wal.storage import open_storage
 with leading(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
     print("led", flush=True)
@@ -569,7 +570,7 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
     """INV-3: the state forgets them only when the history durably has them."""
     storage = MemoryStorage("direct-history")
     clock = SystemClock()
-    from driver.requests import Ask, Complete
+    from driver.tracker.requests import Ask, Complete
 
     with leading(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))

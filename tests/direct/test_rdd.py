@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from direct import KafkaRecord, OffsetRange, PreferBrokers, PreferConsistent, PreferFixed, create_rdd
 from direct.deserializers import BY_NAME, deserializer
 from direct.locations import places
-from forebay.errors import SettingsError, UsageError
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import SettingsError, UsageError
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.pythons import bare_python

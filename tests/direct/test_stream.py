@@ -20,14 +20,14 @@ from direct.commits import Commits
 from direct.parameters import tell
 from direct.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream import DirectStream, StreamSettings
-from driver.batch import Batch, BatchWork
-from driver.lease import Lease, LeaseHeld, process_start
-from forebay.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.planning import PartitionRates
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from driver.batches.batch import Batch, BatchWork
+from driver.journal.lease import Lease, LeaseHeld, process_start
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.planning import PartitionRates
+from forebay.kafka.consume.spans import Span
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.direct_process import InProcess
 from tests.support.direct_runs import Runs
@@ -166,7 +166,7 @@ def test_a_process_before_that_hangs_is_waited_for_as_long_as_its_lease_lasts_an
             1, "before", socket.gethostname(), hung.pid, process_start(hung.pid), 1, 0.2, "", "app-1", "spark://m"
         )
         (runs.checkpoint / "s" / "lease").write_bytes(msgspec.json.encode(lease))
-        with caplog.at_level(logging.WARNING, "driver.lease"):
+        with caplog.at_level(logging.WARNING, "driver.journal.lease"):
             runs.start(Assign([tps[0]]))
             runs.await_records(30)
         assert "may still run, in Spark's application app-1" in caplog.text

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
 

@@ -17,8 +17,8 @@ from direct import (
     Subscribe,
     create_direct_stream,
 )
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
 from wal import dead_letters

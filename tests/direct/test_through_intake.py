@@ -21,19 +21,19 @@ from direct.intake import IntakeAccess, Through, kept_of
 from direct.losses import OFFSET_MAX, Held, ends_through, lacking, of_batch, of_positions
 from direct.strategies import Assign, Subscribe
 from direct.tasks import TaskReading
-from driver.batch import Batch
-from driver.events import CursorNamed, SpansAllocated, SpansBegun
-from driver.intake import life_spans
-from driver.state import BrokenInvariant, State
-from driver.transitions import apply
-from forebay.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import Reading
-from forebay.kafka.spans import Span
+from driver.batches.batch import Batch
+from driver.decisions.intake import life_spans
+from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.transitions import apply
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.consume.spans import Span
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import IntakePartition, LifeSpan, LifeView, SpanRequest, TrackedCursor
-from forebay.values import TopicPartition, numbered
+from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.model.values import TopicPartition, numbered
 from pyspark_forebay.intake_plan import Cover
 from tests.support import destroyed
 from tests.support.again import produce

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from direct import Assign, DirectBatch, IntakeAccess, OffsetRange, StreamSettings, create_direct_stream, create_rdd
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.direct.test_through_intake import completed, cursors, drop
 from tests.support.again import produce
 from tests.support.certificates import Authority

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from driver import events as ev
-from driver.listeners import (
+from driver.journal import events as ev
+from driver.listeners.dispatch import (
     METHODS,
     BatchCompleted,
     BatchSubmitted,
@@ -31,9 +31,9 @@ from driver.listeners import (
     find_listener,
     told_of,
 )
-from driver.web_hook import ATTEMPTS_MAX, WebHook
-from forebay.errors import SettingsError
-from forebay.values import Gap
+from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
+from forebay.model.errors import SettingsError
+from forebay.model.values import Gap
 from tests.support.tracked import Tracked
 
 PATIENCE_SECONDS = 30.0
@@ -190,7 +190,7 @@ def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Li
     [
         ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
         ("json:Nothing", "module 'json' has no class 'Nothing'"),
-        ("driver.listeners:Told", "can't be made without arguments: TypeError"),
+        ("driver.listeners.dispatch:Told", "can't be made without arguments: TypeError"),
     ],
 )
 def test_a_listener_that_the_settings_name_wrongly_is_refused_in_words(name: str, words: str) -> None:

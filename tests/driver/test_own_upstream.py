@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import pytest
 
-from driver.batch import Batch
+from driver.background.discovery import discover
+from driver.batches.batch import Batch
 from driver.context import IngestContext
-from driver.discovery import discover
-from forebay.client import Client
+from forebay.http.client import Client
 from forebay.messages import StatusAnswer
-from forebay.own_source import OwnUpstream
-from forebay.receiving import Record, ReliableSource, RetryLater
-from forebay.settings import from_values
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import from_values
+from forebay.sources.custom import OwnUpstream
+from forebay.sources.receiving import Record, ReliableSource, RetryLater
 from tests.support.played import PlayedReceiver
 
 

@@ -10,24 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver import IngestContext, journal
-from driver.allocation import BatchLimits
-from driver.audit import audit
-from driver.batch import Batch, NamedJob
-from driver.cleaner import Cleaner
-from driver.discovery import LostJournal
-from driver.lease import Lease, LeaseHeld, lease_path, read_lease
-from driver.lineage import LineageFound
-from driver.listeners import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
-from driver.local_engine import LocalEngine
-from driver.rate import Gains
-from driver.rate_sharing import RateLimits
+from driver import IngestContext
+from driver.background.cleaner import Cleaner
+from driver.background.discovery import LostJournal
+from driver.background.snapshot_copies import SnapshotCopies
+from driver.batches.batch import Batch, NamedJob
+from driver.batches.local_engine import LocalEngine
+from driver.decisions.allocation import BatchLimits
+from driver.decisions.rate import Gains
+from driver.decisions.rate_sharing import RateLimits
+from driver.journal import log as journal
+from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
+from driver.journal.lineage import LineageFound
+from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver
-from driver.snapshot_copies import SnapshotCopies
 from forebay import messages as m
-from forebay.client import Client
-from forebay.clock import ManualClock, SystemClock
-from forebay.errors import (
+from forebay.http.client import Client
+from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import (
     CorruptionError,
     FencedError,
     ForebayError,
@@ -38,11 +39,11 @@ from forebay.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.kafka.broker import MockBroker
-from forebay.settings import NO_WAL, Settings, from_values
-from forebay.units import Duration
-from forebay.values import TopicPartition
+from forebay.model.units import Duration
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock, SystemClock
+from forebay.settings.schema import NO_WAL, Settings, from_values
+from recovery.audit import audit
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
 from wal import layout
@@ -799,7 +800,7 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
         waited.append((lease, len(job.seen)))
         return False
 
-    monkeypatch.setattr("driver.lease.await_end_of", unseen)
+    monkeypatch.setattr("driver.journal.lease.await_end_of", unseen)
     with IngestContext(None, s) as intake:
         intake.foreach_batch(job)
         assert job.enough.wait(30)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from driver.spark_engine import SparkEngine
-from forebay.settings import from_values
+from driver.spark.engine import SparkEngine
+from forebay.settings.schema import from_values
 
 #: forks a driver for each pair of signals and prints how each ended
 PAIRS = """
 import json, os, signal, sys, time
 from unittest import mock
 import driver.main
-from forebay.settings import from_values
+from forebay.settings.schema import from_values
 
 class Driver:
     url = ""
@@ -86,7 +86,7 @@ def test_spark_does_not_take_ctrl_c_from_the_driver(tmp_path: Path, monkeypatch:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             return object()
 
-    monkeypatch.setattr("driver.spark_engine.SparkSession.builder", Builder())
+    monkeypatch.setattr("driver.spark.engine.SparkSession.builder", Builder())
     before = signal.getsignal(signal.SIGINT)
     try:
         SparkEngine(from_values(values(tmp_path)), dict)._make_session()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from driver.batch import Batch, BatchWork
-from driver.local_engine import LocalEngine
-from driver.spark_tasks import records, unreadable
-from forebay.errors import UnreadableBlockError, UsageError
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.local_engine import LocalEngine
+from driver.batches.tasks import records, unreadable
+from forebay.model.errors import UnreadableBlockError, UsageError
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 

@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batch import Batch, BatchWork
-from driver.dead_letters import settle
-from driver.spark_engine import SparkEngine
-from driver.spark_tasks import KafkaRecord
-from forebay.errors import UnreadableBlockError, UsageError
-from forebay.settings import DeadLetterSettings
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.dead_letters import settle
+from driver.batches.tasks import KafkaRecord
+from driver.spark.engine import SparkEngine
+from forebay.model.errors import UnreadableBlockError, UsageError
+from forebay.settings.schema import DeadLetterSettings
 from tests.support.rows import Row, block
 from tests.support.stored import Stored
 from wal import dead_letters

@@ -19,14 +19,14 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
-from driver import spark_engine
-from driver.batch import Batch, BatchWork
-from driver.job_errors import describe
-from driver.local_engine import read_plan
-from driver.spark_engine import SparkEngine, _running_tasks
-from driver.spark_tasks import KafkaRecord
-from forebay.errors import EngineLostError, JobError, UnreadableBlockError
-from forebay.units import Duration
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.job_errors import describe
+from driver.batches.local_engine import read_plan
+from driver.batches.tasks import KafkaRecord
+from driver.spark import engine as spark_engine
+from driver.spark.engine import SparkEngine, _running_tasks
+from forebay.model.errors import EngineLostError, JobError, UnreadableBlockError
+from forebay.model.units import Duration
 from pyspark_forebay.schema import spark_schema
 from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler

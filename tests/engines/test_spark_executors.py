@@ -16,18 +16,19 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver import spark_engine, spark_executors
-from driver.batch import Batch, BatchWork
-from driver.spark_engine import SparkJobs
-from driver.spark_executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, bring, misfit, refused, ship, strangers
-from forebay.errors import UsageError
+from driver.batches.batch import Batch, BatchWork
+from driver.spark import engine as spark_engine
+from driver.spark import executors as spark_executors
+from driver.spark.engine import SparkJobs
+from driver.spark.executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, bring, misfit, refused, ship, strangers
+from forebay.model.errors import UsageError
 from tests.support.pythons import bare_python, other_python
 
 _ROOT = Path(driver.__file__).parents[1]
 
 
 def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
-    good = Found("w1", "0.1.0", "18.0.0", "driver.spark_engine", "")
+    good = Found("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
     assert refused(good, "0.1.0") is None
     assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
     for found, words in (
@@ -48,7 +49,7 @@ def test_the_least_pyarrow_is_the_projects_own() -> None:
 def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path) -> None:
     """And says what can't be imported, of a Python that has all but the project."""
     look = tmp_path / "look"
-    look.write_bytes(cloudpickle.dumps(_look(("driver.decoding", "wal"))))
+    look.write_bytes(cloudpickle.dumps(_look(("driver.batches.decoding", "wal"))))
     script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
     command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
     # a job that was looked for in this process has left the way to it in the environment
@@ -56,7 +57,7 @@ def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     host, _, *found = done.stdout.strip().split("|")
     assert host == os.uname().nodename
-    assert found == [version("pyarrow"), "driver.decoding", "No module named 'driver'"]
+    assert found == [version("pyarrow"), "driver.batches.decoding", "No module named 'driver'"]
 
 
 def test_names_of_hosts_that_differ_are_said() -> None:
@@ -101,8 +102,8 @@ import importlib, sys
 sys.path[:] = [{archive!r}, *sys.path]
 for name in {[*_FIRST, "job_of_mine"]!r}:
     importlib.import_module(name)
-import driver.decoding, tables
-print(tables.NAMES.decode(), driver.decoding.__file__)
+import driver.batches.decoding, tables
+print(tables.NAMES.decode(), driver.batches.decoding.__file__)
 """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -200,9 +201,9 @@ def test_tasks_in_forks_of_the_driver_are_brought_nothing(master: str, tmp_path:
 _PROGRAM = """
 import os, sys
 from pyspark.sql import SparkSession
-from driver.spark_blocks import executors, hosts_of
-from driver.spark_executors import check, ship
-from forebay.errors import UsageError
+from driver.spark.blocks import executors, hosts_of
+from driver.spark.executors import check, ship
+from forebay.model.errors import UsageError
 
 session = (
     SparkSession.builder.master("local-cluster[1,1,512]").config("spark.ui.enabled", "false")
@@ -227,8 +228,8 @@ assert sys.path == path
 attempt()
 
 def number(_):
-    import driver.spark_tasks
-    yield driver.spark_tasks.__file__
+    import driver.batches.tasks
+    yield driver.batches.tasks.__file__
 
 def parent(_):
     import os

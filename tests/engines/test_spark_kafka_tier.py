@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.batch import Batch
-from driver.spark_engine import SparkEngine
-from forebay.errors import UnreadableBlockError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
+from driver.batches.batch import Batch
+from driver.spark.engine import SparkEngine
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UnreadableBlockError
 from tests.support.again import Taken
 from tests.support.stored import Stored
 

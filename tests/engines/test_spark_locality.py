@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from driver.spark_blocks import TaskPartitions
-from driver.spark_tasks import TaskBlocks, preferred_hosts, tasks_in
-from forebay.values import Handle
+from driver.batches.tasks import TaskBlocks, preferred_hosts, tasks_in
+from driver.spark.blocks import TaskPartitions
+from forebay.model.values import Handle
 from wal.reading import BlockReference
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from driver.batch import Batch, BatchWork
+from driver.batches.batch import Batch, BatchWork
 from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput, Written
-from driver.spark_engine import SparkEngine
-from forebay.errors import UnreadableBlockError
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import numbered
+from driver.spark.engine import SparkEngine
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UnreadableBlockError
+from forebay.model.values import numbered
 from tests.support.hdfs import HdfsServer
 from tests.support.kafka import committed_values
 from tests.support.rows import Row, block

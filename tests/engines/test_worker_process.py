@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from direct.tasks import TaskReading, read_batches
-from driver.decoding import decode_in_task
-from driver.spark_tasks import read_in_task
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.range_reader import Reading
+from driver.batches.decoding import decode_in_task
+from driver.batches.tasks import read_in_task
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.consume.range_reader import Reading
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.intake_batch import IntakeBatchReader
 from pyspark_forebay.intake_plan import IntakeTask
@@ -24,7 +24,7 @@ from wal.reading import ReadPlan
 
 _SETTLED = """\
 import gc, sys
-from forebay.worker_process import freeze_modules
+from forebay.process.worker_process import freeze_modules
 
 class Loop:
     def __init__(self):
@@ -70,14 +70,14 @@ def test_every_task_of_the_source_begins_so(monkeypatch: pytest.MonkeyPatch, rea
 
 def test_every_task_of_a_job_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
-    for name in ("driver.spark_tasks", "driver.decoding", "direct.tasks"):
+    for name in ("driver.batches.tasks", "driver.batches.decoding", "direct.tasks"):
         monkeypatch.setattr(f"{name}.freeze_modules", lambda name=name: begun.append(name))
     plan = ReadPlan(wal_url="memory://wal")
     list(read_in_task([], plan, lambda counts: None))
-    assert begun == ["driver.spark_tasks"]
-    monkeypatch.setattr("driver.decoding.decode_task", lambda *given: iter(()))
+    assert begun == ["driver.batches.tasks"]
+    monkeypatch.setattr("driver.batches.decoding.decode_task", lambda *given: iter(()))
     list(decode_in_task([], 0, plan, lambda counts: None, None, None))  # type: ignore[arg-type]
-    assert begun[1:] == ["driver.decoding"]
+    assert begun[1:] == ["driver.batches.decoding"]
     how = TaskReading(KafkaAccess({}, "g"), Reading())
     list(read_batches(how, 0, []))
     assert len(begun) == 2, "Spark's driver reads so too, and is no worker"

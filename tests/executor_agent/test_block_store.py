@@ -9,8 +9,8 @@ import pytest
 
 from executor_agent import store as store_module
 from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_MAX, TEMPORARY_AGE_MS_MIN, BlockStore
-from forebay.clock import ManualClock
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from wal.blocks import LocalRoom, given_path, has_room, local_frame, local_path, write_local, write_local_frame
 

@@ -18,10 +18,10 @@ import urllib3
 
 from executor_agent.main import Agent
 from executor_agent.store import BlockStore
-from forebay import failpoints
-from forebay.clock import ManualClock
-from forebay.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.messages import Refusal
+from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
+from forebay.process import failpoints
+from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 from wal.block_copies import give_copy, give_frame
@@ -315,7 +315,7 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
     stored: Stored, pool: urllib3.PoolManager, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, msgspec; from executor_agent.main import run; from forebay.settings import from_values\n"
+        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
     raw = {

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from executor_agent.receivers import LAST_WORDS_MAX, Receivers
-from forebay.clock import ManualClock
-from forebay.errors import ForebayError
 from forebay.messages import Command, ReceiverProcess
+from forebay.model.errors import ForebayError
+from forebay.process.clock import ManualClock
 
 #: plays `forebay receiver --id ID`: says that it is there, then drains on SIGTERM, ends with 3 or goes deaf, by its mode
 SCRIPT = """
@@ -203,7 +203,7 @@ def test_stopping_drains_all_kills_what_is_left_and_starts_none_any_more(
 def test_receivers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     """The kernel sees to it: an agent that is started again would not know them."""
     code = (
-        "import sys, time; from executor_agent.receivers import Receivers; from forebay.clock import SystemClock\n"
+        "import sys, time; from executor_agent.receivers import Receivers; from forebay.process.clock import SystemClock\n"
         "from forebay.messages import Command\n"
         "receivers = Receivers('s', tuple(sys.argv[1:]), 2, 10.0, SystemClock())\n"
         "receivers.obey(Command(version=1, driver_epoch=1, kind='start-receiver', receiver_id='s-r0'))\n"

@@ -17,9 +17,9 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from executor_agent.main import Agent
-from forebay import sendfile
+from forebay.http import sendfile
 from forebay.messages import AgentHeartbeatRequest
-from forebay.settings import Settings
+from forebay.settings.schema import Settings
 from tests.executor_agent.test_agent import FakeDriver
 from tests.support.stored import Stored
 from wal.blocks import local_path

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from driver import events as ev
-from driver import history, journal
-from driver.state import State
-from forebay.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
-from forebay.records import decode_block
-from forebay.values import Block, Handle, numbered
+from driver.journal import events as ev
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.state import State
+from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
+from forebay.model.records import decode_block
+from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler
 from wal import layout

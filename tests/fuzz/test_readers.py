@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from forebay.arrow_sizes import decompressed_sizes
-from forebay.errors import CorruptionError
-from forebay.records import Compression, decode_block
+from forebay.model.arrow_sizes import decompressed_sizes
+from forebay.model.errors import CorruptionError
+from forebay.model.records import Compression, decode_block
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
 from wal.frame import FrameKind, decode_frame, encode_frame

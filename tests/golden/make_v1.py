@@ -15,7 +15,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from forebay.values import BlockMeta, Gap, OffsetRange, block_id, numbered
+from forebay.model.values import BlockMeta, Gap, OffsetRange, block_id, numbered
 from wal import layout
 from wal.blocks import encode_meta
 from wal.frame import Frame, FrameKind

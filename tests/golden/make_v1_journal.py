@@ -10,8 +10,9 @@ import itertools
 import sys
 from pathlib import Path
 
-from driver import history, journal
-from driver.requests import Archived
+from driver.journal import history
+from driver.journal import log as journal
+from driver.tracker.requests import Archived
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
 

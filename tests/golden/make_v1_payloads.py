@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from forebay.values import BlockMeta
+from forebay.model.values import BlockMeta
 from tests.golden.make_v1 import BLOCKS_PATH, RECEIVER, STREAM, frames_of, with_header, write_segment
 from tests.support.rows import ODD_ROWS, block, filler
 from wal.blocks import encode_meta

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import CorruptionError, NewerVersionError
-from forebay.records import decode_block
-from forebay.values import Handle
+from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.records import decode_block
+from forebay.model.values import Handle
 from tests.golden import make_v1
 from tests.golden.make_v1 import BLOCKS_PATH, JOURNAL_PATH, SWAPPED_PATH
 from tests.support.rows import ODD_ROWS

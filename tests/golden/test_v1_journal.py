@@ -6,11 +6,12 @@ import itertools
 import shutil
 from pathlib import Path
 
-from driver import history, journal
-from driver.batch_order import following, window
-from driver.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
+from driver.decisions.batch_order import following, window
+from driver.journal import history
+from driver.journal import log as journal
 from driver.tracker import Tracker
-from forebay.values import numbered
+from driver.tracker.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
+from forebay.model.values import numbered
 from tests.support.tracked import STREAM
 from wal.storage import open_storage
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import NewerVersionError
-from forebay.records import decode_block
-from forebay.values import Handle
+from forebay.model.errors import NewerVersionError
+from forebay.model.records import decode_block
+from forebay.model.values import Handle
 from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH
 from tests.support.rows import ODD_ROWS

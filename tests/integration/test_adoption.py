@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from driver.state import ADOPTER
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
+from driver.journal.state import ADOPTER
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import TrackedPartition
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 from tests.support.cluster import Cluster
 from tests.support.flow import Truth, numbered, produce
 from tests.support.witness import assert_same_records

@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import StatusAnswer
 from tests.support import witness
 from tests.support.cluster import Cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import PATIENCE_SECONDS, Cluster
 from tests.support.flow import Flow, Truth, numbered, produce
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.access import Access
-from forebay.client import Client
-from forebay.errors import UnreachableError
-from forebay.kafka.broker import KafkaBroker
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UnreachableError
+from forebay.security.access import Access
 from tests.integration.test_spark import await_spark
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster

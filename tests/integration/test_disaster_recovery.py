@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_rebuild import finish, lose_journal, records_flowing
 from tests.support.cluster import Cluster
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
-from forebay.settings import WalSettings
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.settings.schema import WalSettings
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow

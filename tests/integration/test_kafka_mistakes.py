@@ -12,24 +12,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deploy import validation
+from deploy.commands import validation
 from deploy.main import main
 from direct.strategies import Subscribe
 from driver import IngestContext
 from forebay import messages as m
-from forebay.client import Client
-from forebay.clock import SystemClock
-from forebay.errors import UnreachableError
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.consumer import KafkaSource
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.kafka.ranges import RangeReader, RangeReading
-from forebay.kafka.sender import send_rows
-from forebay.kafka.spans import Span
-from forebay.kafka.transactions import TransactionalSender
-from forebay.settings import Settings, load
-from forebay.values import OffsetRange, TopicPartition
+from forebay.http.client import Client
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.consumer import KafkaSource
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.consume.ranges import RangeReader, RangeReading
+from forebay.kafka.consume.spans import Span
+from forebay.kafka.produce.sender import send_rows
+from forebay.kafka.produce.transactions import TransactionalSender
+from forebay.model.errors import UnreachableError
+from forebay.model.values import OffsetRange, TopicPartition
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import Settings, load
 from pyspark_forebay.batch import BatchReader
 from receiver.main import compose
 from tests.conftest import require_kafka
@@ -86,7 +86,7 @@ def wrong_password(broker: GuardedBroker) -> Mistake:
 def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KafkaAdmin.__init__.__kwdefaults__, "timeout_seconds", SECONDS)
     monkeypatch.setattr(validation, "BROKER_TIMEOUT_SECONDS", SECONDS)
-    monkeypatch.setattr("driver.health.WAITING_SECONDS", 0.0)
+    monkeypatch.setattr("driver.http.health.WAITING_SECONDS", 0.0)
 
 
 def assert_names(words: str, mistake: Mistake) -> None:

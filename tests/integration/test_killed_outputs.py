@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.kafka import committed_values

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import ManagedReceiver
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay import failpoints
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import count_of, lineage_of
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import count_of, lineage_of
+from forebay.process import failpoints
 from tests.support import witness
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from driver.state import REPAIR_WRITER
-from forebay.kafka.broker import KafkaBroker
+from driver.journal.state import REPAIR_WRITER
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_adoption import adopted, drop, leave_an_orphan
 from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster

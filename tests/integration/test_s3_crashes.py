@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.support import s3
 from tests.support.cluster import Cluster

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.client import Client
-from forebay.errors import AccessError
-from forebay.kafka.broker import KafkaBroker
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import StatusAnswer
+from forebay.model.errors import AccessError
 from tests.integration.test_spark import await_spark
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.client import Client
-from forebay.errors import ForebayError
-from forebay.kafka.broker import KafkaBroker
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import ForebayError
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Truth, numbered, produce
 

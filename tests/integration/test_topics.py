@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import TrackedPartition
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 from tests.support.cluster import PATIENCE_SECONDS, Cluster
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import await_markers, partitions_of

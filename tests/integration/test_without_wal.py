@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 

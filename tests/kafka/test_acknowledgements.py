@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from forebay.kafka.loader import Loaded
+from forebay.kafka.embedded.loader import Loaded
 from tests.support.flow import Truth
 
 

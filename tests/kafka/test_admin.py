@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.kafka.broker import KafkaBroker, MockBroker
-from forebay.kafka.loader import FLIGHTS, Pace, flights, load
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.embedded.loader import FLIGHTS, Pace, flights, load
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.model.values import TopicPartition
 from tests.support.kafka import Commit, Reader, partitions_of, poll_until
 
 

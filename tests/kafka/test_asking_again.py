@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from forebay.errors import ForebayError, UnknownTopicError, UnreachableError
-from forebay.kafka import admin
-from forebay.kafka.admin import KafkaAdmin
-from forebay.values import TopicPartition
+from forebay.kafka.client import admin
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
+from forebay.model.values import TopicPartition
 
 TP = TopicPartition("t", 0)
 LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.broker import make_topic
-from forebay.errors import UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.tether import tethered
-from forebay.values import TopicPartition
+from deploy.commands.broker import make_topic
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
+from forebay.process.tether import tethered
 from tests.conftest import require_kafka
 from tests.support.again import produce
 from tests.support.booted import await_end
@@ -23,7 +23,7 @@ from tests.support.wheel import ROOT
 #: launches a broker, tells its process, and waits to be killed
 _OWNER = """
 import sys
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 broker = KafkaBroker(sys.argv[1])
 broker.launch()
 print(broker.pid, flush=True)

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.clock import SystemClock
-from forebay.errors import UnreachableError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import MockBroker
-from forebay.kafka.client_errors import REASONS_MAX, ClientErrors
-from forebay.kafka.group_offsets import GroupOffsets
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.client_errors import REASONS_MAX, ClientErrors
+from forebay.kafka.client.group_offsets import GroupOffsets
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import UnreachableError
+from forebay.process.clock import SystemClock
 
 #: so long a question is asked here; what it meets is met within milliseconds
 SECONDS = 1.0

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.clock import ManualClock
-from forebay.kafka import group_offsets
-from forebay.kafka.client_errors import ClientErrors
-from forebay.kafka.group_offsets import GroupOffsets
-from forebay.values import TopicPartition
+from forebay.kafka.client import group_offsets
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.group_offsets import GroupOffsets
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
 from tests.support.kafka import Commit
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

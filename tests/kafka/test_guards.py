@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.errors import ForebayError
-from forebay.kafka.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
-from forebay.values import TopicPartition
+from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.errors import ForebayError
+from forebay.model.values import TopicPartition
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from forebay.errors import UsageError
-from forebay.kafka.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
+from forebay.kafka.embedded.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
+from forebay.model.errors import UsageError
 from tests.support.answering import AnsweringHandler, AnsweringServer
 from tests.support.hdfs import HADOOP, HADOOP_VERSION
 from tests.support.jvm_spark import CONNECTOR
@@ -97,7 +97,7 @@ def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FOREBAY_MAVEN", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr("forebay.kafka.jars.BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("forebay.kafka.embedded.jars.BACKOFF_SECONDS", 0)
     with pytest.raises(UsageError, match=r"(?s)could not be fetched: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
         listed(tmp_path, a=b"one").fetch(tmp_path / "cache")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from forebay.errors import SettingsError
-from forebay.kafka.java_options import TABLE, translate
-from forebay.kafka.safe_options import safe_options
+from forebay.kafka.client.java_options import TABLE, translate
+from forebay.kafka.client.safe_options import safe_options
+from forebay.model.errors import SettingsError
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay.errors import StoreError, UnreachableError
-from forebay.kafka import group_offsets, transactions
-from forebay.kafka.transactions import Marker, TransactionalSender
+from forebay.kafka.client import group_offsets
+from forebay.kafka.produce import transactions
+from forebay.kafka.produce.transactions import Marker, TransactionalSender
+from forebay.model.errors import StoreError, UnreachableError
 
 
 def test_a_topic_that_the_sender_before_makes_until_it_is_fenced_is_looked_at_for_its_marker(

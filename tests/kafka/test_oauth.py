@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.oauth import ClientCredentials
-from forebay.kafka.registry import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.kafka.client.oauth import ClientCredentials
+from forebay.kafka.client.registry import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.model.errors import UnreachableError, UsageError
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.registered import Writers

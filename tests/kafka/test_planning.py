@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from direct import OffsetRange
-from forebay.errors import UsageError
-from forebay.kafka.planning import (
+from forebay.kafka.consume.planning import (
     PartitionRates,
     gathered,
     is_enough,
@@ -17,8 +16,9 @@ from forebay.kafka.planning import (
     spans,
     split_ranges,
 )
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

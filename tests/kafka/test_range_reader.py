@@ -12,8 +12,14 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from forebay.clock import ManualClock, SystemClock
-from forebay.errors import (
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.kept import Kept
+from forebay.kafka.consume import range_reader
+from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
+from forebay.kafka.consume.spans import Span
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import (
     HoleError,
     OutOfRangeError,
     OvershotError,
@@ -21,14 +27,8 @@ from forebay.errors import (
     ShortReadError,
     UnreachableError,
 )
-from forebay.kafka import range_reader
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.kept import Kept
-from forebay.kafka.range_reader import PartitionReader, Reading, read_range
-from forebay.kafka.spans import Span
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock, SystemClock
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from forebay.clock import ManualClock
-from forebay.errors import RangeNotHeldError, SettingsError, UnreachableError
-from forebay.kafka import ranges
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker, MockBroker
-from forebay.kafka.ranges import RangeReader, Wanted, read_ranges
-from forebay.values import TopicPartition
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume import ranges
+from forebay.kafka.consume.ranges import RangeReader, Wanted, read_ranges
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.model.errors import RangeNotHeldError, SettingsError, UnreachableError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
 from tests.support.again import produce, taken_in
 from tests.support.kafka import PATIENCE_SECONDS
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay.errors import ForebayError, StoreError, UnreachableError
-from forebay.kafka import group_offsets, sender, transactions
-from forebay.kafka.leaders import hindrance
-from forebay.kafka.sender import send_rows
-from forebay.kafka.transactions import TransactionalSender
-from forebay.values import TopicPartition
+from forebay.kafka.client import group_offsets
+from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.produce import sender, transactions
+from forebay.kafka.produce.sender import send_rows
+from forebay.kafka.produce.transactions import TransactionalSender
+from forebay.model.errors import ForebayError, StoreError, UnreachableError
+from forebay.model.values import TopicPartition
 
 OPTIONS = {"bootstrap.servers": "b:9092"}
 GIVEN_UP = KafkaException(KafkaError(KafkaError._FATAL, "given up"))

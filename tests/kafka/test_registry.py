@@ -13,9 +13,17 @@ from confluent_kafka.schema_registry import RegisteredSchema as KnownSchema
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaReference
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka import registry
-from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.kafka.client import registry
+from forebay.kafka.client.registry import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    RegisteredSchema,
+    Registry,
+    RegistryAccess,
+    check_readable,
+)
+from forebay.model.errors import UnreachableError, UsageError
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.registered import Writers, message_class, orders_file

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from forebay.columns import Columns, Start
-from forebay.errors import ForebayError
-from forebay.kafka.broker import KafkaBroker, MockBroker
-from forebay.kafka.loader import load
-from forebay.records import SOURCE_SCHEMA
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.embedded.loader import load
+from forebay.model.columns import Columns, Start
+from forebay.model.errors import ForebayError
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import TopicPartition
 from tests.support.kafka import Commit, Reader, partitions_of, poll_some, poll_until
 
 Broker = KafkaBroker | MockBroker

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forebay.errors import UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.starting import Known, Position, Timestamp, begin, find_offsets
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.starting import Known, Position, Timestamp, begin, find_offsets
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import Commit, partitions_of
 

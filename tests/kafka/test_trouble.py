@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from forebay.columns import PartitionTrouble
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.loader import load
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.embedded.loader import load
+from forebay.model.columns import PartitionTrouble
+from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 
 pytestmark = pytest.mark.kafka

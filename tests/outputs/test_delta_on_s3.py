@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from driver.batch import Written
+from driver.batches.batch import Written
 from driver.outputs import DeltaOutput
-from forebay.errors import StoreError
-from forebay.values import numbered
+from forebay.model.errors import StoreError
+from forebay.model.values import numbered
 from tests.support import s3
 from tests.support.fault_proxy import FaultProxy
 from tests.support.output_process import OutputProcess, Turn, batch_of, expected, rows_of

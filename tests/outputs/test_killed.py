@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from forebay.errors import FencedError
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import FencedError
 from tests.support.kafka import committed_values
 from tests.support.output_process import OutputProcess, Turn, expected
 from tests.support.postgresql import PostgresServer

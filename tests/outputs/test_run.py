@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from driver.outputs import DeltaOutput, KafkaOutput, ParquetOutput, SqlOutput, Written, transaction_of
 from driver.outputs.parquet import MARKER
 from driver.outputs.run import Run, decoded, reason_to_skip, run_of
-from forebay.errors import FencedError, StoreError, UnreadableBlockError, UsageError
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import numbered
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import FencedError, StoreError, UnreadableBlockError, UsageError
+from forebay.model.values import numbered
 from tests.support.output_process import Turn, batch_of, rows_of
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay.errors import CorruptionError, OutOfSpaceError, StoreError
-from forebay.values import Gap
+from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
+from forebay.model.values import Gap
 from tests.support.rows import ODD_ROWS, block, filler
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_local, write_local
 from wal.frame import FrameKind, decode_frame, encode_frame

@@ -12,8 +12,8 @@ import pytest
 import urllib3
 
 from executor_agent.main import Agent
-from forebay.errors import CorruptionError, LostBlockError
-from forebay.values import Block, BlockMeta
+from forebay.model.errors import CorruptionError, LostBlockError
+from forebay.model.values import Block, BlockMeta
 from tests.support.forged import forged, forged_copy
 from tests.support.rows import Row, block
 from tests.support.stored import Stored

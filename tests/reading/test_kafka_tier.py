@@ -10,15 +10,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batch import Batch, BatchWork
-from driver.local_engine import LocalEngine, read_plan
-from forebay.errors import UnreadableBlockError
-from forebay.kafka import ranges
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.settings import KafkaSettings
-from forebay.units import Duration, Size
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.local_engine import LocalEngine, read_plan
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume import ranges
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UnreadableBlockError
+from forebay.model.units import Duration, Size
+from forebay.settings.schema import KafkaSettings
 from tests.support.again import Taken
 from tests.support.rows import block, filler
 from tests.support.stored import Stored

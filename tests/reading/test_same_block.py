@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from forebay.errors import CorruptionError
-from forebay.values import Block, BlockMeta, Handle
+from forebay.model.errors import CorruptionError
+from forebay.model.values import Block, BlockMeta, Handle
 from tests.support.rows import block, filler
 from wal.blocks import StoredBlock
 from wal.frame import checksum

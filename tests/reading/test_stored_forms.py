@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from executor_agent.main import Agent
-from forebay.errors import UnreadableBlockError
-from forebay.records import Compression
+from forebay.model.errors import UnreadableBlockError
+from forebay.model.records import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal import reading

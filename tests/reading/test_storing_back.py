@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from executor_agent.main import Agent
-from forebay.settings import Settings
+from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 from wal import reading

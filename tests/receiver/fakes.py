@@ -11,11 +11,11 @@ from litestar import post
 from litestar.params import Body
 
 from forebay import messages as m
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.errors import UnreachableError
-from forebay.http import Server, application
-from forebay.records import SOURCE_SCHEMA
-from forebay.values import Block, TopicPartition, numbered
+from forebay.http.server import Server, application
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.errors import UnreachableError
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import Block, TopicPartition, numbered
 from receiver.source import CommitPoint, Listener
 
 
@@ -99,7 +99,7 @@ class FakeTracker:
             self._pass()
             with self.changed:
                 if self.fenced:
-                    from forebay.errors import FencedError
+                    from forebay.model.errors import FencedError
 
                     raise FencedError("registered again since")
                 answer = m.ReportAnswer(results=tuple(self._take(block) for block in data.blocks))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from forebay.columns import Columns, Start
 from forebay.messages import BlockResult, ClaimGrant, PartitionView, StaleRange
-from forebay.settings import ReceiverSettings
-from forebay.units import Duration, Size
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.columns import Columns, Start
+from forebay.model.units import Duration, Size
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft

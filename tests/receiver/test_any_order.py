@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.messages import BlockResult, ClaimGrant, StaleRange
-from forebay.units import Size
-from forebay.values import TopicPartition
+from forebay.model.units import Size
+from forebay.model.values import TopicPartition
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.clock import Clock, SystemClock
-from forebay.columns import Columns
-from forebay.errors import StoreError
+from forebay.model.columns import Columns
+from forebay.model.errors import StoreError
+from forebay.process.clock import Clock, SystemClock
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from receiver.block_store import BlockStore

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.broker_line import BrokerLine

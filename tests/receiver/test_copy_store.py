@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.clock import SystemClock
-from forebay.errors import StoreError, UnreachableError
 from forebay.messages import SecondHost
-from forebay.values import BlockMeta
+from forebay.model.errors import StoreError, UnreachableError
+from forebay.model.values import BlockMeta
+from forebay.process.clock import SystemClock
 from receiver import copy_store
 from receiver import inputs as inp
 from receiver.copy_store import LOCAL_SPACE, SECOND_HOST, CopyStore, SecondCopies

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.columns import Columns, EndOfPartition
-from forebay.records import SOURCE_SCHEMA
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, EndOfPartition
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import TopicPartition
 from receiver import inputs as inp
 from receiver.block_draft import Piece
 from receiver.encoded_block import cut, rows_of

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from forebay import messages as m
-from forebay.driver_client import DriverClient
+from forebay.http.driver_client import DriverClient
 from receiver import actions as act
 from receiver import driver_line
 from receiver import inputs as inp

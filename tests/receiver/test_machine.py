@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from forebay import messages
-from forebay.columns import EndOfPartition, PartitionTrouble
-from forebay.units import Duration, Size
-from forebay.values import Gap, TopicPartition, numbered
+from forebay.model.columns import EndOfPartition, PartitionTrouble
+from forebay.model.units import Duration, Size
+from forebay.model.values import Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.heartbeat import POLL_PATIENCE_SECONDS

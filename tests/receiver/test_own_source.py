@@ -12,14 +12,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from forebay.clock import SystemClock
-from forebay.columns import Columns, PartitionTrouble, Start
-from forebay.errors import SettingsError, SourceError, UnreachableError, UsageError
-from forebay.own_source import END_UNTOLD, OwnUpstream, dealt, make, ordinal_of
-from forebay.receiving import OffsetGone, Record, Records, ReliableSource, RetryLater, UnreliableSource
-from forebay.records import SOURCE_SCHEMA
-from forebay.settings import Settings, from_values
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, PartitionTrouble, Start
+from forebay.model.errors import SettingsError, SourceError, UnreachableError, UsageError
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import Settings, from_values
+from forebay.sources.custom import END_UNTOLD, OwnUpstream, dealt, make, ordinal_of
+from forebay.sources.receiving import OffsetGone, Record, Records, ReliableSource, RetryLater, UnreliableSource
 from receiver import inputs as inp
 from receiver.main import compose
 from receiver.own_records import source_batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from forebay import messages
-from forebay.columns import Start
-from forebay.units import Duration, Size
-from forebay.values import TopicPartition, numbered
+from forebay.model.columns import Start
+from forebay.model.units import Duration, Size
+from forebay.model.values import TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.throttle import GATHER_SECONDS, RESUME_SECONDS

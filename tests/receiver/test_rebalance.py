@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from forebay.clock import SystemClock
-from forebay.kafka.broker import MockBroker
-from forebay.kafka.consumer import KafkaSource
-from forebay.kafka.loader import load
-from forebay.settings import Settings
-from forebay.values import TopicPartition
+from forebay.kafka.consume.consumer import KafkaSource
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.kafka.embedded.loader import load
+from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import Settings
 from receiver.main import compose
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in

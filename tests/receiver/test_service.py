@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay import failpoints
-from forebay.clock import SystemClock
-from forebay.errors import OutOfSpaceError, StoreError
-from forebay.settings import Settings, from_values
-from forebay.values import TopicPartition
+from forebay.model.errors import OutOfSpaceError, StoreError
+from forebay.model.values import TopicPartition
+from forebay.process import failpoints
+from forebay.process.clock import SystemClock
+from forebay.settings.schema import Settings, from_values
 from receiver import draft_store
 from receiver.inputs import Tick
 from receiver.main import compose

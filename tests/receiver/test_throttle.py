@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.messages import PartitionRate, Rates
-from forebay.settings import ReceiverSettings
-from forebay.units import Size
-from forebay.values import TopicPartition
+from forebay.model.units import Size
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import ReceiverSettings
 from receiver.throttle import BURST_SECONDS, GATHER_SECONDS, POLLS_APART_SECONDS, RESUME_SECONDS, Throttle
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.records import bytes_column, numbers_column, value_lengths
+from forebay.model.records import bytes_column, numbers_column, value_lengths
 
 
 @settings(deadline=None, derandomize=True)
@@ -45,8 +45,8 @@ _RECEIVER_AT_WORK = """
 import sys
 import numpy as np, pyarrow as pa
 import receiver.main
-from forebay.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
-from forebay.values import TopicPartition
+from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.model.values import TopicPartition
 from receiver.encoded_block import _row_bytes
 columns = [bytes_column([None, b"x"]), bytes_column([b"y", b"z"])]
 columns += [numbers_column(np.arange(2), pa.int64())] * 2 + [numbers_column(np.zeros(2, np.int32), pa.int32())]

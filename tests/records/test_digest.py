@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.records import BLOCK_SCHEMA, decode_block, digest, to_dataframe
+from forebay.model.records import BLOCK_SCHEMA, decode_block, digest, to_dataframe
 from tests.support.rows import ODD_ROWS, Row, block, source_batch
 
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3)

@@ -12,14 +12,14 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from driver import events as ev
-from driver.journal import _events_decoder, _state_decoder
-from driver.requests import FoundPartitions
-from driver.state import State
-from driver.transitions import apply
-from forebay.errors import ForebayError, UsageError
-from forebay.kafka.spans import Span
-from forebay.values import Block, BlockMeta, Gap, Handle, OffsetRange, block_id
+from driver.journal import events as ev
+from driver.journal.log import _events_decoder, _state_decoder
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from driver.tracker.requests import FoundPartitions
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import ForebayError, UsageError
+from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, block_id
 from tests.support.tracked import STREAM, TOPIC, Tracked
 
 EVENTS = get_args(ev.Event)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.events import LifeStart, UnwritableEvent, WindowChanged, refuse_unwritable
+from driver.journal.events import LifeStart, UnwritableEvent, WindowChanged, refuse_unwritable
 from forebay import messages as m
-from forebay.errors import CorruptionError, UsageError
-from forebay.kafka.spans import Span, parse_span
-from forebay.values import OFFSET_MAX, Block, Gap, Handle, OffsetRange
+from forebay.kafka.consume.spans import Span, parse_span
+from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.values import OFFSET_MAX, Block, Gap, Handle, OffsetRange
 from tests.support.rows import block, filler
 from wal.blocks import decode_meta, encode_meta
 

@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from forebay.errors import CorruptionError
-from forebay.records import (
+from forebay.model.errors import CorruptionError
+from forebay.model.records import (
     BLOCK_SCHEMA,
     DATAFRAME_SCHEMA,
     SOURCE_SCHEMA,
@@ -23,7 +23,7 @@ from forebay.records import (
     extent,
     to_dataframe,
 )
-from forebay.values import BlockMeta, OffsetRange, TopicPartition
+from forebay.model.values import BlockMeta, OffsetRange, TopicPartition
 from tests.support.rows import ODD_ROWS, Row, block, filler, source_batch
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.commands.recovery import Surroundings, apply_plan
 from deploy.main import main
-from deploy.recovery import Surroundings, apply_plan
-from deploy.recovery_plan import KafkaView
-from driver.state import State
+from driver.journal.state import State
 from executor_agent.main import Agent
-from forebay.values import Block
+from forebay.model.values import Block
+from recovery.plan import KafkaView
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import served
 from tests.support.fault_proxy import FaultProxy

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.verification import verified
-from forebay.values import Block, Handle
+from deploy.commands.wal.verification import verified
+from forebay.model.values import Block, Handle
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM

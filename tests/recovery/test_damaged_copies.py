@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy import damaged_copies
 from deploy.main import main
 from executor_agent.store import BlockStore
-from forebay.clock import ManualClock
-from forebay.errors import CorruptionError, StoreError
-from forebay.values import Block
+from forebay.model.errors import CorruptionError, StoreError
+from forebay.model.values import Block
+from forebay.process.clock import ManualClock
+from recovery import damaged_copies
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.forged import forged, forged_copy
@@ -324,14 +324,14 @@ owner, _, name = sys.argv[1].partition(".")
 """
 AGENT_STARTS = """
 from executor_agent.store import BlockStore
-from forebay.clock import SystemClock
+from forebay.process.clock import SystemClock
 store = BlockStore(sys.argv[2], 1 << 30, SystemClock(), gives_up_copies=False)
 setattr({"os": os, "Path": Path}[owner], name, die)
 store.open()
 """
 RECOVERY = """
-from deploy import damaged_copies
-from forebay.settings import load
+from recovery import damaged_copies
+from forebay.settings.schema import load
 from wal.storage import open_storage
 settings = load(Path(sys.argv[2]), {})
 setattr({"os": os, "Path": Path}[owner], name, die)

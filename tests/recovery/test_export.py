@@ -13,15 +13,15 @@ import pyarrow.parquet as parquet
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from deploy.export import absent_spans, span
+from deploy.commands.wal.export import absent_spans, span
 from deploy.main import main
-from forebay.errors import ForebayError, UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.sender import send
-from forebay.records import RangeRows, decode_block, encode_block, to_dataframe
-from forebay.values import Block, Handle
-from forebay.values import TopicPartition as Tp
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.produce.sender import send
+from forebay.model.errors import ForebayError, UsageError
+from forebay.model.records import RangeRows, decode_block, encode_block, to_dataframe
+from forebay.model.values import Block, Handle
+from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION
 from tests.support.logged import Logged
 from tests.support.rows import ODD_ROWS, filler, source_batch
@@ -50,7 +50,7 @@ class Exporting:
 
 @pytest.fixture
 def exporting(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Exporting:
-    monkeypatch.setattr("deploy.recovery.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("deploy.commands.recovery.ANSWER_SECONDS", 0.1)
     return Exporting(tmp_path, capsys)
 
 
@@ -192,7 +192,7 @@ def test_records_go_back_into_a_topic_as_they_were(
     kafka_broker: KafkaBroker,
     topic_name: Callable[[], str],
 ) -> None:
-    monkeypatch.setattr("deploy.recovery.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("deploy.commands.recovery.ANSWER_SECONDS", 0.1)
     exporting = Exporting(tmp_path, capsys, kafka_broker.options["bootstrap.servers"])
     logged = exporting.logged
     logged.receiver("r1")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.clean_up import CleanSegment, judge
+from driver.decisions.clean_up import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM

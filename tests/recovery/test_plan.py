@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from deploy.commands.wal.verification import sentences, verified
 from deploy.main import main
-from deploy.recovery_plan import KafkaFacts, forgettable, history_view, kafka_view
-from deploy.verification import sentences, verified
-from driver import history
-from driver.state import State
-from forebay.errors import UsageError
-from forebay.kafka.admin import Committed
-from forebay.values import TopicPartition
+from driver.journal import history
+from driver.journal.state import State
+from forebay.kafka.client.admin import Committed
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
+from recovery.plan import KafkaFacts, forgettable, history_view, kafka_view
 from tests.recovery.test_killed import CONFIGURATION
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM, Tracked

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from driver.rebuild import rebuild
-from driver.snapshot_copies import SnapshotCopies, encoded
-from forebay.clock import SystemClock
-from forebay.values import numbered
+from driver.background.snapshot_copies import SnapshotCopies, encoded
+from forebay.model.values import numbered
+from forebay.process.clock import SystemClock
+from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM

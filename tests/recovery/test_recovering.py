@@ -8,17 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.copies import WalCopies
-from deploy.examination import Copy
-from deploy.recovery import Surroundings, apply_plan, look
-from deploy.recovery_plan import KafkaView, Loss, Plan, sentences
-from deploy.verification import verified
-from driver.events import CleanupIntended
-from driver.lease import LeaseHeld, LeaseKeeper
-from driver.transitions import apply
-from forebay.errors import ForebayError, StoreError, UsageError
-from forebay.records import decode_block
-from forebay.values import Block
+from deploy.commands.recovery import Surroundings, apply_plan, look
+from deploy.commands.wal.verification import verified
+from driver.journal.events import CleanupIntended
+from driver.journal.lease import LeaseHeld, LeaseKeeper
+from driver.journal.transitions import apply
+from forebay.model.errors import ForebayError, StoreError, UsageError
+from forebay.model.records import decode_block
+from forebay.model.values import Block
+from recovery.copies import WalCopies
+from recovery.examination import Copy
+from recovery.plan import KafkaView, Loss, Plan, sentences
 from tests.support.forged import forged
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
@@ -234,7 +234,7 @@ def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_leaves_the_inte
         return False
 
     with monkeypatch.context() as patched:
-        patched.setattr("forebay.failpoints.hit", cut)
+        patched.setattr("forebay.process.failpoints.hit", cut)
         with pytest.raises(CutShort):
             applied(logged)
     assert [cleanup.segments for cleanup in logged.state().cleanups.values()] == [(path,)]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deploy.repair import RepairReport, repaired
-from deploy.verification import verified
-from driver.journal import newest_claim
-from driver.state import REPAIR_WRITER
-from forebay.values import Block
+from deploy.commands.wal.repair import RepairReport, repaired
+from deploy.commands.wal.verification import verified
+from driver.journal.log import newest_claim
+from driver.journal.state import REPAIR_WRITER
+from forebay.model.values import Block
 from tests.recovery.test_recovering import Alone, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM

@@ -12,8 +12,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import AVRO, RegisteredSchema
+from forebay.kafka.client.registry import AVRO, RegisteredSchema
+from forebay.model.errors import UsageError
 from forebay.schemas.avro import AvroFormat
 from forebay.schemas.bodies import Bodies, Decoded
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 
-from driver.decoding import Decoder
-from forebay.clock import ManualClock
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
-from forebay.records import DATAFRAME_SCHEMA
+from driver.batches.decoding import Decoder
+from forebay.kafka.client.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.process.clock import ManualClock
 from forebay.schemas import columns
 from forebay.schemas import decoder as decoder_module
 from forebay.schemas.bodies import Bodies, built, cause_of

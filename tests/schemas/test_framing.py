@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.framing import framed, message_indexes
 
 GUID = "00112233-4455-6677-8899-aabbccddeeff"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import JSON, RegisteredSchema
+from forebay.kafka.client.registry import JSON, RegisteredSchema
+from forebay.model.errors import UsageError
 from forebay.schemas import json_schema
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
 from forebay.schemas.json_schema import JsonFormat

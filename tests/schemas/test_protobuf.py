@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.registry import PROTOBUF, RegisteredSchema
+from forebay.kafka.client.registry import PROTOBUF, RegisteredSchema
+from forebay.model.errors import UnreachableError, UsageError
 from forebay.schemas import proto_source
 from forebay.schemas.bodies import Bodies, Decoded
 from forebay.schemas.protobuf import ProtobufFormat

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from forebay import accepting
-from forebay.accepting import Accepting, Connection, allow_descriptors
+from forebay.http import accepting
+from forebay.http.accepting import Accepting, Connection, allow_descriptors
 
 
 class Silent(asyncio.Protocol):

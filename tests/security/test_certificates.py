@@ -16,12 +16,12 @@ import pytest
 from litestar import get
 
 from executor_agent.main import Agent
-from forebay.access import Access, Guard
-from forebay.certificates import Certificates
-from forebay.client import Client
-from forebay.clock import ManualClock
-from forebay.errors import SettingsError, UnreachableError
-from forebay.http import Server, application, needs
+from forebay.http.client import Client
+from forebay.http.server import Server, application, needs
+from forebay.model.errors import SettingsError, UnreachableError
+from forebay.process.clock import ManualClock
+from forebay.security.access import Access, Guard
+from forebay.security.certificates import Certificates
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
 from tests.support.rows import block, filler

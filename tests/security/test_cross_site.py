@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from driver.api import tracker_application
+from driver.http.api import tracker_application
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.access import Guard
-from forebay.client import Client
-from forebay.clock import SystemClock
-from forebay.cross_site import CrossSite
-from forebay.http import Server
+from forebay.http.client import Client
+from forebay.http.cross_site import CrossSite
+from forebay.http.server import Server
+from forebay.process.clock import SystemClock
+from forebay.security.access import Guard
 from tests.support.guarded import settings
 
 # a server's thread leaves its loop's sockets to the collector

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import MockBroker
+from forebay.kafka.embedded.broker import MockBroker
 from tests.support.flood import beat, flood, with_token
 from tests.support.service_process import configured, running
 

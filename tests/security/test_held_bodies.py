@@ -16,11 +16,11 @@ from litestar import post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.access import Limits
-from forebay.client import Client
-from forebay.errors import UsageError
-from forebay.http import Server, application
-from forebay.kafka.broker import MockBroker
+from forebay.http.client import Client
+from forebay.http.server import Server, application
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import UsageError
+from forebay.security.access import Limits
 from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
 
 CONNECTIONS = 12

@@ -13,8 +13,7 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.access import Guard
-from forebay.http import (
+from forebay.http.server import (
     BODY_BYTES_PER_SECOND_MIN,
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -24,6 +23,7 @@ from forebay.http import (
     application,
     needs,
 )
+from forebay.security.access import Guard
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from schemathesis import GenerationMode
 
 from forebay import messages as m
-from forebay.access import Access, Limits
-from forebay.client import Client
-from forebay.errors import ForebayError
-from forebay.kafka.broker import MockBroker
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import ForebayError
+from forebay.security.access import Access, Limits
 from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
 
 # schemathesis warns of routes for which it finds no wrong input

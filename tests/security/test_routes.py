@@ -12,16 +12,16 @@ import msgspec
 import pytest
 import urllib3
 
-from driver.api import check_agent_url, tracker_application
+from driver.http.api import check_agent_url, tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.access import Access, Guard
-from forebay.client import Client
-from forebay.clock import SystemClock
-from forebay.errors import AccessError, SettingsError, UsageError
-from forebay.http import Server, application
-from forebay.security import ROLES
+from forebay.http.client import Client
+from forebay.http.server import Server, application
+from forebay.model.errors import AccessError, SettingsError, UsageError
+from forebay.process.clock import SystemClock
+from forebay.security.access import Access, Guard
+from forebay.security.roles import ROLES
 from tests.support.guarded import settings
 
 # a server's thread leaves its loop's sockets to the collector

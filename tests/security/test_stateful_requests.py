@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from driver import journal
-from forebay.kafka.broker import MOCK_PARTITIONS, MockBroker
+from driver.journal import log as journal
+from forebay.kafka.embedded.broker import MOCK_PARTITIONS, MockBroker
 from tests.fuzz.wire import Player
 from tests.support.service_process import configured, running
 from wal.storage import open_storage

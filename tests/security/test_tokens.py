@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.access import TOKENS_VARIABLE, Access, Guard, TokenFile
-from forebay.errors import AccessError, SettingsError
-from forebay.secret_file import read_secret, secret_path
-from forebay.security import ANY_ROLE, EVERYBODY, Role, authorize, parse_tokens
+from forebay.model.errors import AccessError, SettingsError
+from forebay.process.secret_file import read_secret, secret_path
+from forebay.security.access import TOKENS_VARIABLE, Access, Guard, TokenFile
+from forebay.security.roles import ANY_ROLE, EVERYBODY, Role, authorize, parse_tokens
 from tests.support.guarded import settings
 
 LINES = """

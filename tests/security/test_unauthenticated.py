@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.unauthenticated import Unauthenticated, peer_of
+from forebay.http.unauthenticated import Unauthenticated, peer_of
 
 
 def test_a_newcomer_ends_the_oldest_connection_of_the_peer_that_has_the_most() -> None:

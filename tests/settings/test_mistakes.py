@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import SettingsError
-from forebay.settings import load, mistakes
-from forebay.similar import did_you_mean
+from forebay.model.errors import SettingsError
+from forebay.settings.schema import load, mistakes
+from forebay.settings.similar import did_you_mean
 
 WRONG = """
 stream = "flights"

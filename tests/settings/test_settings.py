@@ -11,9 +11,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from forebay.errors import SettingsError
-from forebay.promises import without_wal
-from forebay.settings import Section, Settings, from_values, load
+from forebay.model.errors import SettingsError
+from forebay.settings.promises import without_wal
+from forebay.settings.schema import Section, Settings, from_values, load
 
 GOOD = """
 stream = "flights"

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from forebay.settings import Section, Settings, from_values, load
+from forebay.settings.schema import Section, Settings, from_values, load
 from scripts import settings_page
 from tests.settings.test_settings import good_values
 
@@ -100,7 +100,9 @@ def test_check_names_the_page_when_it_is_not_what_the_code_says(
 def test_check_names_a_key_without_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
     comments = settings_page._comments()
     monkeypatch.setattr(settings_page, "_comments", lambda: {**comments, ("WalSettings", "reserve"): ""})
-    assert settings_page.problems() == ["forebay/settings.py: without a comment that says what it means: wal.reserve"]
+    assert settings_page.problems() == [
+        "forebay/settings/schema.py: without a comment that says what it means: wal.reserve"
+    ]
 
 
 #: keys beside a default on other pages: in parentheses behind the key, or in a table with a column for it

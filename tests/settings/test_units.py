@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.units import parse_duration, parse_size
+from forebay.model.units import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

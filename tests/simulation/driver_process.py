@@ -1,7 +1,8 @@
 """One process of a driver: the real tracker, journal, history and clean-up's scan; its threads as steps.
 
-The deciding thread is ``driver.loop`` taken apart: decide, append, sync, check, release are steps of their own, so that a
-kill, a pause or another driver can come between any two. The batch timer, the jobs and the clean-up are tasks that ask it.
+The deciding thread is ``driver.decision_loop.loop`` taken apart: decide, append, sync, check, release are steps of their
+own, so that a kill, a pause or another driver can come between any two. The batch timer, the jobs and the clean-up are tasks
+that ask it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from driver import history, journal
-from driver.adoption import advanced
-from driver.batch_order import Run, following, window
-from driver.cleaner import CleanedWal, Cleaner, due_paths
-from driver.cursors import CursorRules
-from driver.discovery import check_commits
-from driver.events import Event, LifeStart, ReplayedBatch
-from driver.intake import intake
-from driver.lease import LeaseKeeper
-from driver.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
-from driver.requests import (
+from driver.background.adoption import advanced
+from driver.background.cleaner import CleanedWal, Cleaner, due_paths
+from driver.background.discovery import check_commits
+from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
+from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
+from driver.decisions.batch_order import Run, following, window
+from driver.decisions.intake import intake
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.events import Event, LifeStart, ReplayedBatch
+from driver.journal.lease import LeaseKeeper
+from driver.journal.state import ADOPTER, Batch, State
+from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
+from driver.tracker.cursors import CursorRules
+from driver.tracker.requests import (
     Allocate,
     Archived,
     Ask,
@@ -38,11 +43,10 @@ from driver.requests import (
     KeepWindow,
     Request,
 )
-from driver.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
-from driver.state import ADOPTER, Batch, State
-from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from forebay import messages as m
-from forebay.errors import (
+from forebay.kafka.client.admin import Committed
+from forebay.kafka.consume.ranges import Wanted
+from forebay.model.errors import (
     FencedError,
     ForebayError,
     OutOfSpaceError,
@@ -53,10 +57,8 @@ from forebay.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.kafka.admin import Committed
-from forebay.kafka.ranges import Wanted
-from forebay.records import decode_block
-from forebay.values import Block, OffsetRange
+from forebay.model.records import decode_block
+from forebay.model.values import Block, OffsetRange
 from pyspark_forebay.intake import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake_plan import BlockPart, next_end, reading, spans_between
 from tests.simulation.hosts import copies_of
@@ -472,7 +474,7 @@ class DriverProcess:
         check_commits(committed, "group", self.tracker.state.lineage, positions)
 
     def _adopt(self) -> Task:
-        """``driver.adoption``'s rounds, each place where it may die a step."""
+        """``driver.background.adoption``'s rounds, each place where it may die a step."""
         while True:
             yield "begin"
             steps = self._adopter.round()
@@ -497,7 +499,7 @@ class DriverProcess:
         return self.world.options.empty_batches and not self.world.calm
 
     def _job(self) -> Task:
-        """One of ``driver.scheduler``'s workers. It reads the batches of its window too."""
+        """One of ``driver.batches.scheduler``'s workers. It reads the batches of its window too."""
         while True:
             yield "begin"
             work = yield Ask(self._begin_batch)
@@ -634,7 +636,7 @@ class DriverProcess:
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
 
     def _clean(self) -> Task:
-        """A round of ``driver.cleaner``, its I/O as steps."""
+        """A round of ``driver.background.cleaner``, its I/O as steps."""
         world = self.world
         while True:
             yield "begin"

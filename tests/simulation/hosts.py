@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from executor_agent.commands import block_names, orders
 from forebay import messages as m
-from forebay.errors import ForebayError
-from forebay.values import Block
+from forebay.model.errors import ForebayError
+from forebay.model.values import Block
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from wal.blocks import StoredBlock, read_stored

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from driver import audit, history, journal
-from driver import events as ev
-from driver.block_index import BlockIndex
-from driver.discovery import LostJournal
-from driver.lineage import LineageFound
-from driver.requests import Request
-from driver.state import ADOPTER, BrokenInvariant, Partition, State
+from driver.background.discovery import LostJournal
+from driver.journal import events as ev
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.block_index import BlockIndex
+from driver.journal.lineage import LineageFound
+from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
 from driver.tracker import Decision
+from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
-from forebay.records import decode_block
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, lineage_of
+from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
+from forebay.model.records import decode_block
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, lineage_of
+from recovery import audit
 from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from forebay.values import TopicPartition
+from forebay.model.values import TopicPartition
 from receiver.source import CommitPoint
 
 RECORD, MARKER = "record", "marker"

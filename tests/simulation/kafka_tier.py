@@ -1,11 +1,11 @@
-"""A task that reads a block from Kafka again: the decisions of ``forebay.kafka.ranges`` over the modelled cluster."""
+"""A task that reads a block from Kafka again: the decisions of ``forebay.kafka.consume.ranges`` over the modelled cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.kafka.ranges import RangeReading, Wanted, check_topics
-from forebay.records import RangeRows
+from forebay.kafka.consume.ranges import RangeReading, Wanted, check_topics
+from forebay.model.records import RangeRows
 from tests.simulation.kafka import Kafka, Log
 from tests.simulation.source import columns
 

@@ -13,21 +13,21 @@ from unittest import mock
 
 import msgspec
 
-from driver import journal, rebuild
-from driver.adoption import Adopter, Orphan, eligible
-from driver.block_index import BlockIndex
-from driver.clean_up import CleanSegment
-from driver.events import BlockAdded, Event
-from driver.history import FinishedBatch, HistoryWriter, finished
-from driver.journal import Journal
-from driver.requests import Complete, Request, Search
-from driver.state import ADOPTER, EndedEpoch, State
+from driver.background.adoption import Adopter, Orphan, eligible
+from driver.decisions.clean_up import CleanSegment
+from driver.journal import log as journal
+from driver.journal.block_index import BlockIndex
+from driver.journal.events import BlockAdded, Event
+from driver.journal.history import FinishedBatch, HistoryWriter, finished
+from driver.journal.log import Journal
+from driver.journal.state import ADOPTER, EndedEpoch, State
 from driver.tracker import Decision, Tracker
+from driver.tracker.requests import Complete, Request, Search
 from forebay import messages as m
-from forebay.columns import Start
-from forebay.errors import StoreError, TurnedAwayError
-from forebay.kafka.ranges import RangeReading, Wanted
-from forebay.values import Block, TopicPartition
+from forebay.kafka.consume.ranges import RangeReading, Wanted
+from forebay.model.columns import Start
+from forebay.model.errors import StoreError, TurnedAwayError
+from forebay.model.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.block_draft import Piece
 from receiver.machine import ReceiverMachine
@@ -36,6 +36,7 @@ from receiver.machine.parts import Parts
 from receiver.machine.reports import Reports
 from receiver.partition import Partition, Phase
 from receiver.requests import Failed
+from recovery import rebuild
 from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forebay import messages
-from forebay.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
-from forebay.values import Block, TopicPartition, lineage_of
+from forebay.model.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
+from forebay.model.values import Block, TopicPartition, lineage_of
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft

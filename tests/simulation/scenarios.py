@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from driver.state import OpenTrouble
+from driver.journal.state import OpenTrouble
 from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace
 from tests.simulation.world import Options, World

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.records import SOURCE_SCHEMA, Column
-from forebay.values import TopicPartition
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.records import SOURCE_SCHEMA, Column
+from forebay.model.values import TopicPartition
 from tests.simulation.kafka import Kafka
 
 Item = Columns | EndOfPartition | PartitionTrouble
@@ -29,7 +29,7 @@ class Reading:
 
 
 class SimulatedSource:
-    """What ``forebay.kafka.consumer`` promises to the receiver, and no more: leftovers of an older generation still come
+    """What ``forebay.kafka.consume.consumer`` promises to the receiver, and no more: leftovers of an older generation still come
     out of a poll, with their old tag. A start under the generation that is current is a bare seek: it moves the fetch
     position, and what was fetched already comes out first."""
 

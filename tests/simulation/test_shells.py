@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from driver import journal
-from driver.loop import DriverLoop
+from driver.decision_loop.loop import DriverLoop
+from driver.journal import log as journal
 from driver.tracker import Action, Tracker
 from forebay import messages as m
-from forebay.clock import ManualClock
-from forebay.errors import FencedError, UnreachableError
+from forebay.model.errors import FencedError, UnreachableError
+from forebay.process.clock import ManualClock
 from tests.support.forgetful import ForgetfulStorage
 
 

@@ -12,23 +12,25 @@ from typing import Any
 
 import msgspec
 
-from driver import history, journal, rebuild
-from driver.adoption import Adopter
-from driver.block_index import Place
-from driver.events import LifeStart
-from driver.history import HistoryWriter
-from driver.receiver_limits import IdLimits
-from driver.replay import Horizon, RewindTo, needed
-from driver.requests import BeginReplay, HoldForReset, LetGo, Reset
-from driver.state import ADOPTER, Partition
+from driver.background.adoption import Adopter
+from driver.decisions.replay import Horizon, RewindTo, needed
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.block_index import Place
+from driver.journal.events import LifeStart
+from driver.journal.history import HistoryWriter
+from driver.journal.receiver_limits import IdLimits
+from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
+from driver.tracker.requests import BeginReplay, HoldForReset, LetGo, Reset
 from forebay import messages as m
-from forebay.clock import ManualClock
-from forebay.errors import FencedError, StoreError
-from forebay.settings import ReceiverSettings
-from forebay.units import Duration, Size
-from forebay.values import TopicPartition
+from forebay.model.errors import FencedError, StoreError
+from forebay.model.units import Duration, Size
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
+from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
+from recovery import rebuild
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.hosts import Host, hosts_of, loss_steps
 from tests.simulation.invariants import Invariants, InvariantViolation
@@ -470,7 +472,7 @@ class World:
                 yield Step(f"{driver.name} fence {tp} {writer.receiver_id}", fence, 2)
 
     def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
-        """To the first offset: what ``driver.resetting`` asks the deciding thread, one by one."""
+        """To the first offset: what ``driver.background.resetting`` asks the deciding thread, one by one."""
         start = LifeStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
         asked = {
             "hold-reset": HoldForReset((tp,)),

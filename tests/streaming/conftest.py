@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 
 

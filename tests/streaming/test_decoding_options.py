@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.errors import UsageError
-from forebay.kafka.registry import AVRO, PROTOBUF, RegistryAccess
+from forebay.kafka.client.registry import AVRO, PROTOBUF, RegistryAccess
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from forebay.schemas.decoder import ReaderSchema
-from forebay.values import TopicPartition
 from pyspark_forebay.decoding import _access, _reader, find_decoding
 from pyspark_forebay.options import Subscription, read_options
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
 from tests.streaming.test_killed import running, wait_for
 from tests.streaming.test_with_spark import run, source

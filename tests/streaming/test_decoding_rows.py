@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from forebay.errors import RecordError
-from forebay.kafka.registry import AVRO, RegisteredSchema, RegistryAccess
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
+from forebay.model.errors import RecordError
+from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding
 from pyspark_forebay import batch, intake_batch, intake_stream, stream
 from pyspark_forebay import reading as reading_of_tasks

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.streaming.test_with_spark import run, source
 from tests.support.registered import Writers, message_class, orders_file, send
 from tests.support.registry_front import RegistryFront

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from forebay.errors import (
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.range_reader import forget_consumers
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.messages import MoveCursorRequest, TrackedCursor
+from forebay.model.errors import (
     FencedError,
     ForebayError,
     RangeNotHeldError,
@@ -21,12 +25,8 @@ from forebay.errors import (
     UnknownTopicError,
     UsageError,
 )
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import forget_consumers
-from forebay.messages import MoveCursorRequest, TrackedCursor
-from forebay.records import DATAFRAME_SCHEMA
-from forebay.values import TopicPartition
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.model.values import TopicPartition
 from pyspark_forebay import intake
 from pyspark_forebay.intake_batch import IntakeBatchReader
 from pyspark_forebay.intake_stream import IntakeStreamReader

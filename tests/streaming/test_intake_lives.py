@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from forebay.errors import UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from tests.streaming.test_intake import ALL, _forget, batch, query, rows  # noqa: F401 - a fixture
 from tests.support.again import produce
 from tests.support.cluster import Cluster

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.streaming.test_intake import batch, query
 from tests.streaming.test_intake import offsets as read
 from tests.streaming.test_with_spark import offsets, run

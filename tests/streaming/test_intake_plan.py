@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from forebay.errors import UsageError
-from forebay.kafka.spans import Span
+from forebay.kafka.consume.spans import Span
 from forebay.messages import IntakePartition, LifeSpan, LifeView, RecordedGap
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.errors import UsageError
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from pyspark_forebay.intake import FoundBlocks
 from pyspark_forebay.intake_plan import (
     first_at,

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from driver.events import LifeBegun, LifeStart
-from driver.requests import FoundPartitions
-from driver.transitions import apply
+from driver.journal.events import LifeBegun, LifeStart
+from driver.journal.transitions import apply
+from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
-from forebay.access import Access
-from forebay.errors import (
+from forebay.model.errors import (
     AccessError,
     LostBlockError,
     RangeNotHeldError,
@@ -29,7 +28,8 @@ from forebay.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.values import Block, TopicPartition
+from forebay.model.values import Block, TopicPartition
+from forebay.security.access import Access
 from pyspark_forebay import intake, intake_source
 from pyspark_forebay.intake_batch import IntakeBatchReader
 from pyspark_forebay.intake_source import IntakeSource

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import LostBlockError, UnreadableBlockError
+from forebay.model.errors import LostBlockError, UnreadableBlockError
 from pyspark_forebay.intake_plan import BlockPart, IntakeTask
 from pyspark_forebay.intake_reading import kafka_options, read_part, read_task
 from pyspark_forebay.options import read_options

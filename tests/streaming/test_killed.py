@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, committed_values
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
 from tests.support import queries
 from tests.support.compared import (

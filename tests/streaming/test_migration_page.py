@@ -12,9 +12,9 @@ import msgspec
 import pyspark
 
 import direct
-from forebay.kafka.planning import PartitionRates
-from forebay.kafka.range_reader import Reading
-from forebay.settings import Settings
+from forebay.kafka.consume.planning import PartitionRates
+from forebay.kafka.consume.range_reader import Reading
+from forebay.settings.schema import Settings
 from pyspark_forebay import DefaultSource, writer
 from pyspark_forebay.options import KNOWN
 from tests.conftest import missing

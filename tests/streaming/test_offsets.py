@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.errors import UsageError
-from forebay.values import TopicPartition
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import Offsets, parse_offsets
 
 _POSITIONS = st.dictionaries(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import SettingsError, UsageError
-from forebay.values import TopicPartition
+from forebay.model.errors import SettingsError, UsageError
+from forebay.model.values import TopicPartition
 from pyspark_forebay import DefaultSource
 from pyspark_forebay.options import KNOWN, Limit, check, read_options
 from pyspark_forebay.questions import Questions

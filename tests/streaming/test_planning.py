@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from forebay.errors import UsageError
-from forebay.values import TopicPartition
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import Offsets
 from pyspark_forebay.planning import Plan, behind, lower_ends, plan, unmatched
 

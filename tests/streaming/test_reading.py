@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from forebay.clock import ManualClock
-from forebay.errors import RangeNotHeldError, UnknownTopicError, UsageError
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.range_reader import forget_consumers
-from forebay.kafka.registry import AVRO, RegisteredSchema, RegistryAccess
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
+from forebay.kafka.consume.range_reader import forget_consumers
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import RangeNotHeldError, UnknownTopicError, UsageError
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
 from forebay.schemas.columns import ColumnDecoding
-from forebay.values import TopicPartition
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.decoding import Decoding
 from pyspark_forebay.questions import Questions

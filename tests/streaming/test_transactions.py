@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from forebay.errors import StoreError, UsageError
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import StoreError, UsageError
 from pyspark_forebay import writer
 from pyspark_forebay.writer import TaskRows, TransactionalWriter, packed, writer_of
 from tests.support.kafka import PATIENCE_SECONDS, committed_values

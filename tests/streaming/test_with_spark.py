@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from pyspark_forebay.progress import offsets_behind_latest
 from tests.support import planners
 from tests.support.again import produce

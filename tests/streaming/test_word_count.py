@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from deploy.examples.word_count import direct_stream, structured
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.streaming.test_with_spark import to_its_end
 from tests.support.kafka import PATIENCE_SECONDS
 

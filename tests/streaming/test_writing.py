@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from forebay.errors import ForebayError, UnreachableError, UsageError
-from forebay.kafka import sender
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.sender import send_rows
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.produce import sender
+from forebay.kafka.produce.sender import send_rows
+from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from pyspark_forebay import DefaultSource
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.schema import spark_schema

@@ -10,15 +10,15 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
-from driver.batch import BatchWork
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.consumer import record_batch
-from forebay.kafka.ranges import Wanted
-from forebay.records import RangeRows, digest, encode_block
-from forebay.settings import Settings
-from forebay.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from driver.batches.batch import BatchWork
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.consumer import record_batch
+from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.settings.schema import Settings
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.stored import Stored
 from wal.reading import TIERS, ReadPlan, life_key

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.kafka.jars import cache_directory
-from forebay.tether import tethered
+from forebay.kafka.embedded.jars import cache_directory
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from driver.events import GapRecorded, LifeStart
-from driver.intake import intake as shown_intake
-from driver.intake import span
-from driver.requests import Ask, FoundPartitions
-from driver.transitions import apply
+from driver.decisions.intake import intake as shown_intake
+from driver.decisions.intake import span
+from driver.journal.events import GapRecorded, LifeStart
+from driver.journal.transitions import apply
+from driver.tracker.requests import Ask, FoundPartitions
 from forebay import messages as m
-from forebay.values import Gap
+from forebay.model.values import Gap
 from pyspark_forebay import intake
 from tests.support.tracked import TOPIC, Tracked
 

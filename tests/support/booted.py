@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from forebay.tether import tethered
+from forebay.process.tether import tethered
 from tests.support import debian
 
 #: so long a test waits for what must come; never asserted on

@@ -24,16 +24,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from deploy.main import main as command_line
-from driver import history, journal
-from driver.audit import AuditReport, audit
-from driver.state import State
-from forebay.access import Access
-from forebay.client import Client
-from forebay.errors import ForebayError
-from forebay.kafka.admin import KafkaAdmin
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.state import State
+from forebay.http.client import Client
+from forebay.kafka.client.admin import KafkaAdmin
 from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
-from forebay.tether import tethered
-from forebay.values import Block, TopicPartition
+from forebay.model.errors import ForebayError
+from forebay.model.values import Block, TopicPartition
+from forebay.process.tether import tethered
+from forebay.security.access import Access
+from recovery.audit import AuditReport, audit
 from tests.support import witness
 from tests.support.flow import Flow, Truth
 from tests.support.ports import free_port

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 
-from forebay.errors import ForebayError
-from forebay.kafka.admin import Committed, KafkaAdmin
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.model.errors import ForebayError
+from forebay.model.values import TopicPartition
 
 GROUPS = 4
 _PAUSE_SECONDS = 0.05

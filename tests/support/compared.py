@@ -15,9 +15,9 @@ from typing import Literal
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 BEGIN_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.errors import UsageError
+from forebay.model.errors import UsageError
 
 
 def main(act: Callable[[], object]) -> int:

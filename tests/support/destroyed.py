@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from forebay.kafka.admin import KafkaAdmin
-from forebay.values import OffsetRange, TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.model.values import OffsetRange, TopicPartition
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 

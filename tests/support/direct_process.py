@@ -16,7 +16,7 @@ from direct.commits import Commits
 from direct.parameters import checked_options
 from direct.strategies import Subscribe
 from direct.stream import DirectStream, StreamSettings
-from driver.batch import Batch, BatchWork, Job
+from driver.batches.batch import Batch, BatchWork, Job
 from wal.reading import TierCounts
 
 

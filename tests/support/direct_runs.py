@@ -10,10 +10,10 @@ from direct.commits import Commits
 from direct.parameters import checked_options
 from direct.strategies import ConsumerStrategy
 from direct.stream import DirectStream, StreamSettings
-from driver.batch import Batch, BatchWork
-from forebay.kafka.access import KafkaAccess
-from forebay.kafka.range_reader import Reading, read_range
-from forebay.values import TopicPartition
+from driver.batches.batch import Batch, BatchWork
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.model.values import TopicPartition
 from tests.support.direct_process import InProcess
 from tests.support.kafka import PATIENCE_SECONDS
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from forebay import messages as m
-from forebay.accepting import allow_descriptors
-from forebay.access import Access, is_loopback
-from forebay.client import Client
-from forebay.tether import tethered
+from forebay.http.accepting import allow_descriptors
+from forebay.http.client import Client
+from forebay.process.tether import tethered
+from forebay.security.access import Access, is_loopback
 from tests.support.service_process import HANG_SECONDS, TOKEN
 
 SECONDS_MAX = 60.0

@@ -12,8 +12,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.loader import offset_of
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.loader import offset_of
+from forebay.model.values import TopicPartition
 from tests.support.kafka import await_markers
 
 #: how long a producer may stay without an answer (a broker restarts meanwhile)

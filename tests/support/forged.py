@@ -6,7 +6,7 @@ from typing import Any
 
 import google_crc32c
 
-from forebay.values import BlockMeta
+from forebay.model.values import BlockMeta
 from wal.blocks import local_frame
 from wal.digests import completed
 

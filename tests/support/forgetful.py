@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from forebay.errors import OutOfSpaceError, StoreError
+from forebay.model.errors import OutOfSpaceError, StoreError
 from wal.storage import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forebay.settings import Settings, from_values
+from forebay.settings.schema import Settings, from_values
 
 
 def settings(folder: Path, **security: str) -> Settings:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.kafka.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from forebay.errors import ForebayError, UnreachableError, UsageError
-from forebay.kafka.jars import Libraries, find_java
-from forebay.tether import tethered
+from forebay.kafka.embedded.jars import Libraries, find_java
+from forebay.model.errors import ForebayError, UnreachableError, UsageError
+from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
 

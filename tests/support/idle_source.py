@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from forebay.records import DATAFRAME_SCHEMA
+from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.schema import spark_schema
 
 

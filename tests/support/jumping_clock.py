@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.clock import Clock, ManualClock, SystemClock
+from forebay.process.clock import Clock, ManualClock, SystemClock
 
 
 class JumpingClock(ManualClock):

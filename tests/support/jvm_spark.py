@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from forebay.errors import UsageError
-from forebay.kafka.jars import Libraries, cache_directory, find_java
+from forebay.kafka.embedded.jars import Libraries, cache_directory, find_java
+from forebay.model.errors import UsageError
 from tests.support import debian
 
 #: the newest release whose source Maven Central has with all that it needs

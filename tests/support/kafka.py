@@ -12,11 +12,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.columns import Columns, EndOfPartition, PartitionTrouble, Start
-from forebay.kafka.admin import KafkaAdmin
-from forebay.kafka.broker import KafkaBroker
-from forebay.kafka.consumer import KafkaSource
-from forebay.values import TopicPartition
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.consumer import KafkaSource
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.values import TopicPartition
 
 #: so long a test waits for what must come; never asserted on
 PATIENCE_SECONDS = 90.0

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from driver import history, journal
-from driver.requests import Archived
-from driver.state import State
-from driver.transitions import apply
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from driver.tracker.requests import Archived
 from forebay import messages as m
-from forebay.errors import ForebayError
-from forebay.kafka.ranges import Wanted
-from forebay.records import RangeRows, digest, encode_block
-from forebay.settings import Settings, from_values
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from forebay.kafka.consume.ranges import Wanted
+from forebay.model.errors import ForebayError
+from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from forebay.settings.schema import Settings, from_values
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.blocks import encode_meta, write_local

@@ -16,20 +16,20 @@ from typing import Any
 
 import msgspec
 
-from driver import journal
-from driver.cleaner import CleanedWal, Cleaner
-from driver.events import LifeStart
-from driver.history import HistoryWriter
-from driver.loop import DriverLoop
-from driver.requests import Allocate, Ask, Complete, FoundPartitions
-from driver.retention_clock import RetentionClock, newest_completion_ms
-from driver.snapshot_copies import SnapshotCopies
-from driver.state import State
-from driver.status import status
+from driver.background.cleaner import CleanedWal, Cleaner
+from driver.background.snapshot_copies import SnapshotCopies
+from driver.decision_loop.loop import DriverLoop
+from driver.http.status import status
+from driver.journal import log as journal
+from driver.journal.events import LifeStart
+from driver.journal.history import HistoryWriter
+from driver.journal.retention_clock import RetentionClock, newest_completion_ms
+from driver.journal.state import State
 from driver.tracker import Tracker
+from driver.tracker.requests import Allocate, Ask, Complete, FoundPartitions
 from forebay import messages as m
-from forebay.clock import ManualClock
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.process.clock import ManualClock
 from wal import layout
 from wal.blocks import encode_meta
 from wal.frame import FrameKind

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forebay.errors import UsageError
-from forebay.kafka.jars import cache_directory
-from forebay.tether import tethered
+from forebay.kafka.embedded.jars import cache_directory
+from forebay.model.errors import UsageError
+from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
 

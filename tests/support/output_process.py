@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructType
 
-from driver.batch import Batch, BatchWork
+from driver.batches.batch import Batch, BatchWork
 from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlOutput
-from forebay import failpoints
-from forebay.errors import ForebayError
-from forebay.values import numbered
+from forebay.model.errors import ForebayError
+from forebay.model.values import numbered
+from forebay.process import failpoints
 from pyspark_forebay.writer import TaskRows, packed, writer_of
 from tests.support import s3
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 from forebay import messages as m
-from forebay.client import Client
-from forebay.records import RangeRows, digest, encode_block
-from forebay.settings import Settings
-from forebay.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.http.client import Client
+from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.settings.schema import Settings
 from tests.support.rows import filler, source_batch
 from wal import layout
 from wal.blocks import encode_meta

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from forebay.errors import UnreachableError, UsageError
-from forebay.tether import tethered
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.process.tether import tethered
 from tests.support.ports import free_port
 
 _READY_SECONDS = 120.0

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from forebay.records import SOURCE_SCHEMA, Compression, RangeRows, digest, encode_block
-from forebay.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.records import SOURCE_SCHEMA, Compression, RangeRows, digest, encode_block
+from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
 
 
 class Row(NamedTuple):

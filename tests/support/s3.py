@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forebay.tether import tethered
+from forebay.process.tether import tethered
 from tests.support.ports import free_port
 from tests.support.versitygw import binary
 

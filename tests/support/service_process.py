@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.access import Access
-from forebay.client import Client
-from forebay.errors import ForebayError
-from forebay.settings import load
-from forebay.tether import tethered
+from forebay.http.client import Client
+from forebay.model.errors import ForebayError
+from forebay.process.tether import tethered
+from forebay.security.access import Access
+from forebay.settings.schema import load
 from tests.support.ports import free_port
 from tests.support.wheel import ROOT
 

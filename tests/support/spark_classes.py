@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay.errors import UsageError
-from forebay.kafka.jars import find_java
+from forebay.kafka.embedded.jars import find_java
+from forebay.model.errors import UsageError
 
 #: the second compiler costs a Spark that lives for seconds half of all its processor time
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

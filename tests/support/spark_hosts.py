@@ -16,12 +16,12 @@ from typing import Any, get_args
 
 import pyspark
 
-from forebay.access import Access
-from forebay.client import Client
-from forebay.kafka.broker import KafkaBroker
-from forebay.security import Role
-from forebay.settings import load
-from forebay.tether import tethered
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.process.tether import tethered
+from forebay.security.access import Access
+from forebay.security.roles import Role
+from forebay.settings.schema import load
 from tests.support.cluster import Cluster, _Service
 from tests.support.namespaces import Host, Network
 from tests.support.pythons import bare_python

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from forebay.settings import Settings, from_values
-from forebay.values import Block, BlockMeta
+from forebay.model.values import Block, BlockMeta
+from forebay.settings.schema import Settings, from_values
 from wal.blocks import encode_meta, write_local
 from wal.frame import FrameKind
 from wal.reading import BlockReference, ReadPlan, Tier

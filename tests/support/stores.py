@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import UsageError
+from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
 from tests.support import s3
 from tests.support.fault_proxy import FaultProxy

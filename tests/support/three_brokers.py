@@ -14,8 +14,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from forebay.kafka.broker import KafkaBroker
-from forebay.values import TopicPartition
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS
 
 #: a broker counts as gone after this: short, but not for a broker that a loaded machine keeps waiting

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from driver import events as ev
-from driver.allocation import BatchLimits
-from driver.rate_sharing import RateSharing
-from driver.requests import (
+from driver.decisions.allocation import BatchLimits
+from driver.decisions.rate_sharing import RateSharing
+from driver.journal import events as ev
+from driver.journal.state import State
+from driver.tracker import Decision, Tracker
+from driver.tracker.requests import (
     Allocate,
     Archived,
     Complete,
@@ -19,10 +21,8 @@ from driver.requests import (
     Search,
     Searches,
 )
-from driver.state import State
-from driver.tracker import Decision, Tracker
 from forebay import messages as m
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 
 STREAM = "flights"
 TOPIC = "t"

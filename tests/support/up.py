@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forebay.client import Client
-from forebay.errors import ForebayError
+from forebay.http.client import Client
 from forebay.messages import StatusAnswer
+from forebay.model.errors import ForebayError
 from tests.support.kafka import PATIENCE_SECONDS
 
 Found = TypeVar("Found")

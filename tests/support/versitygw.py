@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay.errors import UsageError
-from forebay.kafka.jars import cache_directory
+from forebay.kafka.embedded.jars import cache_directory
+from forebay.model.errors import UsageError
 from tests.support import debian
 
 VERSION = "1.8.0"

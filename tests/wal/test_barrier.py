@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from deploy.examination import examine
-from driver.state import ADOPTER
-from forebay.errors import FencedError, StoreError
+from driver.journal.state import ADOPTER
+from forebay.model.errors import FencedError, StoreError
+from recovery.examination import examine
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import name, writer
 from wal.barrier import BARRIER_KEPT_MS, bar, barrier_made_ms

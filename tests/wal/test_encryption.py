@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay.errors import CorruptionError, MissingKeyError, NewerVersionError, SettingsError
+from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, SettingsError
 from tests.support.rows import block, filler
 from wal.blocks import block_of_frame, encode_meta
 from wal.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload

@@ -257,7 +257,7 @@ def test_other_receivers_and_new_epochs_are_found_by_the_next_look(storage: Stor
 
 _WRITER = """
 import itertools, os, sys
-from forebay.values import BlockMeta
+from forebay.model.values import BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
 from wal.frame import FrameKind

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.errors import CorruptionError, NewerVersionError
+from forebay.model.errors import CorruptionError, NewerVersionError
 from wal import frame as frames
 from wal.frame import (
     FORMAT_VERSION,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 from wal.frame import Frame, FrameKind
 from wal.scan import scan_segment

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
-from forebay.errors import DeniedError, StoreError, UsageError
+from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.probe import probe
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for

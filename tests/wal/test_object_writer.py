@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from forebay.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import contents, durable, name, writer
 from wal.frame import Frame, FrameKind

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from forebay.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.recovery import TABLE, Decision, Evidence, Found, assess_segment, decide

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from forebay.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.retention import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.errors import CorruptionError, NewerVersionError
-from forebay.values import Handle
+from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.values import Handle
 from tests.support.segments import contents, memory, segment, writer
 from wal import scan as scans
 from wal.frame import Frame, FrameKind, encode_frame

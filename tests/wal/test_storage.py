@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.forgetful import ForgetfulStorage
 from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_storage, store_error
 from wal.storage.folders import open_folders

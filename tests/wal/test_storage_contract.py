@@ -15,12 +15,12 @@ from typing import cast
 
 import pytest
 
-from driver import journal
-from driver.events import ReceiverRegistered
-from driver.lease import LeaseKeeper
-from driver.transitions import apply
-from forebay.errors import CorruptionError, FencedError, StoreError
-from forebay.values import Handle, numbered
+from driver.journal import log as journal
+from driver.journal.events import ReceiverRegistered
+from driver.journal.lease import LeaseKeeper
+from driver.journal.transitions import apply
+from forebay.model.errors import CorruptionError, FencedError, StoreError
+from forebay.model.values import Handle, numbered
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
 from tests.support.stores import BEHIND_A_PROXY, STORES, Store

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay import failpoints
-from forebay.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.process import failpoints
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import contents, durable, memory, name, writer
 from wal.frame import MAX_METADATA, Frame, FrameKind

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from forebay.errors import UsageError
-from forebay.settings import NO_WAL
+from forebay.model.errors import UsageError
+from forebay.settings.schema import NO_WAL
 from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
 from wal.storage.protocol import (

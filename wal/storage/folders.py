@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from forebay.errors import UsageError
+from forebay.model.errors import UsageError
 from wal.storage import NO_OPTIONS, LocalStorage, StorageOptions, open_storage
 from wal.storage.protocol import store_error
 

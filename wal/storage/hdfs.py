@@ -30,8 +30,8 @@ from urllib.parse import urlsplit
 import tenacity
 from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
-from forebay.errors import OutOfSpaceError, StoreError, UsageError
-from forebay.units import parse_duration
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.units import parse_duration
 from wal.storage.folders import check_folder_path
 from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, not_appendable
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-from forebay.errors import StoreError
-from forebay.secret_file import make_private_folder
+from forebay.model.errors import StoreError
+from forebay.process.secret_file import make_private_folder
 from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store_error
 
 if TYPE_CHECKING:

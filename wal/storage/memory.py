@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from forebay.errors import StoreError
+from forebay.model.errors import StoreError
 from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ import fsspec  # type: ignore[import-untyped]
 import tenacity
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 
-from forebay.errors import DeniedError, OutOfSpaceError, StoreError, UsageError
-from forebay.similar import did_you_mean
-from forebay.units import parse_duration, parse_size
+from forebay.model.errors import DeniedError, OutOfSpaceError, StoreError, UsageError
+from forebay.model.units import parse_duration, parse_size
+from forebay.settings.similar import did_you_mean
 from wal.storage.protocol import AppendFile, Paths, check_path, is_path, not_appendable
 
 if TYPE_CHECKING:

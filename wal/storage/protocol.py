@@ -1,7 +1,7 @@
 """Where the log's bytes are kept: one small interface over fsspec, with the syncs that fsspec lacks.
 
 Paths are relative to the storage's root and use ``/``. Errors: ``FileExistsError`` and ``FileNotFoundError`` where
-named, :class:`~forebay.errors.OutOfSpaceError` for lack of space or quota, :class:`~forebay.errors.StoreError` for
+named, :class:`~forebay.model.errors.OutOfSpaceError` for lack of space or quota, :class:`~forebay.model.errors.StoreError` for
 everything else. Constructors do no I/O. A storage may be used by several threads, an :class:`AppendFile` by one at a
 time.
 """
@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from forebay.errors import OutOfSpaceError, StoreError
+from forebay.model.errors import OutOfSpaceError, StoreError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

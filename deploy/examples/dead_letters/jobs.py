@@ -10,9 +10,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from driver.batch import Batch
+from driver import Batch, KafkaRecord
 from driver.listeners import BatchFailed, GapFound, Listener
-from driver.spark_tasks import KafkaRecord
 
 SCHEMA = "carrier string, flight bigint, dep_delay double, origin string"
 FOLDER = Path("run/flights")

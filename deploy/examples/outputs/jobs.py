@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from driver.batch import Batch
+from driver import Batch
 from driver.outputs import DeltaOutput, KafkaOutput, ParquetOutput, SqlOutput
 
 FOLDER = Path(os.environ.get("FLIGHTS_FOLDER", "run/outputs"))

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forebay.receiving import OffsetGone, Record, ReliableSource, RetryLater, UnreliableSource
+from forebay.sources import OffsetGone, Record, ReliableSource, RetryLater, UnreliableSource
 
 #: bytes that are read of a file at once, and taken from a connection; also the longest line
 CHUNK_BYTES = 1_000_000

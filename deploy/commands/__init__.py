@@ -1,0 +1,1 @@
+"""The commands of `forebay`, a module each; groups have several."""

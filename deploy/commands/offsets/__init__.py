@@ -1,0 +1,1 @@
+"""`forebay offsets`: positions shown, written to a file, set, begun anew."""

@@ -1,0 +1,1 @@
+"""`forebay wal`: what is in the log, and what may be done with it."""

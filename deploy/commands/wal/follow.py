@@ -1,0 +1,91 @@
+"""``forebay wal follow``: the frames of the write-ahead log as they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from forebay.process.signals import stop_signals
+
+if TYPE_CHECKING:
+    from deploy.commands.wal.inspection import Entry
+    from wal.follow import Skipped
+    from wal.scan import Scanned
+
+_POLL_SECONDS = 0.25
+#: between two listings, which find other receivers and new epochs
+_LOOK_SECONDS = 2.0
+
+
+@click.command(
+    "follow",
+    short_help="Print frames as they are written.",
+    epilog=example("forebay wal follow", "forebay wal follow --receiver r1 --from-start --json"),
+)
+@click.option("--receiver", metavar="ID", help="Only this receiver's segments.")
+@click.option("--from-start", is_flag=True, help="Begin with what is there already [default: with what comes].")
+@shared_options
+@pass_invocation
+def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> int:
+    """Print each frame of the WAL as it is written, until Ctrl-C; with --json a line each.
+
+    What is printed was written, and may not be accepted yet, or never: the journal says what counts (forebay audit).
+    Changes nothing, and asks nobody: the driver may be down.
+    """
+    from wal.follow import StreamFollower
+    from wal.storage import open_storage
+
+    stopped = threading.Event()
+    settings = invocation.settings()
+    follower = StreamFollower(open_storage(settings.wal.url, settings.storage), settings.stream, receiver)
+    show = from_start
+    looked = -_LOOK_SECONDS
+    with stop_signals(stopped.set):
+        invocation.say(f"forebay: following {settings.wal.url}; what comes may not be accepted yet; end with Ctrl-C")
+        while not stopped.is_set():
+            now = time.monotonic()
+            look = now - looked >= _LOOK_SECONDS
+            _print(invocation, follower.look() if look else follower.more(), show, stopped)
+            if look:
+                looked, show = now, True
+            stopped.wait(_POLL_SECONDS)
+    return FINE
+
+
+def _print(
+    invocation: Invocation, found: Iterable[tuple[str, Scanned | Skipped]], show: bool, stopped: threading.Event
+) -> None:
+    for path, scanned in found:
+        if stopped.is_set():
+            return
+        if show:
+            entry = _entry(path, scanned)
+            click.echo(msgspec.json.encode(entry).decode() if invocation.json else _line(entry))
+
+
+def _entry(path: str, scanned: Scanned | Skipped) -> Entry:
+    from deploy.commands.wal.inspection import Entry, describe
+    from wal.follow import Skipped
+
+    if isinstance(scanned, Skipped):
+        number = scanned.until - scanned.sequence
+        return Entry(
+            path, 0, 0, "deleted", detail=f"{number} segments from here on were cleaned up before they were read"
+        )
+    return describe(path, scanned)[0]
+
+
+def _line(entry: Entry) -> str:
+    words = (
+        entry.block_id or entry.kind,
+        f"{entry.records} records" if entry.records else "",
+        *entry.ranges,
+        entry.detail,
+    )
+    return " ".join((f"{entry.path}@{entry.offset}", entry.state, *(word for word in words if word)))

@@ -1,0 +1,318 @@
+"""``forebay wal inspect``: what lies in the write-ahead log, frame by frame."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from deploy.commands.offsets.group import PartitionType
+from deploy.commands.replay import MomentType
+from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.values import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from wal.layout import BlockPlace
+    from wal.scan import Scanned
+    from wal.storage import Storage
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One place of a segment. ``state``: whole | torn | damaged | newer | deleted (only when followed).
+    ``kind``: of the frame, "" if none is known.
+
+    ``ranges``: labels ``topic/partition[from, until)``, as far as the metadata could be read.
+    """
+
+    path: str
+    offset: int
+    length: int
+    state: str
+    kind: str = ""
+    version: int = 0
+    block_id: str = ""
+    records: int = 0
+    ranges: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One segment summed up; ``versions`` are the format versions of its frames."""
+
+    path: str
+    bytes: int
+    frames: int
+    blocks: int
+    records: int
+    versions: tuple[int, ...]
+    torn: int
+    damaged: int
+    newer: int
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    segments: tuple[Segment, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def findings(self) -> list[Entry]:
+        """What is not as it was written, or not for this release to read. A torn tail is neither."""
+        return [entry for entry in self.entries if entry.state in ("damaged", "newer")]
+
+
+class Held(NamedTuple):
+    """What a place holds of the stream's records; nothing for a frame that is no block. ``created_ms``: when it was sealed."""
+
+    ranges: tuple[OffsetRange, ...] = ()
+    created_ms: int = 0
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """``spans``: (partition, from, until); ``since_ms``, ``before_ms``: of the blocks' sealing. A place whose content is not
+    known passes all of these but ``receiver`` and ``epoch``, which go by the segment's name."""
+
+    receiver: str | None = None
+    epoch: int | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+    spans: tuple[tuple[TopicPartition, int, int], ...] = ()
+    since_ms: int | None = None
+    before_ms: int | None = None
+
+    def takes_segment(self, place: BlockPlace | None) -> bool:
+        if self.receiver is None and self.epoch is None:
+            return True
+        return place is not None and self.receiver in (None, place.receiver) and self.epoch in (None, place.epoch)
+
+    def takes(self, held: Held | None) -> bool:
+        if held is None:
+            return True
+        if (self.partitions or self.spans) and not any(map(self._takes_range, held.ranges)):
+            return False
+        timed = self.since_ms is not None or self.before_ms is not None
+        if timed and not held.ranges:
+            return False
+        return (self.since_ms or 0) <= held.created_ms < (self.before_ms or 1 << 63)
+
+    def _takes_range(self, r: OffsetRange) -> bool:
+        return r.tp in self.partitions or any(
+            r.tp == tp and r.from_offset < until and r.until_offset > start for tp, start, until in self.spans
+        )
+
+
+def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Inspection:
+    """Scans the segments at ``paths`` that pass, and gives the places that do."""
+    from wal.layout import parse_block
+    from wal.scan import scan_segment
+
+    segments: list[Segment] = []
+    entries: list[Entry] = []
+    for path in paths:
+        if not filters.takes_segment(parse_block(path)):
+            continue
+        found = [
+            entry
+            for scanned in scan_segment(storage, path)
+            for entry, held in [describe(path, scanned)]
+            if filters.takes(held)
+        ]
+        entries += found
+        segments.append(_summary(path, storage.size(path), found))
+    return Inspection(tuple(segments), tuple(entries))
+
+
+def describe(path: str, scanned: Scanned) -> tuple[Entry, Held | None]:
+    """The entry for one place, and what it holds (None: not known)."""
+    from wal.frame import Frame, FrameKind
+    from wal.scan import Damage, Newer, TornTail
+
+    if isinstance(scanned, TornTail):
+        return Entry(path, scanned.offset, scanned.length, "torn", detail="the end of a write that was cut off"), None
+    if isinstance(scanned, Newer):
+        words = f"written in format {scanned.version} with {scanned.feature}: use a newer release"
+        length = scanned.until - scanned.offset
+        return Entry(path, scanned.offset, length, "newer", version=scanned.version, detail=words), None
+    if isinstance(scanned, Damage):
+        held = _held(scanned.metadata, path, scanned.offset) if scanned.metadata is not None else None
+        return Entry(
+            path,
+            scanned.offset,
+            scanned.until - scanned.offset,
+            "damaged",
+            ranges=tuple(r.label for r in held.ranges) if held is not None else (),
+            detail=scanned.reason,
+        ), held
+    assert isinstance(scanned, Frame)
+    kind = FrameKind(scanned.header.kind).name.lower()
+    entry = Entry(path, scanned.offset, scanned.length, "whole", kind, scanned.header.version)
+    if scanned.header.kind != FrameKind.BLOCK:
+        return entry, Held()
+    from wal.blocks import decode_meta
+
+    try:
+        meta = decode_meta(scanned.metadata, path, scanned.offset)
+    except CorruptionError as error:
+        return msgspec.structs.replace(entry, state="damaged", detail=error.reason), None
+    entry = msgspec.structs.replace(
+        entry, block_id=meta.id, records=meta.records, ranges=tuple(r.label for r in meta.ranges)
+    )
+    return entry, Held(meta.ranges, meta.created_ms)
+
+
+def _held(metadata: bytes, path: str, offset: int) -> Held | None:
+    from wal.blocks import decode_meta
+
+    try:
+        meta = decode_meta(metadata, path, offset)
+    except CorruptionError:  # a frame of another kind, or metadata that says nothing: the damage is reported as it is
+        return None
+    return Held(meta.ranges, meta.created_ms)
+
+
+def _summary(path: str, size: int, entries: Sequence[Entry]) -> Segment:
+    states = [entry.state for entry in entries]
+    return Segment(
+        path=path,
+        bytes=size,
+        frames=states.count("whole"),
+        blocks=sum(entry.kind == "block" for entry in entries),
+        records=sum(entry.records for entry in entries),
+        versions=tuple(sorted({entry.version for entry in entries if entry.version})),
+        torn=states.count("torn"),
+        damaged=states.count("damaged"),
+        newer=states.count("newer"),
+    )
+
+
+def tables(inspection: Inspection, frames: bool) -> Iterator[Group]:
+    from deploy.console.table import table
+
+    yield table(
+        "Segments",
+        ("segment", "bytes", "frames", "blocks", "records", "format", "torn", "damaged", "newer"),
+        [
+            (s.path, s.bytes, s.frames, s.blocks, s.records, _versions(s), s.torn, s.damaged, s.newer)
+            for s in inspection.segments
+        ],
+    )
+    if frames:
+        yield table(
+            "Frames",
+            ("segment", "offset", "length", "state", "kind", "block", "records", "ranges"),
+            [
+                (e.path, e.offset, e.length, e.state, e.kind, e.block_id, e.records, e.detail or "\n".join(e.ranges))
+                for e in inspection.entries
+            ],
+        )
+
+
+def _versions(segment: Segment) -> str:
+    return ", ".join(map(str, segment.versions)) or "-"
+
+
+def relative_to(storage_url: str, path: str) -> str:
+    """``path`` as the storage names it: given so already, or as a place in the file system below its root."""
+    if not os.path.isabs(path):
+        return path.rstrip("/")
+    root = urlsplit(storage_url).path.rstrip("/")
+    if os.path.normpath(path) == root:
+        return ""
+    if not os.path.normpath(path).startswith(f"{root}/"):
+        raise UsageError(f"{path} does not lie in {storage_url}: name a segment or folder in it")
+    return os.path.normpath(path).removeprefix(f"{root}/")
+
+
+@click.command(
+    "inspect",
+    short_help="Show segments, frames and ranges.",
+    epilog=example("forebay wal inspect", "forebay wal inspect --partition flights/0 --frames"),
+)
+@click.argument("path", required=False)
+@click.option("--receiver", metavar="ID", help="Only this receiver's segments.")
+@click.option("--epoch", metavar="HEX", help="Only segments of this epoch, as their paths have it.")
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="TOPIC/PARTITION",
+    type=PartitionType(),
+    multiple=True,
+    help="Only blocks that hold offsets of this partition.",
+)
+@click.option(
+    "--range",
+    "ranges",
+    metavar="RANGE",
+    multiple=True,
+    help="Only blocks that hold offsets of TOPIC/PARTITION[FROM, UNTIL).",
+)
+@click.option("--since", metavar="TIME", type=MomentType(), help="Only blocks that were sealed at or after TIME.")
+@click.option("--before", metavar="TIME", type=MomentType(), help="Only blocks that were sealed before TIME.")  # fmt: skip
+@click.option("--frames", is_flag=True, help="Show each frame [default: only if PATH is one segment].")
+@click.option("--journal", is_flag=True, help="Look into the driver's journal instead.")
+@shared_options
+@pass_invocation
+def inspect(
+    invocation: Invocation,
+    path: str | None,
+    receiver: str | None,
+    epoch: str | None,
+    partitions: tuple[TopicPartition, ...],
+    ranges: tuple[str, ...],
+    since: int | None,
+    before: int | None,
+    frames: bool,
+    journal: bool,
+) -> int:
+    """Read the segments of the WAL (or those below PATH), verify every checksum, and show what is in them.
+
+    Changes nothing; receivers may be at work (what one is just writing shows as a torn tail). Exits with 1 if bytes are
+    damaged, or written by a newer release.
+    """
+    from wal.storage import open_storage
+
+    settings = invocation.settings()
+    url = settings.driver.journal if journal else settings.wal.url
+    storage: Any = open_storage(url, settings.storage)
+    wanted = relative_to(url, path) if path is not None else settings.stream
+    filters = Filters(receiver, _epoch(epoch), frozenset(partitions), tuple(map(_span, ranges)), since, before)
+    try:
+        paths = [wanted] if wanted.endswith(".seg") else [p for p in storage.list(wanted) if p.endswith(".seg")]
+        if path is None:  # what recovery set aside is no part of the log
+            paths = [p for p in paths if not p.startswith(f"{settings.stream}/aside/")]
+        inspection = inspect_log(storage, paths, filters)
+    except FileNotFoundError:
+        raise UsageError(f"{url} has no {wanted}") from None
+    except ValueError as error:  # a path that climbs out of the store
+        raise UsageError(str(error)) from None
+    invocation.write(inspection, lambda: list(tables(inspection, frames or wanted.endswith(".seg"))))
+    if not inspection.segments:
+        invocation.say(f"forebay: no segment in {url}{f' below {wanted}' if wanted else ''}")
+    for entry in inspection.findings:
+        held = f", which held {', '.join(entry.ranges)}" if entry.ranges else ""
+        invocation.say(
+            f"forebay: {entry.path}, bytes {entry.offset} to {entry.offset + entry.length}{held}: {entry.detail}"
+        )
+    return FOUND if inspection.findings else FINE
+
+
+def _epoch(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9a-fA-F]{1,16}", text):
+        raise UsageError(f"--epoch {text!r}: write it as in a segment's path: up to 16 hexadecimal digits")
+    return int(text, 16)
+
+
+def _span(text: str) -> tuple[TopicPartition, int, int]:
+    """Of every life: a person who looks wants to see them all."""
+    from deploy.commands.wal.export import span
+
+    found = span(text)
+    return TopicPartition(found.topic, found.partition), found.start, found.until

@@ -1,0 +1,1 @@
+"""The command line: configuration, tables, progress, groups of commands."""

@@ -1,0 +1,304 @@
+"""Runs child processes, restarts what dies and stops them in order. What to do is decided in ``deploy.supervision.verdicts``.
+
+One thread (that of :meth:`Supervisor.run`) starts, restarts and stops; it waits on one queue of what happened. A thread
+for each child waits for its end, another passes its log lines on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from deploy.supervision.readiness import ReadySocket
+from deploy.supervision.verdicts import VERDICTS, Verdict, described, how_it_ended
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.restarts import RestartPolicy
+from forebay.process.secret_file import make_private_folder
+from forebay.process.tether import tethered
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A child process. Those of a lower ``stop_rank`` are stopped first, and each is killed after ``stop_seconds``. Where
+    one ``goes_first``, the others are started once it has said by ``NOTIFY_SOCKET`` that it is ready."""
+
+    name: str
+    command: tuple[str, ...]
+    stop_rank: int = 0
+    stop_seconds: float = 30.0
+    goes_first: bool = False
+
+
+#: how long the last lines of an ended child are waited for: a process that left its group may hold the pipe open
+_LAST_LINES_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ChildSpec
+    log: threading.Thread | None = None
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    failures: int = 0
+    restart_at: float | None = None
+    kill_at: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    child: _Child
+    return_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """The child that goes first is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Somebody asked for the end: gently, or a second time."""
+
+
+@dataclass(slots=True)
+class LogLines:
+    """Where the children's lines go: to ``stream`` with the child's name before each, or to a file for each child."""
+
+    folder: Path | None = None
+    stream: IO[str] = field(default_factory=lambda: sys.stderr)
+
+    def open(self, name: str) -> IO[bytes] | int:
+        """What a child writes to: its file, or a pipe that :meth:`follow` reads."""
+        if self.folder is None:
+            return subprocess.PIPE
+        make_private_folder(self.folder)
+        return open(os.open(self._file(self.folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+    def where(self, name: str) -> str:
+        """Where the last lines of a child that ended are, for a sentence; "" if they are before that sentence."""
+        return f", its last lines are in {self._file(self.folder, name)}" if self.folder is not None else ""
+
+    @staticmethod
+    def _file(folder: Path, name: str) -> Path:
+        return folder / f"{name}.log"
+
+    def follow(self, name: str, pipe: IO[bytes]) -> None:
+        """Passes the lines of ``pipe`` on until it is closed."""
+        with pipe:
+            for line in iter(lambda: pipe.readline(64_000), b""):
+                self.stream.write(f"{name} | {line.decode('utf-8', 'replace').rstrip()}\n")
+                self.stream.flush()
+
+
+class Supervisor:
+    """Runs ``children`` until :meth:`stop` is called or none is left to run.
+
+    ``say`` gets each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[ChildSpec],
+        *,
+        policy: RestartPolicy | None = None,
+        environment: Mapping[str, str] | None = None,
+        logs: LogLines | None = None,
+        say: Callable[[str], None] = lambda words: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._children = [_Child(spec) for spec in children]
+        self._policy = policy or RestartPolicy()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._first_environment = self._environment  # of the child that goes first
+        self._logs = logs or LogLines()
+        self._say = say
+        self._clock = clock or SystemClock()
+        self._happened: queue.SimpleQueue[_Ended | _Asked | _Ready] = queue.SimpleQueue()
+        self._waiting = [child for child in self._children if not child.spec.goes_first]  # for the one that goes first
+        if len(self._waiting) == len(self._children):
+            self._waiting = []
+        self._stopping = False
+        self._killing = False
+        self._worst = 0
+
+    def run(self) -> int:
+        """Run the children until all have ended and their last log lines are passed on.
+
+        Return 0, or the exit code of the first child that stays down.
+        """
+        with ReadySocket(lambda: self._happened.put(_Ready())) if self._waiting else nullcontext() as ready:
+            if ready is not None:
+                self._first_environment = {**self._environment, **ready.environment}
+            try:
+                for child in self._children:
+                    if child not in self._waiting:
+                        self._start(child)
+                while self._work_left():
+                    self._wait()
+                    self._restart_due()
+                    if self._stopping:
+                        self._stop_next()
+            except BaseException:
+                self._kill_all()
+                raise
+        for child in self._children:
+            if child.log is not None:
+                child.log.join(_LAST_LINES_SECONDS)
+        return self._worst
+
+    def stop(self) -> None:
+        """Asks all children to end, in order; asked again, kills them."""
+        self._happened.put(_Asked())
+
+    def pid(self, name: str) -> int | None:
+        """The process of child ``name`` while it runs."""
+        process = self._named(name).process
+        return None if process is None else process.pid
+
+    def kill(self, name: str) -> bool:
+        """Kills child ``name`` with SIGKILL as a crash would. False if it was not running."""
+        process = self._named(name).process
+        if process is None or process.poll() is not None:
+            return False
+        os.killpg(process.pid, signal.SIGKILL)
+        return True
+
+    # ---- one thread ----
+
+    def _named(self, name: str) -> _Child:
+        return next(child for child in self._children if child.spec.name == name)
+
+    def _work_left(self) -> bool:
+        return any(child.alive or (child.restart_at is not None and not self._stopping) for child in self._children)
+
+    def _wait(self) -> None:
+        deadlines = [at for child in self._children for at in (child.restart_at, child.kill_at) if at is not None]
+        timeout = max(0.0, min(deadlines) - self._clock.monotonic()) if deadlines else None
+        try:
+            happened = self._happened.get(timeout=timeout)
+        except queue.Empty:
+            return
+        if isinstance(happened, _Ended):
+            self._ended(happened.child, happened.return_code)
+        elif isinstance(happened, _Ready):
+            self._start_waiting()
+        elif not self._stopping:
+            self._begin_stop("stopping")
+        elif not self._killing:
+            self._killing = True
+            self._say("asked again: killing what is left")
+            self._kill_all()
+
+    def _start_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._stopping:
+            return
+        for child in waiting:
+            self._start(child)
+
+    def _start(self, child: _Child) -> None:
+        child.restart_at = None
+        name = child.spec.name
+        output = self._logs.open(name)
+        try:
+            process = subprocess.Popen(
+                tethered(child.spec.command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._first_environment if child.spec.goes_first else self._environment,
+                start_new_session=True,  # a Ctrl-C at the terminal reaches the supervisor alone, which stops in order
+            )
+        finally:
+            if not isinstance(output, int):
+                output.close()
+        child.process = process
+        child.started = self._clock.monotonic()
+        if process.stdout is not None:
+            child.log = threading.Thread(
+                target=self._logs.follow, args=(name, process.stdout), name=f"log {name}", daemon=True
+            )
+            child.log.start()
+        threading.Thread(
+            target=lambda: self._happened.put(_Ended(child, process.wait())), name=f"wait {name}", daemon=True
+        ).start()
+
+    def _ended(self, child: _Child, return_code: int) -> None:
+        assert child.process is not None
+        # what it left behind (Spark's JVM and Python workers) goes with it: a restarted one needs its ports
+        _kill_group(child.process.pid)
+        child.process, child.kill_at = None, None
+        ran_seconds = self._clock.monotonic() - child.started
+        alone = bool(self._waiting)
+        what = f"{child.spec.name} {described(return_code, alone)}"
+        if self._stopping:
+            if return_code != 0:
+                self._say(what)
+            return
+        verdict, reason = VERDICTS[how_it_ended(return_code, alone)]
+        if verdict is Verdict.RESTART:
+            child.failures = self._policy.failures_after(child.failures, ran_seconds)
+            delay = self._policy.delay_seconds(child.failures)
+            child.restart_at = self._clock.monotonic() + delay
+            where = self._logs.where(child.spec.name)
+            self._say(f"{what} after {ran_seconds:.1f} s{where}: starting it again in {delay:g} s")
+            return
+        self._worst = self._worst or return_code
+        self._say(f"{what} and stays down{self._logs.where(child.spec.name)}: {reason}")
+        if verdict is Verdict.STOP_ALL:
+            self._begin_stop("stopping the others")
+
+    def _restart_due(self) -> None:
+        now = self._clock.monotonic()
+        for child in self._children:
+            if not self._stopping and child.restart_at is not None and child.restart_at <= now:
+                self._start(child)
+                self._say(f"{child.spec.name} is started again (process {self.pid(child.spec.name)})")
+
+    def _begin_stop(self, words: str) -> None:
+        self._stopping = True
+        for child in self._children:
+            child.restart_at = None
+        self._say(words)
+
+    def _stop_next(self) -> None:
+        """Asks the lowest rank that still runs, and kills those whose time is up."""
+        running = [child for child in self._children if child.alive]
+        lowest = min((child.spec.stop_rank for child in running), default=0)
+        now = self._clock.monotonic()
+        for child in running:
+            process = child.process
+            if process is None or child.spec.stop_rank != lowest:
+                continue
+            if child.kill_at is None:
+                child.kill_at = now + child.spec.stop_seconds
+                process.terminate()
+            elif child.kill_at <= now:
+                self._say(f"{child.spec.name} did not stop within {child.spec.stop_seconds:g} s: killing it")
+                _kill_group(process.pid)
+                child.kill_at = now + child.spec.stop_seconds
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            if child.process is not None:
+                _kill_group(child.process.pid)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:  # all of it has ended
+        return

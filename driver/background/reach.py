@@ -1,0 +1,185 @@
+"""Whether Kafka and the stores answer the driver: asked all the time, so that nothing old is shown as if it were new."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from driver.background.upstream import Upstream
+from forebay.model.errors import UnknownTopicError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock
+from wal.storage import Storage
+
+#: between two questions; a store of whole objects charges for each
+INTERVAL_SECONDS, INTERVAL_OF_OBJECTS_SECONDS = 5.0, 30.0
+#: a question that is not answered for so long counts as one that failed
+HANG_SECONDS = 5.0
+#: an end offset that is older is not shown as the lag's
+END_AGE_SECONDS_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """What is out of reach: ``cause`` as the library reported it, for ``seconds`` by now."""
+
+    name: str
+    cause: str
+    seconds: float
+
+
+class Probe:
+    """Asks one thing again and again, in a thread of its own, since a question may hang. ``ask`` raises what is wrong.
+    ``why_silent``: what is known of that while a question hangs."""
+
+    def __init__(
+        self,
+        name: str,
+        ask: Callable[[], None],
+        clock: Clock,
+        interval_seconds: float,
+        why_silent: Callable[[], str] = str,
+    ) -> None:
+        self.name = name
+        self._ask = ask
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._why_silent = why_silent
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reach-{name}", daemon=True)
+        self._answered_at = clock.monotonic()
+        self._asked_at: float | None = None  # of a question that has no answer yet
+        self._error = ""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait: a question may hang."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.ask()
+            self._stopping.wait(self._interval_seconds)
+
+    def ask(self) -> None:
+        """One question."""
+        self._asked_at = self._clock.monotonic()
+        try:
+            self._ask()
+        except Exception as error:  # shown: whatever it is, there was no answer
+            self._error = str(error) or type(error).__name__
+        else:
+            self._answered_at, self._error = self._clock.monotonic(), ""
+        self._asked_at = None
+
+    def outage(self) -> Outage | None:
+        now, asked_at, error = self._clock.monotonic(), self._asked_at, self._error
+        hangs = asked_at is not None and now - asked_at > HANG_SECONDS
+        if not error and not hangs:
+            return None
+        seconds = now - self._answered_at
+        if not error:
+            error = ": ".join(filter(None, (f"no answer for {seconds:.0f} s", self._why_silent())))
+        return Outage(self.name, error, seconds)
+
+
+class Ends:
+    """Kafka's end offsets as the driver itself read them last, with their age. ``ask`` gives them; thread-safe."""
+
+    def __init__(self, ask: Callable[[], Mapping[TopicPartition, int]], clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._found: tuple[Mapping[TopicPartition, int], float] = ({}, 0.0)
+
+    def read(self) -> None:
+        began = self._clock.monotonic()
+        self._found = (self._ask(), began)
+
+    def of(self, tp: TopicPartition) -> tuple[int, float] | None:
+        """The end offset and its age in seconds; None if it is not known."""
+        ends, read_at = self._found
+        return (ends[tp], self._clock.monotonic() - read_at) if tp in ends else None
+
+
+def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
+    """A question that fails when something is no longer there that was there once."""
+    seen = False
+
+    def ask() -> None:
+        nonlocal seen
+        there = exists()
+        if seen and not there:
+            raise LookupError(words)
+        seen = seen or there
+
+    return ask
+
+
+def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    """Where Kafka's logs end, without topics that are being deleted. Raises UnreachableError."""
+    asked = list(partitions)
+    try:
+        return upstream.ends(asked) if asked else {}
+    except UnknownTopicError:
+        found: dict[TopicPartition, int] = {}
+        for topic in {tp.topic for tp in asked}:
+            with contextlib.suppress(UnknownTopicError):
+                found.update(upstream.ends([tp for tp in asked if tp.topic == topic]))
+        return found
+
+
+def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
+    """Asks the store for ``path``, which is there as long as the stream has this store."""
+    interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
+    words = f"it answers, and has no {path} any more"
+    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval)
+
+
+class Reach:
+    """All probes of a driver."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
+
+    def start(self) -> None:
+        for probe in self._probes:
+            probe.start()
+
+    def stop(self) -> None:
+        for probe in self._probes:
+            probe.stop()
+
+    def outages(self) -> tuple[Outage, ...]:
+        return tuple(outage for probe in self._probes if (outage := probe.outage()) is not None)
+
+
+def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> Future[Any]:
+    """``answer``, or after ``seconds`` what ``otherwise`` gives."""
+    first: Future[Any] = Future()
+    lock = threading.Lock()
+
+    def settle(give: Callable[[], Any]) -> None:
+        with lock:
+            if first.done():
+                return
+            try:
+                first.set_result(give())
+            except Exception as error:
+                first.set_exception(error)
+
+    timer = threading.Timer(seconds, lambda: settle(otherwise))
+    timer.daemon = True
+    timer.start()
+
+    def answered(done: Future[Any]) -> None:
+        timer.cancel()
+        settle(done.result)
+
+    answer.add_done_callback(answered)
+    return first

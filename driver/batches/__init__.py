@@ -1,0 +1,1 @@
+"""Batches: when one begins, its job, its engine, what fails."""

@@ -1,0 +1,40 @@
+"""When a run of an output has returned: whether its dead letters were too many, and that they are the ones that count."""
+
+from __future__ import annotations
+
+import logging
+
+from driver.batches.batch import BatchWork
+from driver.batches.decoding import too_many
+from wal import dead_letters
+from wal.storage import open_storage
+
+log = logging.getLogger(__name__)
+
+
+def settle(work: BatchWork) -> None:
+    """Makes this run of the output the one whose dead letters count, before it is journalled as completed. Nothing, and no
+    request to the store, if the run decoded nothing; one look at the batch's folder if it did.
+
+    Raises JobError if too many records could not be decoded, StoreError.
+    """
+    place = next((plan for plan in work.decodes if plan.url), None)
+    if place is None:
+        return
+    storage = open_storage(place.url, place.storage)
+    paths = storage.list(f"{dead_letters.batch_folder(place.run.stream, place.run.key)}/{place.run.output}")
+    if not paths:
+        return
+    own = [path for path in paths if path.startswith(f"{place.run.folder}/")]
+    counted = [found for found in dead_letters.counting(own) if found.run == place.run]
+    by_call: dict[int, int] = {}
+    for letters in (letters for found in counted for letters in found.letters):
+        call = int(letters.path.rpartition("/")[2].partition("-")[0])
+        by_call[call] = by_call.get(call, 0) + letters.records
+    for plan in work.decodes:
+        if by_call.get(plan.call, 0) > plan.limit:
+            raise too_many(by_call[plan.call], plan, f"they are in {place.url} below {place.run.folder}")
+    dead_letters.put_done(storage, place.run)
+    if by_call:
+        records = sum(by_call.values())
+        log.warning("batch %d: %d records could not be decoded: `forebay dead-letters list`", work.batch_id, records)

@@ -1,0 +1,180 @@
+"""Batches whose job fails: what the log says once, what the journal keeps, and when the next attempt begins.
+
+The first ``job_max_failures`` attempts follow one another after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
+other batch begins, and the driver stays up and tries again after delays that grow, or when an operator says so.
+
+A job may also end the driver's process. The next driver therefore journals its first attempt at a batch that was left over before
+it makes it, as one that failed with ``PROCESS_ENDED``. Every other end of the attempt replaces that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from msgspec.structs import replace
+
+from driver.batches.batch import BatchWork
+from driver.batches.job_errors import JobProblem, describe
+from driver.decisions.problems import RETRY_COMMAND
+from driver.journal.events import JobFailed
+from forebay.process.clock import Clock
+from forebay.process.restarts import RestartPolicy
+
+log = logging.getLogger(__name__)
+
+#: delays between attempts at a failed batch
+RETRIES = RestartPolicy(first_delay_seconds=10.0, factor=2.0, max_delay_seconds=600.0)
+#: the error of an attempt that nothing else is known of; a job's own error begins with the name of its class
+PROCESS_ENDED = "the driver's process ended during this attempt"
+
+
+class FailingJobs:
+    """Thread-safe. ``known``: the last failure of each unfinished batch, as the journal has it. ``max_failures``: as
+    ``driver.job_max_failures``."""
+
+    def __init__(
+        self, clock: Clock, max_failures: int, known: Mapping[int, JobFailed], retries: RestartPolicy = RETRIES
+    ) -> None:
+        self._clock = clock
+        self._retries = retries
+        self._lock = threading.Lock()
+        self._last = dict(known)
+        self._logged: dict[int, tuple[str, str]] = {}  # batch id → error and place of its last log line
+        self._failed = {failure.batch_id for failure in known.values() if failure.attempts >= max_failures}
+        #: batch id → attempts that left it failed: by this driver, and those that ended the process of a driver before it
+        self._rounds = {
+            failure.batch_id: failure.attempts - max_failures
+            for failure in known.values()
+            if failure.batch_id in self._failed and failure.error == PROCESS_ENDED
+        }
+
+    def note(self, work: BatchWork, error: BaseException) -> JobFailed:
+        """An attempt at ``work`` failed with ``error``. Logs the error with its traceback if it is not the last one again."""
+        problem = describe(error)
+        with self._lock:
+            failure = self._last[work.batch_id] = self._failure(work, problem.error, problem.place)
+            logged = self._logged.get(work.batch_id) == (problem.error, problem.place)
+            self._logged[work.batch_id] = (problem.error, problem.place)
+        if not logged:
+            self._log(work, failure, problem)
+        return failure
+
+    def begun(self, work: BatchWork) -> JobFailed:
+        """What the journal is to hold during an attempt at ``work``, in case nothing comes after it."""
+        with self._lock:
+            return self._failure(work, PROCESS_ENDED, "")
+
+    def unreadable(self, work: BatchWork) -> JobFailed:
+        """What the journal is to hold in place of :meth:`begun` if the job could not read ``work``: what it held before."""
+        with self._lock:
+            before = self._last.get(work.batch_id)
+            return before if before is not None else replace(self._failure(work, "", ""), attempts=0, repeats=0)
+
+    def _failure(self, work: BatchWork, error: str, place: str) -> JobFailed:
+        before, now_ms = self._last.get(work.batch_id), self._clock.wall_ms()
+        again = before is not None and (before.error, before.place) == (error, place)
+        return JobFailed(
+            batch_id=work.batch_id,
+            output=work.output,
+            error=error,
+            place=place,
+            attempts=before.attempts + 1 if before is not None else 1,
+            repeats=before.repeats + 1 if before is not None and again else 1,
+            since_ms=before.since_ms if before is not None else now_ms,
+            time_ms=now_ms,
+            replay=work.replay,
+        )
+
+    def log_ended(self) -> None:
+        """Log each batch whose last attempt ended the process of the driver before this one."""
+        for failure in self._last.values():
+            if failure.error == PROCESS_ENDED:
+                log.error(
+                    "batch %d, output %s: %s; the process's supervisor has its exit code, its log has its last lines",
+                    failure.batch_id,
+                    failure.output,
+                    shown(failure),
+                )
+
+    def delayed(self, batch_id: int) -> JobFailed | None:
+        """The last failure of a batch if so many attempts at it ended the driver's process that this driver's first one waits."""
+        return self._last[batch_id] if batch_id in self._rounds else None
+
+    def _log(self, work: BatchWork, failure: JobFailed, problem: JobProblem) -> None:
+        log.error(
+            "job failed: batch %d (number %d), output %s, attempt %d: %s\n%s",
+            work.batch_id,
+            work.number,
+            work.output,
+            failure.attempts,
+            problem.words,
+            problem.trace,
+        )
+
+    def fail(self, work: BatchWork, failure: JobFailed) -> tuple[float, str]:
+        """The batch is failed from now on. Returns the seconds until the next attempt, and what status shows meanwhile."""
+        with self._lock:
+            rounds = self._rounds[work.batch_id] = self._rounds.get(work.batch_id, 0) + 1
+            first = work.batch_id not in self._failed or rounds == 1
+            self._failed.add(work.batch_id)
+        delay = self._retries.delay_seconds(rounds)
+        words = f"{shown(failure)}; next attempt at {_time(self._clock.wall_ms() + round(delay * 1000))}"
+        if first:
+            log.error(
+                "batch %d failed: %d attempts; it is intact, no other batch begins, and it is tried again after delays "
+                "that grow up to %g s, or by `%s`; repeats of this error are counted, not logged",
+                work.batch_id,
+                failure.attempts,
+                self._retries.max_delay_seconds,
+                RETRY_COMMAND,
+            )
+        return delay, words
+
+    def forget(self, batch_id: int) -> None:
+        """The job succeeded for the output that failed."""
+        with self._lock:
+            failure = self._last.pop(batch_id, None)
+            self._failed.discard(batch_id)
+            self._rounds.pop(batch_id, None)
+            self._logged.pop(batch_id, None)
+        if failure is not None:
+            log.info("batch %d: the job succeeded after %d attempts that failed", batch_id, failure.attempts)
+
+    def of(self, batch_id: int) -> JobFailed | None:
+        """The last failure of an unfinished batch; None if no attempt at it failed."""
+        return self._last.get(batch_id)
+
+    def shown(self) -> dict[int, tuple[str, int, str]]:
+        """Batch id → state, attempts and detail for status."""
+        with self._lock:
+            return {
+                batch_id: ("failed" if batch_id in self._failed else "failing", failure.attempts, shown(failure))
+                for batch_id, failure in self._last.items()
+            }
+
+    @property
+    def words(self) -> str:
+        """Which batch is failed, and why; "" if none is."""
+        with self._lock:
+            failed = [self._last[batch_id] for batch_id in sorted(self._failed)]
+        return f"batch {failed[0].batch_id}: {shown(failed[0])}" if failed else ""
+
+
+def shown(failure: JobFailed) -> str:
+    """The failure as status shows it, one line."""
+    place = f" at {failure.place}" if failure.place else ""
+    error = (
+        f"the driver's process ended during attempt {failure.attempts}"
+        if failure.error == PROCESS_ENDED
+        else failure.error
+    )
+    times = f"{failure.attempts} attempts failed" if failure.attempts > 1 else "1 attempt failed"
+    same = f", the last {failure.repeats} with this error" if 1 < failure.repeats < failure.attempts else ""
+    return f"{error}{place} ({times} since {_time(failure.since_ms)}{same})"
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

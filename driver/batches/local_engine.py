@@ -1,0 +1,155 @@
+"""Runs the job in this process, without Spark: for small streams, tests and machines without Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from driver.batches.batch import Batch, BatchWork, Job
+from driver.batches.decoding import DeadLetterPlan, Decoder, decode_task
+from driver.batches.tasks import Count, read_task
+from forebay.kafka.client.access import KafkaAccess
+from forebay.model.errors import UsageError
+from forebay.security.access import Access
+from forebay.settings.schema import DeadLetterSettings, Settings
+from wal.dead_letters import Run, output_folder
+from wal.reading import ReadPlan, TierCounts
+from wal.storage import StorageOptions
+
+
+def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
+    """How the blocks of ``work`` are read."""
+    return ReadPlan(
+        wal_url=settings.wal.url,
+        storage=settings.storage,
+        blocks_directory=settings.agent.blocks,
+        agent_urls=dict(agent_urls),
+        lost=work.lost,
+        headers=work.headers,
+        key_file=settings.wal.key_file,
+        kafka=KafkaAccess.of(settings),
+        topic_ids=work.topic_ids,
+        access=Access.of_tasks(settings),
+        store_back=settings.agent.store_back,
+    )
+
+
+def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
+    """Where the next ``decode`` of ``work``'s output puts what it can't decode; noted in ``work.decodes``."""
+    return letters_of(work, settings.dead_letters, settings.storage, settings.kafka.options)
+
+
+def letters_of(
+    work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
+) -> DeadLetterPlan:
+    """:func:`dead_letter_plan` where there is no configuration. ``options``: Kafka's."""
+    plan = DeadLetterPlan(
+        run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
+        time_ms=work.time_ms,
+        output=work.output,
+        call=len(work.decodes) + 1,
+        limit=max(letters.records_allowed, int(letters.max_fraction * work.records)),
+        allowed=letters.records_allowed,
+        fraction=letters.max_fraction,
+        url=letters.url or "",
+        storage=storage,
+        topic=letters.topic or "",
+        options=options if letters.topic else {},
+    )
+    work.decodes.append(plan)
+    return plan
+
+
+class LocalEngine:
+    """``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go."""
+
+    def __init__(self, settings: Settings, agent_urls: Callable[[], Mapping[str, str]]) -> None:
+        self._settings = settings
+        self._agent_urls = agent_urls
+
+    @property
+    def parallelism(self) -> int:
+        return 1
+
+    @property
+    def application(self) -> tuple[str, str]:
+        return ("", "")
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def run(self, work: BatchWork, job: Job) -> TierCounts:
+        """As ``driver.batches.batch.Engine.run``."""
+        counter = Counter()
+        plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
+        job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))
+        return counter.total
+
+    def cancel(self) -> None:
+        """Nothing to cancel: what runs is the job itself."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+
+class Counter:
+    """Sums what was read."""
+
+    def __init__(self) -> None:
+        self.total = TierCounts()
+
+    def add(self, counts: TierCounts) -> None:
+        self.total += counts
+
+
+class LocalRows:
+    """The rows of one batch, read in this process."""
+
+    def __init__(
+        self,
+        work: BatchWork,
+        plan_of: Callable[[BatchWork], ReadPlan],
+        count: Count,
+        letters_of: Callable[[BatchWork], DeadLetterPlan],
+    ) -> None:
+        self._work = work
+        self._letters_of = letters_of
+        self._plan_of = plan_of
+        self._plan = plan_of(work)
+        self._count = count
+
+    def over(self, work: BatchWork) -> LocalRows:
+        return LocalRows(work, self._plan_of, self._count, self._letters_of)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        for task in self._work.tasks:
+            yield from read_task(task, self._plan, self._count)
+
+    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        place = self._letters_of(self._work)
+        for number, task in enumerate(self._work.tasks):
+            yield from decode_task(task, number, self._plan, self._count, decoder, place)
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        if not isinstance(schema, pa.Schema):
+            raise UsageError(f"decoded rows need a pyarrow Schema without Spark, not {type(schema).__name__}")
+        return schema
+
+    def decode(self, decoder: Decoder) -> Any:
+        raise UsageError('batch.decode needs Spark: set driver.engine = "spark", or use batch.read_decoded()')
+
+    def df(self) -> Any:
+        raise self._without_spark("df")
+
+    def rdd(self) -> Any:
+        raise self._without_spark("rdd")
+
+    def arrow(self) -> Any:
+        raise self._without_spark("arrow")
+
+    @staticmethod
+    def _without_spark(name: str) -> UsageError:
+        return UsageError(f'batch.{name} needs Spark: set driver.engine = "spark", or use batch.read()')

@@ -1,0 +1,130 @@
+"""What runs inside Spark tasks: reading a task's blocks. Imports neither the driver's decisions nor its journal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from forebay.model.errors import UnreadableBlockError
+from forebay.process.worker_process import freeze_modules
+from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
+
+#: around the message of an UnreadableBlockError on its way through the JVM, where an exception is only text
+_MARKED = "<forebay-unreadable>{}</forebay-unreadable>"
+_MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
+
+Count = Callable[[TierCounts], None]
+
+
+class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
+    """What one task of a batch reads, and which of its tasks it is, from 0."""
+
+    number: int
+    references: tuple[BlockReference, ...]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskBlocks:
+        return msgspec.msgpack.decode(data, type=cls)
+
+
+def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
+    """The tasks that a DataFrame of one binary column holds."""
+    for batch in batches:
+        for data in batch.column(0):
+            yield TaskBlocks.decode(data.as_py())
+
+
+def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
+    """Where a task had best run: those of ``hosts`` that keep copies of the most bytes of its blocks, sorted; () if none does."""
+    held: dict[str, int] = {}
+    for reference in references:
+        for host in reference.hosts:
+            if host in hosts:
+                held[host] = held.get(host, 0) + reference.handle.length
+    most = max(held.values(), default=0)
+    return tuple(sorted(host for host, size in held.items() if size == most))
+
+
+class KafkaRecord(NamedTuple):
+    """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
+
+    ``timestamp``: milliseconds since 1970 UTC as Kafka has it (-1: none). ``headers``: (key, value) pairs; None for a
+    record without, and for a stream that does not take headers in.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestampType: int  # noqa: N815 - the name in Spark's Kafka source
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
+    """The record batches of one task, in order, one block in memory at a time; ``count`` is told of each block read.
+
+    Raises UnreadableBlockError.
+    """
+    for reference in references:
+        read = read_block(reference, plan)
+        count(TierCounts.of(read))
+        yield from read.batches
+
+
+def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
+    """:func:`read_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    freeze_modules()
+    try:
+        yield from read_task(references, plan, count)
+    except UnreadableBlockError as error:
+        raise marked(error) from None
+
+
+def marked(error: UnreadableBlockError) -> UnreadableBlockError:
+    """As it goes through the JVM. (The marks are not spelled out where it is raised: a traceback quotes that line.)"""
+    return UnreadableBlockError(_MARKED.format(error))
+
+
+def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each record batch as one row: an Arrow stream in a column of bytes, which Spark passes on as it is."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["stream"])
+
+
+def unreadable(error: BaseException) -> UnreadableBlockError | None:
+    """The UnreadableBlockError that made a Spark action fail with ``error``, or that the job's ``error`` came from."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, UnreadableBlockError) and not _MARKER.search(str(cause)):
+            return cause
+        found = _MARKER.search(str(cause))
+        if found:
+            return UnreadableBlockError(found[1])
+        seen.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
+
+
+def records(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
+    """The rows of ``batches`` as Python objects, converted column by column."""
+    for batch in batches:
+        key, value, topic, partition, offset, timestamp, timestamp_type, *headers = batch.columns
+        milliseconds = timestamp.cast(pa.timestamp("ms", "UTC")).view(pa.int64())
+        columns = [key, value, topic, partition, offset, milliseconds, timestamp_type]
+        lists = [column.to_pylist() for column in columns]
+        if headers:
+            lists.append([pairs and [(h["key"], h["value"]) for h in pairs] for pairs in headers[0].to_pylist()])
+        yield from map(KafkaRecord, *lists)

@@ -1,0 +1,1 @@
+"""Decisions on values alone, without I/O and without a clock."""

@@ -1,0 +1,224 @@
+"""What readers of the intake beside the batch job are told: how far it is, and which blocks hold their offsets.
+
+Decisions on values alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from driver.journal.block_index import LifeBlocks, Place
+from driver.journal.state import Partition, State
+from forebay import messages as m
+from forebay.model.errors import UsageError
+from forebay.model.values import Block
+
+#: blocks, and ranges of them, in one answer at most (but one block)
+BLOCKS_AT_ONCE, RANGES_AT_ONCE = 1_000, 20_000
+
+
+def intake(state: State) -> tuple[m.IntakePartition, ...]:
+    return tuple(map(partition, state.partitions.values()))
+
+
+def partition(known: Partition) -> m.IntakePartition:
+    lives = (m.LifeView(life=one.life, start=one.start, topic_id=one.topic_id, end=one.end) for one in known.lives)
+    return m.IntakePartition(topic=known.topic, partition=known.partition, position=known.position, lives=tuple(lives))
+
+
+def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
+    """By what the index says of neighbours: no partition's blocks are walked through."""
+    going = _going(state)
+    places = []
+    for tp in request.partitions:
+        if state.partition(tp) is None:
+            raise UsageError(f"the stream has no partition {tp}")
+        life, offset = _earliest(state, str(tp), going)
+        places.append(m.CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset))
+    return m.EarliestAnswer(places=tuple(places))
+
+
+def _going(state: State) -> dict[tuple[str, int], int]:
+    """Where what is about to be deleted ends, of each partition (``topic/partition``) and life."""
+    found: dict[tuple[str, int], int] = {}
+    for path in state.cleaning_segments:
+        share = state.index.segments.get(path)
+        for block_id in share.blocks if share is not None else ():
+            for r in state.blocks[block_id].meta.ranges:
+                key = (f"{r.topic}/{r.partition}", r.life)
+                found[key] = max(found.get(key, 0), r.until_offset)
+    return found
+
+
+def _earliest(state: State, key: str, going: Mapping[tuple[str, int], int]) -> Place:
+    partition = state.partitions[key]
+    gaps = {(g.life, g.gap.until_offset): g.gap.from_offset for g in partition.gaps}
+    place = (partition.life.life, partition.position)
+    for life in reversed(partition.lives):
+        end = partition.position if life.end is None else life.end
+        reached = end
+        held = state.index.by_offset(state.blocks).get(key, {}).get(life.life, LifeBlocks())
+        gone = going.get((key, life.life), 0)
+        while reached > max(life.start, gone):
+            further = gaps.get((life.life, reached), max(held.reaches_back(reached), gone))
+            if further == reached:
+                break
+            reached = further
+        if life.end is None or reached < end:
+            place = (life.life, reached)
+        if reached > life.start:
+            break
+    return place
+
+
+def span(
+    state: State,
+    request: m.SpanRequest,
+    given: Iterable[tuple[str, Collection[str]]],
+    read_intake: Callable[[tuple[m.IntakePartition, ...]], m.IntakeAnswer],
+) -> m.SpanAnswer:
+    """All that a reader must know of what Kafka has lost, by one question. ``given``: as in :func:`blocks`; ``read_intake``: how
+    blocks are read, with these partitions."""
+    known = state.partition(request.tp)
+    own = () if known is None else (partition(known),)
+    spans = tuple(part for one in own for part in life_spans(request, one))
+    return m.SpanAnswer(intake=read_intake(own), spans=spans, found=blocks(state, m.BlocksRequest(spans=spans), given))
+
+
+def life_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple[m.LifeSpan, ...]:
+    """The parts of what is asked for that were taken in, the older lives first, in the order of offsets."""
+    found: list[m.LifeSpan] = []
+    until = request.until_offset
+    for life in reversed(known.lives):
+        if request.topic_id and life.topic_id and life.topic_id != request.topic_id:
+            continue
+        end = min(until, known.position if life.end is None else life.end)
+        begin = max(request.from_offset, life.start)
+        if begin < end:
+            found.append(
+                m.LifeSpan(
+                    topic=request.topic,
+                    partition=request.partition,
+                    life=life.life,
+                    from_offset=begin,
+                    until_offset=end,
+                )
+            )
+        until = min(until, life.start)  # below lies what the life before it had already
+    return tuple(found[::-1])
+
+
+def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Collection[str]]]) -> m.BlocksAnswer:
+    """Those that were taken in first come first, so that a block of many partitions is in one answer once. ``given``: hosts, and
+    ids of the blocks that each was given a copy of."""
+    for span in request.spans:
+        if state.partition(span.tp) is None:
+            raise UsageError(f"the stream has no partition {span.tp}")
+    found: dict[str, Block] = {}
+    reached = [span.until_offset for span in request.spans]
+    left = [_of_span(state, span, number) for number, span in enumerate(request.spans)]
+    following = [first for first in (next(one, None) for one in left) if first is not None]
+    heapq.heapify(following)
+    ranges = 0
+    while following:
+        _, number, _, block_id = following[0]
+        if block_id not in found:
+            block = state.blocks[block_id]
+            ranges += len(block.meta.ranges)
+            if found and (len(found) >= BLOCKS_AT_ONCE or ranges > RANGES_AT_ONCE):
+                break
+            found[block_id] = block
+        after = next(left[number], None)
+        heapq.heapreplace(following, after) if after is not None else heapq.heappop(following)
+    for _, number, begins, _ in following:  # these were too much for this answer
+        reached[number] = begins
+    copies: dict[str, tuple[str, ...]] = {}
+    for host, block_ids in given:
+        for block_id in found.keys() & block_ids:
+            copies[block_id] = (*copies.get(block_id, ()), host)
+    return m.BlocksAnswer(
+        blocks=tuple(found.values()),
+        reached=tuple(reached),
+        gaps=tuple(_gaps(state, request.spans)),
+        copies=copies,
+        lost=_lost(state, found.values()),
+    )
+
+
+def _lost(state: State, blocks: Iterable[Block]) -> dict[str, str]:
+    if not state.lost:
+        return {}
+    return {r.label: state.lost[r.label] for block in blocks for r in block.meta.ranges if r.label in state.lost}
+
+
+def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
+    """By the latest times that blocks say of their ranges. Each answer looks at so many ranges."""
+    left = RANGES_AT_ONCE
+    found = []
+    for wanted in request.wanted:
+        span = wanted.span
+        if state.partition(span.tp) is None:
+            raise UsageError(f"the stream has no partition {span.tp}")
+        held = state.index.by_offset(state.blocks).get(str(span.tp), {}).get(span.life, LifeBlocks())
+        first = at = bisect_right(held.until_offsets, span.from_offset)
+        last = bisect_left(held.from_offsets, span.until_offset)
+        while at < min(last, first + left) and not _may_hold(state, held, at, wanted):
+            at += 1
+        left = max(left - (at - first), 0)
+        if at >= last:
+            found.append(m.TimedBlock(reached=span.until_offset))
+            continue
+        reached = max(held.from_offsets[at], span.from_offset)
+        block = state.blocks[held.block_ids[at]] if _may_hold(state, held, at, wanted) else None
+        found.append(m.TimedBlock(reached=reached, block=block))
+    return m.TimesAnswer(found=tuple(found))
+
+
+def _may_hold(state: State, held: LifeBlocks, at: int, wanted: m.TimedSpan) -> bool:
+    if held.newest_ms[at] < max(wanted.time_ms, 0) or not _is_there(state, held.block_ids[at]):
+        return False
+    span, begins = wanted.span, held.from_offsets[at]
+    ranges = state.blocks[held.block_ids[at]].meta.ranges if state.lost else ()
+    return not any(
+        (r.tp, r.life, r.from_offset) == (span.tp, span.life, begins) and r.label in state.lost for r in ranges
+    )
+
+
+def _of_span(state: State, span: m.LifeSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
+    """When it was sealed, the span's number, where its range begins, its id."""
+    held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.life)
+    if held is None or span.until_offset <= span.from_offset:
+        return
+    at = bisect_right(held.until_offsets, span.from_offset)
+    while at < len(held.block_ids) and held.from_offsets[at] < span.until_offset:
+        block_id = held.block_ids[at]
+        if _is_there(state, block_id):
+            begins = max(held.from_offsets[at], span.from_offset)
+            yield state.blocks[block_id].meta.created_ms, number, begins, block_id
+        at += 1
+
+
+def _is_there(state: State, block_id: str) -> bool:
+    """Whether its segment stays."""
+    return state.blocks[block_id].handle.path not in state.cleaning_segments
+
+
+def _gaps(state: State, spans: Iterable[m.LifeSpan]) -> Iterator[m.RecordedGap]:
+    for span in spans:
+        for recorded in state.partitions[f"{span.topic}/{span.partition}"].gaps:
+            gap = recorded.gap
+            if (
+                recorded.life == span.life
+                and gap.from_offset < span.until_offset
+                and span.from_offset < gap.until_offset
+            ):
+                yield m.RecordedGap(
+                    topic=span.topic,
+                    partition=span.partition,
+                    life=span.life,
+                    from_offset=gap.from_offset,
+                    until_offset=gap.until_offset,
+                    cause=gap.cause,
+                )

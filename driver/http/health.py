@@ -1,0 +1,314 @@
+"""The verdict on a stream: each problem with its kind, its cause and the command that deals with it.
+
+What is expected: every partition has a live receiver; a receiver or an agent that this driver has heard stays, unless it drained
+(SIGTERM, ``forebay stop``) or an operator forgot it (``forebay forget``); a receiver that holds claims in the journal comes back;
+``receiver.count`` managed receivers run. What is missing is *pending* for a grace first, which a start, a rebalance and a rolling
+restart need: ``driver.receiver_timeout``, where the driver starts processes itself at least ``receiver.start_timeout``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from driver.background.reach import Outage
+from driver.decision_loop.loop import RESERVE_REACHED
+from driver.journal.receiver_limits import shortage
+from driver.journal.state import Partition
+from driver.tracker import Tracker
+from forebay.messages import Problem, StatusAnswer
+from forebay.model.errors import RefusedError
+from forebay.model.values import TopicPartition, is_reserved, lineage_of
+
+log = logging.getLogger(__name__)
+
+WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
+#: names that a sentence has before it counts the rest
+NAMES_SHOWN = 5
+#: how long a receiver or the driver may wait for something before that is a problem
+WAITING_SECONDS = 5.0
+#: restarts of a managed receiver after which one that does not run is a problem without a grace
+RESTARTS_MAX = 2
+
+#: what is out of reach → the next step
+COMMANDS = {
+    "kafka": "start the broker, or correct [kafka] and start the driver again; `forebay validate` asks it too",
+    "source": "see what the source waits for; `forebay validate` asks it too",
+    "wal": "make wal.url readable and writable again; then `forebay wal verify`",
+    "journal": "make driver.journal readable and writable again; then `forebay journal inspect`",
+}
+_FEWER_IDS = (
+    "start receivers again under the ids that they had, or lower wal.retention so that blocks of ended ones are deleted "
+    "sooner"
+)
+_FREE_SPACE = "free space where driver.journal is kept; the driver goes on by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """Seconds until what is missing is a problem. ``timeout``: silence after which a process counts as gone; ``start``: what a
+    partition may be without a receiver while one starts."""
+
+    timeout: float
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    problems: tuple[Problem, ...] = ()
+    pending: tuple[Problem, ...] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    """Collects, by whether a grace is over."""
+
+    problems: list[Problem] = field(default_factory=list)
+    pending: list[Problem] = field(default_factory=list)
+
+    def add(self, kind: str, cause: str, command: str, seconds: float = 0.0, grace: float = 0.0) -> None:
+        late = seconds >= grace
+        words = cause if late else f"{cause}; a problem after {grace:g} s"
+        problem = Problem(kind=kind, cause=words, command=command, seconds=round(seconds, 1))
+        (self.problems if late else self.pending).append(problem)
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(tuple(self.problems), tuple(self.pending))
+
+
+class Health:
+    """Remembers since when something is missing. Only the deciding thread may call it. ``managed``: whether agents run the
+    receivers. ``since``: when the driver began to lead."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        grace: Grace,
+        managed: bool,
+        since: float,
+        outages: Callable[[], Sequence[Outage]] = tuple,
+        topics: Collection[str] | None = None,
+    ) -> None:
+        """``topics``: that receivers are to take in, by the settings; None: those that the driver tells them, or all."""
+        self._topics = topics
+        self._tracker = tracker
+        self._grace = grace
+        self._managed = managed
+        self._since = since
+        self._outages = outages
+        self._live_at = {partition.tp: since for partition in tracker.state.partitions.values()}
+        self._ran_at: dict[str, float] = {}  # managed receivers
+        self._waits_since: dict[str, float] = {}  # receivers, and "" for the driver
+        self._forgotten: dict[str, float] = {}  # receivers and hosts → when an operator said so
+
+    def look(self, now: float, state: str = "running", detail: str = "") -> Verdict:
+        """``state`` and ``detail``: the driver's. To be called often: it sees only what is so now."""
+        found = _Found()
+        for outage in self._outages():
+            where = {"kafka": "Kafka is", "source": "the source is", "wal": "the WAL's store is"}
+            cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
+            found.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
+        self._driver(found, now, state, detail)
+        if words := shortage(self._tracker.state):
+            found.add("receiver-ids", words, _FEWER_IDS)
+        if state != "stopping":  # a drain ends receivers on purpose
+            self._partitions(found, now)
+            self._receivers(found, now)
+            self._managed_receivers(found, now)
+            self._agents(found, now)
+        return found.verdict
+
+    def forget(self, name: str, now: float) -> None:
+        """The receiver or host ``name`` is gone on purpose. Raises RefusedError for one that is not known, or not silent."""
+        known = {host: news.at for host, news in self._tracker.agent_news.items()}
+        for receiver in self._tracker.state.receivers.values():
+            news = self._tracker.receiver_news.get(receiver.receiver_id)
+            known[receiver.receiver_id] = news.at if news is not None else self._since
+        if name not in known:
+            raise RefusedError(
+                f"no receiver and no agent's host is named {name!r}: `forebay status` shows them", "not-found"
+            )
+        silent, timeout = now - known[name], self._grace.timeout
+        if silent <= timeout:
+            heard = name in self._tracker.agent_news or name in self._tracker.receiver_news
+            words = (
+                f"{name} sent a heartbeat {silent:.0f} s ago: stop it first (SIGTERM)"
+                if heard
+                else f"{name} may still send a heartbeat: the driver has led for {silent:.0f} s; try again after {timeout:g} s"
+            )
+            raise RefusedError(words, "conflict")
+        self._forgotten[name] = now
+
+    def _is_forgotten(self, name: str, heard_at: float) -> bool:
+        if heard_at > self._forgotten.get(name, heard_at):
+            del self._forgotten[name]
+        return name in self._forgotten
+
+    def _driver(self, found: _Found, now: float, state: str, detail: str) -> None:
+        origin, _, cause = detail.partition(": ")
+        kind = origin.lower()
+        waits = cause and kind in ("kafka", "source", "wal") and state != "stopping"
+        seconds = self._waiting("", bool(waits), now)
+        if detail == RESERVE_REACHED:
+            found.add("journal", detail, _FREE_SPACE)
+        known = {problem.kind for problem in found.problems}
+        if waits and kind not in known:
+            found.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
+
+    def _waiting(self, name: str, waits: bool, now: float) -> float:
+        if not waits:
+            self._waits_since.pop(name, None)
+            return 0.0
+        return now - self._waits_since.setdefault(name, now)
+
+    def _partitions(self, found: _Found, now: float) -> None:
+        missing: list[tuple[TopicPartition, float]] = []
+        for partition in self._tracker.state.partitions.values():
+            tp = partition.tp
+            if not self._is_followed(tp.topic):
+                continue
+            heard_at = self._heard_at(partition)
+            live_at = self._live_at[tp] = max(self._live_at.get(tp, heard_at or now), heard_at)
+            if partition.trouble is None and (not heard_at or now - heard_at > self._grace.timeout):
+                missing.append((tp, now - max(live_at, self._since)))
+        if not missing:
+            return
+        for late in (True, False):
+            these = [one for one in missing if (one[1] >= self._grace.start) is late]
+            if these:
+                seconds = max(seconds for _, seconds in these)
+                names = _names(str(tp) for tp, _ in these)
+                words = f"no live receiver: {len(these)} of {len(self._tracker.state.partitions)} partitions ({names})"
+                found.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
+
+    def _is_followed(self, topic: str) -> bool:
+        """Whether receivers take the topic in: no longer once it left ``kafka.topics``, or is deleted and was matched by a
+        pattern."""
+        topics = self._topics if self._topics is not None else self._tracker.subscription
+        return topics is None or topic in topics
+
+    def _heard_at(self, partition: Partition) -> float:
+        news = self._tracker.receiver_news.get(partition.owner) if partition.owner else None
+        return news.at if news is not None else 0.0
+
+    @property
+    def _start_command(self) -> str:
+        if self._managed:
+            return "start `forebay agent` on a host with room (agent.capacity), or `forebay up`"
+        return "start `forebay receiver --id ID` (`systemctl start forebay-receiver@ID`), or `forebay up`"
+
+    def _receivers(self, found: _Found, now: float) -> None:
+        tracker, timeout = self._tracker, self._grace.timeout
+        owners = {partition.owner for partition in tracker.state.partitions.values()}
+        managed = {receiver.receiver_id for receiver in tracker.managed.status(now)}
+        for receiver in tracker.state.receivers.values():
+            name = receiver.receiver_id
+            if is_reserved(name) or not receiver.instance_id or name in managed:
+                continue
+            news = tracker.receiver_news.get(name)
+            if news is None and name not in owners:
+                continue  # it drained before this driver began, or others have its partitions: nobody waits for it
+            heard_at = news.at if news is not None else self._since
+            silent = now - heard_at
+            drained = news is not None and news.heartbeat.state == "draining"
+            if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
+                found.add(
+                    "receiver-gone",
+                    f"receiver {name} on host {receiver.host} is silent for {silent:.0f} s",
+                    f"start it again there, or say that it is not to come back: `forebay forget {name}`",
+                    silent,
+                )
+            beat = news.heartbeat if news is not None and silent <= timeout else None
+            waits = beat is not None and beat.state == "waiting" and bool(beat.detail)
+            seconds = self._waiting(name, waits, now)
+            if beat is not None and waits:
+                cause = f"receiver {name} on host {receiver.host} takes nothing in: {beat.detail}"
+                command = "deal with what it names; it goes on by itself"
+                found.add("receiver-waiting", cause, command, seconds, WAITING_SECONDS)
+
+    def _managed_receivers(self, found: _Found, now: float) -> None:
+        for receiver in self._tracker.managed.status(now):
+            name = receiver.receiver_id
+            if receiver.state not in ("scheduled", "failed"):
+                self._ran_at[name] = now
+                continue
+            seconds = now - self._ran_at.setdefault(name, now)
+            if receiver.trouble:
+                continue  # said as such
+            again = receiver.restarts >= RESTARTS_MAX
+            words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
+            command = "deal with what it names; its agent's log has more"
+            found.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
+
+    def _agents(self, found: _Found, now: float) -> None:
+        for host, news in self._tracker.agent_news.items():
+            silent = now - news.at
+            gone = silent > self._grace.timeout and news.heartbeat.state != "draining"
+            if gone and not self._is_forgotten(host, news.at):
+                found.add(
+                    "agent-gone",
+                    f"the agent of host {host} is silent for {silent:.0f} s",
+                    f"start `forebay agent` there, or say that it is not to come back: `forebay forget {host}`",
+                    silent,
+                )
+
+
+class HealthLog:
+    """The driver's log has each kind of problem once when it comes and once when it is over, and what a start waits for."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._kinds: set[str] = set()
+        self._told: set[str] = set()
+
+    def note(self, verdict: Verdict) -> None:
+        for problem in verdict.pending:
+            if problem.seconds >= WAITING_SECONDS and problem.kind not in self._told | self._kinds:
+                self._told.add(problem.kind)
+                log.warning("stream %s waits: %s. Next step: %s", self._stream, problem.cause, problem.command)
+        for problem in verdict.problems:
+            if problem.kind not in self._kinds:
+                log.warning(
+                    "stream %s, problem %s: %s. Next step: %s",
+                    self._stream,
+                    problem.kind,
+                    problem.cause,
+                    problem.command,
+                )
+        kinds = {problem.kind for problem in verdict.problems}
+        for kind in sorted(self._kinds - kinds):
+            log.info("stream %s, problem %s is over", self._stream, kind)
+        self._kinds = kinds
+        self._told &= {problem.kind for problem in verdict.pending}
+
+
+def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> StatusAnswer:
+    """What a driver can say of itself while it waits for the journal's store: nothing of the state is shown. ``outage``: why the
+    store is out of reach; "": it has no space."""
+    problem = Problem(
+        kind="journal",
+        cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
+        command=COMMANDS["journal"] if outage else _FREE_SPACE,
+    )
+    return StatusAnswer(
+        stream=stream,
+        release=release,
+        lineage=lineage_of(epoch),
+        driver_epoch=epoch,
+        state="waiting",
+        detail=problem.cause,
+        topic_ids_known=False,
+        waiting_blocks=0,
+        waiting_records=0,
+        batches_completed=0,
+        records_completed=0,
+        problems=(problem,),
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = len(listed) - NAMES_SHOWN
+    return ", ".join(listed[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,219 @@
+"""The history: finished batches, compact, beside the journal. The audit reads it; the journal's state forgets them.
+
+A batch is appended here, durably, before the journal says that its state drops it (``BatchesArchived``). A kill between the
+two leaves the batch in both; readers take a batch id once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+
+from driver.journal.state import Batch, State
+from forebay.kafka.consume.planning import sizes
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.values import Block, OffsetRange, lineage_of
+from forebay.process import failpoints
+from wal import layout
+from wal.frame import UNDECODABLE, FrameKind
+from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.storage import Storage
+from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+
+#: batches that move to the history at once
+LEAVING_MAX = 10_000
+
+
+class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+    """Offsets ``[from, until)`` of one life that one batch holds without a hole, and how many records."""
+
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+    records: int
+
+
+class FinishedBatch(msgspec.Struct, frozen=True):
+    """``tasks``: block ids in their packing, for a replay within the rewind horizon. ``lost``: accepted losses."""
+
+    batch_id: int
+    number: int
+    time_ms: int
+    completed_ms: int
+    attempts: int
+    records: int
+    ranges: tuple[FinishedRange, ...]
+    tasks: tuple[tuple[str, ...], ...]
+    lost: tuple[str, ...] = ()
+    loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
+    spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
+    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
+
+
+def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange, ...]:
+    """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
+    lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+    for r in ranges:
+        lines.setdefault((r.topic, r.partition, r.life), []).append((r.from_offset, r.until_offset, r.records))
+    merged: list[FinishedRange] = []
+    for (topic, partition, life), pieces in sorted(lines.items()):
+        pieces.sort()
+        begin, end, records = pieces[0]
+        for from_offset, until_offset, more in pieces[1:]:
+            if from_offset != end:
+                merged.append(FinishedRange(topic, partition, life, begin, end, records))
+                begin, records = from_offset, 0
+            end, records = until_offset, records + more
+        merged.append(FinishedRange(topic, partition, life, begin, end, records))
+    return tuple(merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A completed batch with its blocks, as they were at one moment; both change no more."""
+
+    batch: Batch
+    blocks: tuple[Block, ...]
+
+    def finished(self) -> FinishedBatch:
+        """Takes long where the blocks are many: not for the deciding thread."""
+        batch = self.batch
+        assert batch.completed_ms is not None
+        return FinishedBatch(
+            batch_id=batch.batch_id,
+            number=batch.number,
+            time_ms=batch.time_ms,
+            completed_ms=batch.completed_ms,
+            attempts=batch.attempts,
+            records=sum(block.meta.records for block in self.blocks) + sizes(batch.spans),
+            ranges=merge(chain((r for block in self.blocks for r in block.meta.ranges), ranges_of_spans(batch))),
+            tasks=batch.tasks,
+            lost=batch.lost,
+            loss_causes=batch.loss_causes,
+            spans=batch.spans,
+            lives=batch.lives,
+        )
+
+
+def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
+    """Nobody knows how many records a span holds: as many as offsets, unless its topic is compacted or transactional."""
+    for span, life in batch.lived_spans:
+        yield FinishedRange(span.topic, span.partition, life, span.from_offset, span.until_offset, span.size)
+
+
+def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[Leaving, ...]:
+    """The batches of the contiguous completed prefix, in order: with ``windows`` those that can leave the journal's state,
+    because no unfinished batch's window reaches back to them."""
+    done: list[Leaving] = []
+    for batch in sorted(state.batches.values(), key=lambda b: b.number):
+        past = state.is_past(batch.number) if windows else batch.number <= state.completed_number
+        if not past or batch.completed_ms is None or len(done) == limit:
+            break
+        done.append(Leaving(batch, tuple(state.blocks[block_id] for block_id in batch.block_ids)))
+    return tuple(done)
+
+
+def finished(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[FinishedBatch, ...]:
+    """What :func:`leaving` gives, as the history keeps it."""
+    return tuple(batch.finished() for batch in leaving(state, limit, windows))
+
+
+class HistoryWriter:
+    """Appends finished batches; a new segment for every driver epoch."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        stream: str,
+        epoch: int,
+        segment_bytes: int,
+        now: Callable[[], float],
+        new_uid: Callable[[], int],
+    ) -> None:
+        self._writer = LogWriter(
+            storage,
+            lambda sequence: layout.history_segment(stream, epoch, sequence),
+            SegmentIdentity(stream=stream, writer="driver", epoch=epoch, lineage=lineage_of(epoch)),
+            SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf")),
+            now,
+            new_uid,
+        )
+        self._waiting: tuple[FinishedBatch, ...] = ()
+
+    def append(self, batches: tuple[FinishedBatch, ...]) -> None:
+        """Durable on return. Raises OutOfSpaceError (nothing is lost: call again later) or StoreError."""
+        if batches != self._waiting:  # what waits for space is written with it, and read once
+            self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
+            self._waiting = batches
+        self._writer.sync()
+        self._waiting = ()
+        failpoints.hit("history.after-append")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _listed(storage: Storage, stream: str) -> dict[int, set[int]]:
+    """Epoch → sequences of the segments that a listing shows."""
+    listed: dict[int, set[int]] = defaultdict(set)
+    for path in storage.list(f"{stream}/history"):
+        if (place := layout.parse_history(path)) is not None:
+            listed[place.epoch].add(place.sequence)
+    return listed
+
+
+def _paths(storage: Storage, stream: str, epoch: int, listed: set[int]) -> list[str]:
+    """The segments of an epoch in order: those listed, those before and between them, and those after them, as far as they
+    are there. Names are dense, so CorruptionError where one between two others is not."""
+    found: list[str] = []
+    sequence = 1
+    while True:
+        path = layout.history_segment(stream, epoch, sequence)
+        if sequence in listed or storage.exists(path):
+            found.append(path)
+        elif sequence > max(listed):
+            return found
+        elif found:
+            raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch are there")
+        sequence += 1
+
+
+def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
+    """Every finished batch, in the order written; one may come twice (same id, same content). Raises CorruptionError,
+    also where a segment is missing between others; NewerVersionError, StoreError."""
+    for epoch, listed in sorted(_listed(storage, stream).items()):
+        for path in _paths(storage, stream, epoch, listed):
+            yield from _batches(storage, path)
+
+
+def read_back(storage: Storage, stream: str) -> Iterator[tuple[FinishedBatch, ...]]:
+    """The batches of each segment, the newest segment first; none is read before it is asked for. Raises as :func:`read`."""
+    for epoch, listed in sorted(_listed(storage, stream).items(), reverse=True):
+        for path in reversed(_paths(storage, stream, epoch, listed)):
+            yield tuple(_batches(storage, path))
+
+
+def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
+    for found in scan_segment(storage, path):
+        if isinstance(found, TornTail):
+            break
+        if isinstance(found, Damage):
+            raise CorruptionError(path, found.offset, found.reason)
+        if isinstance(found, Newer):
+            raise NewerVersionError(path, found.offset, found.version, found.newest)
+        if found.header.kind == FrameKind.HISTORY:
+            try:
+                yield from _decoder.decode(found.payload)
+            except UNDECODABLE as error:
+                raise CorruptionError(path, found.offset, f"history can't be decoded: {error}") from None

@@ -1,0 +1,1 @@
+"""Batches on Spark: the engine, where tasks run, what executors need."""

@@ -1,0 +1,50 @@
+"""Whether there is a Java that Spark can run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay.model.errors import SettingsError
+
+#: as Spark 4 has it
+JAVA_MIN = 17
+_ANSWER_SECONDS = 60.0
+_VERSION = re.compile(r'version "(?:1\.)?(\d{1,5})')
+_INSTALL = "install Java 17 or 21, as in `apt-get install openjdk-17-jre-headless`"
+
+
+def check_java(environment: Mapping[str, str] | None = None) -> None:
+    """Raises SettingsError that says why Spark can't start: there is no Java, it does not run, or it is too old."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("JAVA_HOME", "")
+    java = str(Path(home) / "bin" / "java") if home else ""
+    if not home or not os.access(java, os.X_OK):
+        java = shutil.which("java", path=environment.get("PATH", "")) or ""
+    if not java:
+        raise SettingsError(f"driver.engine = 'spark': no Java found by JAVA_HOME or on the PATH; {_INSTALL}")
+    try:
+        done = subprocess.run(
+            [java, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SettingsError(f"driver.engine = 'spark': {java} can't be run: {error}; {_INSTALL}") from None
+    version = _VERSION.search(done.stdout)
+    if done.returncode != 0:
+        reason = done.stdout.strip().partition("\n")[0] or f"exit code {done.returncode}"
+        raise SettingsError(f"driver.engine = 'spark': {java} can't be run: {reason}; {_INSTALL}")
+    if version is not None and int(version[1]) < JAVA_MIN:
+        raise SettingsError(
+            f"driver.engine = 'spark': {java} is Java {version[1]}, and Spark needs {JAVA_MIN}; {_INSTALL}"
+        )

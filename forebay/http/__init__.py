@@ -1,0 +1,1 @@
+"""HTTP between the parts: server, clients, and bounds on what comes in."""

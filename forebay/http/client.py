@@ -1,0 +1,85 @@
+"""HTTP between the parts: one client, which imports nothing of what serves. JSON by msgspec."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import urllib3
+
+from forebay import messages
+from forebay.http.connections import connections
+from forebay.model.errors import (
+    AccessError,
+    FencedError,
+    NobodyListensError,
+    NotTakenError,
+    RefusedError,
+    UnreachableError,
+    UsageError,
+)
+from forebay.security.access import NO_ACCESS, Access
+
+Answer = TypeVar("Answer")
+
+
+class Client:
+    """Calls one service. Thread-safe; keeps connections. Retries nothing: callers decide what may be repeated."""
+
+    def __init__(self, url: str, timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
+        self._url = url.rstrip("/")
+        self._access = access
+        self._pool = connections(url, access, urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds))
+
+    def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
+        """Sends ``body`` and decodes the answer as type ``answer``.
+
+        Raises UnreachableError (no answer, or 5xx; NotTakenError if it reached nobody who could decide it; AccessError for lack
+        of a token that may), FencedError, RefusedError, UsageError (400).
+        """
+        return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
+
+    def get(self, path: str, answer: type[Answer]) -> Answer:
+        return msgspec.json.decode(self.request("GET", path), type=answer)
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """One exchange: the body of a 2xx answer. Raises as :meth:`post`."""
+        try:
+            response = self._pool.request(
+                method,
+                self._url + path,
+                body=body,
+                headers={"content-type": "application/json", **self._access.headers(), **(headers or {})},
+                redirect=False,
+            )
+        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+            words = f"{self._url} did not answer {method} {path}: {_reason(error)}"
+            raise NobodyListensError(words, _reason(error)) from None
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
+        if 200 <= response.status < 300:
+            return response.data
+        try:
+            refusal = msgspec.json.decode(response.data, type=messages.Refusal)
+        except msgspec.DecodeError:
+            refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
+        if refusal.code == "fenced":
+            raise FencedError(refusal.message)
+        if refusal.code in ("unauthenticated", "forbidden"):
+            raise AccessError(f"{self._url} refused {method} {path}: {refusal.message}", refusal.code)
+        if refusal.code == "bad-request":
+            raise UsageError(refusal.message)
+        if refusal.leader is not None:
+            raise NotTakenError(f"{self._url}: {refusal.message}", refusal.leader)
+        if response.status >= 500:
+            raise UnreachableError(f"{self._url}: {refusal.message}")
+        raise RefusedError(refusal.message, refusal.code)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)

@@ -1,0 +1,86 @@
+"""Why brokers can't be reached, as librdkafka reports it to a client. The answer to a failed request has no reason.
+
+librdkafka calls ``error_cb`` at each attempt to connect, but not if a broker closes the connection: then it only writes to its
+log. A client that waits before its next attempt reports nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+
+from confluent_kafka import KafkaError
+
+from forebay.model.errors import UnreachableError
+
+#: reasons that a text names before it counts the rest, and reasons that are kept
+REASONS_MAX, KEPT_MAX = 3, 100
+#: a broker that closes a connection so early does not take it; milliseconds, librdkafka's own limit for its advice
+EARLY_MS = 2_000
+#: what changes from one attempt to the next
+_ATTEMPT = re.compile(r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)")
+#: a line of librdkafka's log: thread, reason, age and state of the connection
+_CLOSED = re.compile(r"\[thrd:.*?\]: (.*: Disconnected.*) \(after (\d+)ms in state (\w+)")
+_NEXT_STEPS = {
+    KafkaError._AUTHENTICATION: 'check "sasl.mechanism", "sasl.username" and "sasl.password"',
+    KafkaError._SSL: 'check "security.protocol" and the certificates ("ssl.ca.location")',
+    KafkaError._RESOLVE: 'check the names in "bootstrap.servers"',
+}
+#: words of a reason → the next step, whatever its code
+_NEXT_STEPS_BY_WORDS = {
+    "SSL handshake": _NEXT_STEPS[KafkaError._SSL],
+    "Disconnected": 'check "security.protocol" and the port: a listener of another kind closes such a connection',
+    "Connect to": 'check host and port in "bootstrap.servers", and that a broker runs there',
+}
+
+
+class ClientErrors:
+    """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe."""
+
+    def __init__(self, log: logging.Logger | None = None) -> None:
+        """``log``: gets the lines of librdkafka's log that are no failed connections."""
+        self._log = log
+        self._reasons: dict[str, str] = {}  # → what to check
+        self._lock = threading.Lock()
+
+    def __call__(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # says nothing that the brokers' own errors don't say
+            self.add(error.str(), error.code())
+
+    def log(self, level: int, message: str, facility: str, client: str, text: str) -> None:
+        """Called by the client within a poll."""
+        if facility != "FAIL":
+            if self._log is not None:
+                self._log.log(level, message, facility, client, text)
+        elif (closed := _CLOSED.match(text)) and (closed[3] != "UP" or int(closed[2]) < EARLY_MS):
+            self.add(closed[1])
+
+    def add(self, reason: str, code: int = KafkaError.NO_ERROR) -> None:
+        reason = _ATTEMPT.sub("", reason).replace("/bootstrap:", ":")
+        steps = (step for words, step in _NEXT_STEPS_BY_WORDS.items() if words in reason)
+        step = next(steps, _NEXT_STEPS.get(code, ""))
+        with self._lock:
+            if len(self._reasons) < KEPT_MAX:
+                self._reasons[reason] = step
+
+    def forget(self) -> None:
+        """Forget all reasons, when a broker has answered."""
+        if self._reasons:
+            with self._lock:
+                self._reasons.clear()
+
+    def words(self) -> str:
+        """Return the reasons since :meth:`forget`, and what to check; "" if there are none.
+
+        The order does not depend on the order of the attempts, so the same reasons give the same text.
+        """
+        with self._lock:
+            found = sorted(self._reasons.items())
+        shown = dict(found[:REASONS_MAX])
+        more = [f"and {len(found) - REASONS_MAX} more"] if len(found) > REASONS_MAX else []
+        return "; ".join([*shown, *more, *dict.fromkeys(filter(None, shown.values()))])
+
+    def unreachable(self, what: str) -> UnreachableError:
+        """Return the error ``what``, which names the address, with the reasons and what to check."""
+        return UnreachableError(": ".join(filter(None, (what, self.words()))))

@@ -1,0 +1,98 @@
+"""A group's committed offsets, asked for and set from outside: by a consumer that never joins.
+
+The admin client's requests for the same take the whole process down while the group's coordinator loads, moves or dies: an
+assertion of librdkafka's (#3663, #5040).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.positions import Point, commit_list
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock
+
+#: a poll returns at the latest after this; it does not return for an answer
+_POLL_SECONDS = 0.01
+_COORDINATOR_MS = 1_000
+#: what is wrong with one partition of a commit; anything else is wrong with all
+_OF_PARTITION = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+    KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+}
+
+_Answer = tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]
+
+
+class GroupOffsets:
+    """Of one group. From any thread."""
+
+    def __init__(self, options: Mapping[str, str], group: str, clock: Clock, errors: ClientErrors) -> None:
+        """``options``: a client's; ``errors``: gets why brokers can't be reached. No I/O. Raises KafkaException for options that
+        librdkafka refuses."""
+        own = {
+            "group.id": group, "enable.auto.commit": "false",
+            # there is no session: so long a commit waits for a coordinator, and the client's end for such a commit
+            "session.timeout.ms": str(_COORDINATOR_MS),
+        }  # fmt: skip
+        callbacks = {"on_commit": self._on_commit, "error_cb": errors}
+        self._consumer = Consumer({**options, **own, **callbacks}, logger=errors)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._answer: _Answer = ({}, {})
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def metadata(self) -> Any:
+        """Return what a transactional producer needs to commit offsets of the group; of confluent-kafka's own opaque type."""
+        return self._consumer.consumer_group_metadata()
+
+    def committed(self, partitions: Sequence[WirePartition], timeout_seconds: float) -> list[WirePartition]:
+        """Raises KafkaException, also for what is wrong with one of them."""
+        try:
+            answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
+        except KafkaException:
+            self._consumer.poll(0)  # tells the reasons, which the request does not
+            raise
+        for partition in answer:
+            if partition.error is not None:
+                raise KafkaException(partition.error)
+        return answer
+
+    def commit(
+        self, points: Mapping[TopicPartition, Point], timeout_seconds: float
+    ) -> dict[TopicPartition, KafkaError]:
+        """What Kafka refused of it. Raises KafkaException if there is no answer in time."""
+        with self._lock:
+            deadline = self._clock.monotonic() + timeout_seconds
+            errors = self._commit(points, deadline)
+            if len(points) > 1 and any(error.code() in _OF_PARTITION for error in errors.values()):
+                # librdkafka gives one partition's error to all of a commit: each by itself tells which it was
+                each = [self._commit({tp: point}, deadline) for tp, point in points.items()]
+                errors = {tp: error for one in each for tp, error in one.items()}
+            return errors
+
+    def _commit(self, points: Mapping[TopicPartition, Point], deadline: float) -> dict[TopicPartition, KafkaError]:
+        asked = {tp: point.offset for tp, point in points.items()}
+        self._answer = ({}, {})
+        self._consumer.commit(offsets=commit_list(points), asynchronous=True)
+        while self._answer[0] != asked:  # one that was given up may be answered late
+            if self._clock.monotonic() >= deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to a commit"))
+            self._consumer.poll(_POLL_SECONDS)
+        return self._answer[1]
+
+    def _on_commit(self, error: KafkaError | None, wire: list[WirePartition]) -> None:
+        """Called within a poll."""
+        offsets = {TopicPartition(one.topic, one.partition): one.offset for one in wire}
+        own = {TopicPartition(one.topic, one.partition): one.error for one in wire if one.error is not None}
+        self._answer = (offsets, own if own or error is None else dict.fromkeys(offsets, error))

@@ -1,0 +1,1 @@
+"""Consumers: of a group, and of exact ranges of offsets without one."""

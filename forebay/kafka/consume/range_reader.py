@@ -1,0 +1,347 @@
+"""Reads offsets ``[from, until)`` of one partition exactly, for whoever has no journal to compare with.
+
+Consumers belong to no group's generation and commit nothing. One is kept for the next range that begins where it stands, so that
+what it fetched beyond a range serves the next one; it is never sought elsewhere, since already fetched records of a later
+offset would pass for a hole. After any error it is closed, and all that it had fetched is gone with it. The client that asks for
+topic ids is kept apart from it, since a range that begins elsewhere needs the same one, and a new one is slow to answer.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.kept import Kept
+from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
+from forebay.kafka.consume.consumer import TROUBLES, record_batch
+from forebay.kafka.consume.spans import Span
+from forebay.model.errors import (
+    HoleError,
+    OutOfRangeError,
+    OvershotError,
+    RangeNotHeldError,
+    SettingsError,
+    ShortReadError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from forebay.model.records import RangeRows, block_rows, to_dataframe
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock, SystemClock
+
+_log = logging.getLogger("forebay.kafka")
+
+#: messages of one poll, and so of one record batch
+MESSAGES_MAX = 4_096
+#: a poll returns at the latest after this, so that a limit is noticed
+_POLL_SECONDS = 0.02
+#: how often the client tells how far it has fetched, unless the options say otherwise
+_STATISTICS_MS = 1_000
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How ranges are read. Can be pickled.
+
+    ``headers``: whether rows have them. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional
+    topics; otherwise that is an error. ``range_seconds_max``: a range that is not read after this is given up (None: no limit;
+    that a broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
+    range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. Of the
+    clients that ask questions as many, and as long.
+    """
+
+    headers: bool = False
+    allow_holes: bool = False
+    range_seconds_max: float | None = None
+    keep: bool = True
+    kept_max: int = 4
+    idle_seconds_max: float = 300.0
+
+
+def read_range(
+    access: KafkaAccess, range_: Span, reading: Reading, *, fresh: bool = False, clock: Clock | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of ``range_`` in offset order, as ``DATAFRAME_SCHEMA(reading.headers)``; nothing for an empty range.
+
+    ``access.options`` with ``isolation.level`` say what counts as a record. ``fresh``: by a consumer that fetched nothing yet,
+    as a task that is tried again should. May be called from any thread and after a fork. Connections that break, and leaders that
+    change, are waited for within ``access.timeout_seconds``.
+
+    Raises OutOfRangeError, ShortReadError, HoleError, OvershotError, or RangeNotHeldError itself for a topic that is gone or
+    another one, all with both ends of the range; UnreachableError; SettingsError. Rows before an error are right.
+    """
+    if not range_.size:
+        return
+    key = (access, range_.tp, range_.topic_id, reading.headers)
+    pools = _pools_of(reading)
+    reader = None
+    if not fresh and reading.keep:
+        reader = pools.readers.take(key, lambda kept: kept.position == range_.from_offset)
+    if reader is None:
+        reader = PartitionReader(access, range_.tp, range_.from_offset, clock or SystemClock())
+    if reading.keep:
+        reader.admin = pools.admins.take(access)
+    try:
+        yield from reader.read(range_, reading)
+    except BaseException:  # also of whoever does not read it to its end
+        reader.close()
+        raise
+    if not reading.keep:
+        reader.close()
+        return
+    if reader.admin is not None:
+        pools.admins.keep(access, reader.admin)
+        reader.admin = None
+    pools.readers.keep(key, reader)
+
+
+def forget_consumers() -> None:
+    """Closes what this process keeps."""
+    for pools in _pools.values():
+        pools.readers.clear()
+        pools.admins.clear()
+
+
+class PartitionReader:
+    """A consumer that stands at ``position`` of one partition. Not for two threads at once; after an error of :meth:`read` it may
+    only be closed. ``admin``: what it asks questions by; made when it is needed, closed with it."""
+
+    def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, clock: Clock) -> None:
+        """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
+        self.position = position
+        self._access = access
+        self._tp = tp
+        self._clock = clock
+        self._client_errors = ClientErrors(_log)
+        self._ended = False  # the client came to an end that is not the range's
+        self._end_told = -1  # the last end that it came to: it tells each once, whoever reads on from there
+        self._ahead: list[Message] = []  # polled, and beyond what was asked for
+        self.admin: KafkaAdmin | None = None
+        self._fetched = position  # up to here the client has asked for, though it may give nothing of it
+        self._fetched_at = clock.monotonic()
+        options = consumer_options(
+            access.options,
+            group=access.group,
+            memory_bytes=int(access.prefetch_bytes / PREFETCH_SHARE),
+            client_id="forebay-task",
+        )
+        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
+        options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
+        callbacks = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
+        try:
+            self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
+
+    def close(self) -> None:
+        self._consumer.close()
+        if self.admin is not None:
+            self.admin.close()
+
+    def read(self, range_: Span, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """As :func:`read_range`; ``range_`` begins at ``position``."""
+        assert range_.from_offset == self.position
+        began = self._clock.monotonic()
+        if range_.topic_id:
+            self._check_topic(range_)
+        heard, rows = began, 0
+        if self._end_told >= self.position:
+            self._end(self._end_told, range_, reading)
+        while self.position < range_.until_offset:
+            before = self.position
+            batch = self._batch(range_, reading)
+            now = self._clock.monotonic()
+            if batch is not None:
+                rows += batch.num_rows
+                yield batch
+            if self.position > before:
+                heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
+                self._client_errors.forget()
+            # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
+            silent_seconds = now - max(heard, self._fetched_at)
+            if silent_seconds > self._access.timeout_seconds:
+                self._check_there(range_)
+                words = f"gave nothing of {range_} from {before} on for {silent_seconds:.1f} s"
+                raise self._unreachable(f"{words}: {why}" if (why := self._ask().leaderless([self._tp])) else words)
+            if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
+                raise self._unreachable(f"gave {range_} up to {self.position} alone within {now - began:.1f} s")
+        if range_.topic_id:
+            self._check_topic(range_)  # what was read meanwhile is of this topic only if it is still the same one
+        if range_.records is not None and rows != range_.records:
+            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
+
+    def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
+        """What one poll gives of the range; None if that is nothing."""
+        collecting = gc.isenabled()
+        # thousands of messages would be walked by every collection, and none of them can be part of a cycle
+        gc.disable()
+        try:
+            records = self._records(self._poll(range_.until_offset - self.position), range_, reading)
+            if not records:
+                if self._ended:
+                    self._check_end(range_)
+                return None
+            rows = RangeRows(self._tp, [record_batch(records, reading.headers)])
+            (batch,) = block_rows(rows, reading.headers)
+            return to_dataframe(batch, self._tp.topic, reading.headers)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _poll(self, wanted: int) -> list[Message]:
+        if self._ahead:
+            messages, self._ahead = self._ahead, []
+            return messages
+        try:
+            # never more than could be wanted, so that what is further ahead stays with the client, whose memory is bounded
+            return self._consumer.consume(min(wanted, MESSAGES_MAX), _POLL_SECONDS)
+        except KafkaException as error:
+            raise self._unreachable(error.args[0].str()) from None
+
+    def _records(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+        """Those of the range, in order; ``position`` moves behind the last one, or to the end of the range."""
+        events = [place for place, error in enumerate(map(Message.error, messages)) if error is not None]
+        if not events:
+            return self._run(messages, range_, reading)
+        records: list[Message] = []
+        begin = 0
+        for place in [*events, len(messages)]:
+            records += self._run(messages[begin:place], range_, reading)
+            if self._ahead:
+                self._ahead += messages[place:]
+                break
+            if place < len(messages):
+                self._hear(cast("KafkaError", messages[place].error()), messages[place], range_, reading)
+            begin = place + 1
+        return records
+
+    def _run(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+        """Of ``messages``, none of which is an event, those of the range; the others are kept for later."""
+        if not messages:
+            return messages
+        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
+        inside = int(np.searchsorted(offsets, range_.until_offset))
+        if not reading.allow_holes:
+            before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
+            holes = np.flatnonzero(offsets[:inside] != before + 1)
+            if len(holes):
+                self.position = int(before[holes[0]]) + 1
+                self._skip_to(int(offsets[holes[0]]), int(offsets[holes[0]]), range_, reading)
+        if inside:
+            self.position = int(offsets[inside - 1]) + 1
+        if inside < len(messages):
+            self._skip_to(range_.until_offset, int(offsets[inside]), range_, reading)
+            self._ahead = messages[inside:]
+        return messages[:inside]
+
+    def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
+        """``found``: the next offset that Kafka gave."""
+        if position > self.position and not reading.allow_holes:
+            words = f"{range_}: from offset {self.position} on the next record is {found}"
+            if found >= range_.until_offset:
+                raise OvershotError(
+                    f"{words}, not inside the range: what lies between was compacted or is of a transaction; allow holes, "
+                    "or let the range end at a record"
+                )
+            raise HoleError(
+                f"{words}: what lies between was compacted or is of a transaction; allow holes to read over it"
+            )
+        self.position = position
+
+    def _hear(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._end_told = message.offset() or 0
+            self._end(self._end_told, range_, reading)
+        elif code in TROUBLES:
+            raise self._trouble(TROUBLES[code], error, range_)
+        else:
+            self._client_errors(error)
+
+    def _end(self, end: int, range_: Span, reading: Reading) -> None:
+        """The client came to the log's end, which may be an old one: only its leader can say that there is no more. Below ``end``
+        it has given all that there is."""
+        if end < range_.until_offset:
+            self._ended = True
+        else:
+            self._skip_to(range_.until_offset, end, range_, reading)
+
+    def _check_end(self, range_: Span) -> None:
+        """Asked again for as long as there is no leader; that the range does not come on has a limit all the same."""
+        try:
+            held = self._ask().ends([self._tp])[self._tp]
+        except UnreachableError as error:
+            self._client_errors.add(str(error))
+            return
+        if held < range_.until_offset:
+            raise ShortReadError(f"{range_}: Kafka's log ends at offset {held}{self._of_transactions()}")
+        self._ended = False
+
+    def _of_transactions(self) -> str:
+        committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
+        return " (what open transactions hold is not counted)" if committed else ""
+
+    def _trouble(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
+        try:
+            low, high = self._ask().watermarks([self._tp])[self._tp]
+        except UnknownTopicError as gone:
+            return RangeNotHeldError(f"{range_}: {gone}")
+        words = f"{range_}: at offset {self.position} Kafka says: {error.str()}; it holds offsets {low} to {high}"
+        return OutOfRangeError(words) if kind == "out-of-range" else RangeNotHeldError(words)
+
+    def _check_topic(self, range_: Span) -> None:
+        found = self._ask().topic_ids([range_.topic])[range_.topic]
+        if found != range_.topic_id:
+            now = f"now has the id {found}" if found else "is not there, or the broker tells no topic ids"
+            raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
+
+    def _check_there(self, range_: Span) -> None:
+        """The client itself tells a topic that is not there only after half a minute, since it may have just been made."""
+        with suppress(UnreachableError):
+            if self._tp not in self._ask().partitions([range_.topic]):
+                raise RangeNotHeldError(f"{range_}: Kafka has no partition {self._tp}")
+
+    def _ask(self) -> KafkaAdmin:
+        if self.admin is None:
+            self.admin = KafkaAdmin(
+                self._access.options, timeout_seconds=self._access.timeout_seconds, client_id="forebay-task-admin"
+            )
+        return self.admin
+
+    def _unreachable(self, words: str) -> UnreachableError:
+        address = self._access.options.get("bootstrap.servers", "")
+        return self._client_errors.unreachable(f"Kafka at {address}: {words}")
+
+    def _on_statistics(self, text: str) -> None:
+        """Called within a poll."""
+        topics = json.loads(text)["topics"]
+        place = topics.get(self._tp.topic, {}).get("partitions", {}).get(str(self._tp.partition), {})
+        if place.get("next_offset", -1) > self._fetched:
+            self._fetched, self._fetched_at = place["next_offset"], self._clock.monotonic()
+
+
+class _Pools(NamedTuple):
+    readers: Kept[PartitionReader]
+    admins: Kept[KafkaAdmin]
+
+
+#: (most, idle seconds) → what is kept so
+_pools: dict[tuple[int, float], _Pools] = {}
+
+
+def _pools_of(reading: Reading) -> _Pools:
+    bounds = (reading.kept_max, reading.idle_seconds_max)
+    return _pools.setdefault(bounds, _Pools(Kept(*bounds), Kept(*bounds)))

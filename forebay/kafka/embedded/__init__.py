@@ -1,0 +1,1 @@
+"""A broker for demos and tests, its jars, and data for it."""

@@ -1,0 +1,328 @@
+"""Embedded brokers, for the demo, for trying things out and for tests: librdkafka's mock cluster and a real Apache Kafka."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka.admin import AdminClient
+
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.jars import fetch_jars, find_java
+from forebay.model.errors import ForebayError, UnreachableError, UsageError
+from forebay.process.tether import tethered
+
+#: the mock cluster makes every topic on first use, with this many partitions; it can't be told otherwise
+MOCK_PARTITIONS = 4
+#: what the mock keeps of a partition, in stored (compressed) bytes; older batches are dropped
+MOCK_PARTITION_BYTES = 5 * 1024 * 1024
+
+_READY_SECONDS = 120.0
+_STOP_SECONDS = 20.0
+_tried = itertools.count(os.getpid() * 7919)
+
+
+class MockBroker:
+    """librdkafka's mock cluster: real TCP and consumer groups, inside this process; gone when it is closed.
+
+    It keeps about ``MOCK_PARTITION_BYTES`` of each partition and answers neither topic ids nor ``delete_records``.
+    """
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._brokers = brokers
+        self._client: AdminClient | None = None
+        self.address = ""
+
+    def open(self) -> MockBroker:
+        self._client = AdminClient({"test.mock.num.brokers": self._brokers, "log_level": 4})
+        brokers = self._client.list_topics(timeout=10).brokers.values()
+        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        return self
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client needs to reach it."""
+        return {"bootstrap.servers": self.address}
+
+    def create_topic(self, topic: str, partitions: int = MOCK_PARTITIONS) -> None:
+        """Makes the topic by asking for it. Raises UsageError for another number of partitions than it can make."""
+        if partitions != MOCK_PARTITIONS:
+            raise UsageError(
+                f"the mock broker makes topics of {MOCK_PARTITIONS} partitions, not {partitions}: use a real one"
+            )
+        if self._client is None:
+            raise ForebayError("the mock broker is not open")
+        self._client.list_topics(topic, timeout=10)
+
+    def close(self) -> None:
+        self._client = None
+
+    def __enter__(self) -> MockBroker:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KafkaBroker:
+    """Apache Kafka as one KRaft node on loopback, in a process of its own; its data stays in ``directory``.
+
+    ``start`` waits until it answers. Stopped or killed, it starts again on the same ports with the same data. It is killed when
+    the thread that launched it ends, as when its process was killed.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        cache: str | Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        heap_mib: int = 512,
+        joins: KafkaBroker | None = None,
+        number: int = 1,
+    ) -> None:
+        """``properties`` go into server.properties over the ones made here; ``cache`` is where the jars are kept. ``joins``: a
+        broker that was started, whose cluster and controller are this one's too, under a ``number`` of its own."""
+        self._joins = joins
+        self.number = number
+        self._cluster_id: str = joins._cluster_id if joins is not None else _new_cluster_id()
+        self.directory = Path(directory).resolve()
+        self.log_file = self.directory / "kafka.log"
+        self._cache = cache
+        self._properties = dict(properties or {})
+        self._heap_mib = heap_mib
+        self._ports: tuple[int, int] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        if self._ports is None:
+            raise ForebayError("the broker has no address before its first start")
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client needs to reach it."""
+        return {"bootstrap.servers": self.address}
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def create_topic(self, topic: str, partitions: int = 4) -> None:
+        with KafkaAdmin(self.options) as admin:
+            admin.create_topic(topic, partitions)
+
+    def start(self) -> KafkaBroker:
+        """Raises UsageError if Java or the jars are missing (says what to run), UnreachableError if it does not come up."""
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """:meth:`start` without :meth:`await_ready`, which may be another thread's. Raises UsageError."""
+        if self._process is not None:
+            raise ForebayError("the broker runs already")
+        java = find_java()
+        classpath = str(fetch_jars(self._cache) / "*")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        if self._ports is None:
+            self._ports = _ports_before(properties) or _free_ports()
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
+        if not (self.directory / "data" / "meta.properties").exists():
+            (self.directory / "log4j2.properties").write_text(_LOG4J)
+            self._run_tool(
+                java, classpath, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(properties)
+            )
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                tethered([*self._java(java, classpath), "kafka.Kafka", str(properties)]),
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory, start_new_session=True,
+            )  # fmt: skip
+
+    def _java(self, java: str, classpath: str) -> list[str]:
+        heap = f"-Xmx{self._heap_mib}m"
+        log4j = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
+        return [java, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
+
+    def _server_properties(self) -> dict[str, str]:
+        assert self._ports is not None
+        broker, controller = self._ports
+        listeners = f"PLAINTEXT://127.0.0.1:{broker}"
+        if self._joins is not None:
+            assert self._joins._ports is not None
+            controller = self._joins._ports[1]
+        return {
+            "process.roles": "broker,controller" if self._joins is None else "broker",
+            "node.id": str(self.number),
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": listeners if self._joins is not None else f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+            "log.retention.ms": "-1",  # nothing goes by age unless a topic says so
+            "log.retention.check.interval.ms": "500",
+            "log.segment.delete.delay.ms": "500",
+            "log.initial.task.delay.ms": "100",
+            "log.cleaner.backoff.ms": "200",
+            "log.cleaner.dedupe.buffer.size": "8388608",
+            "num.network.threads": "2",
+            "num.io.threads": "2",
+            "controlled.shutdown.enable": "false",
+            # after a kill it waits for the end of its own earlier session before it may register again
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            **self._properties,
+        }
+
+    def _run_tool(self, java: str, classpath: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*self._java(java, classpath), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_READY_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ForebayError(f"{arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+    def await_ready(self) -> None:
+        """Raises UnreachableError."""
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                code, self._process = self._process.returncode, None
+                raise UnreachableError(f"Kafka ended with code {code} before it was ready; {self._log_tail()}")
+            if _answers(self.address):
+                with KafkaAdmin(self.options) as admin:
+                    admin.check(max(1.0, deadline - time.monotonic()))
+                return
+            try:  # waits for its end, which would be the failure above
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        self.kill9()
+        raise UnreachableError(f"Kafka did not answer within {_READY_SECONDS:g} s; {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return f"its log is {self.log_file}, which ends with:\n" + "\n".join(text.splitlines()[-15:])
+
+    def stop(self) -> None:
+        """Ends it in order; kills it if that takes too long. No error if it does not run."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill9(self) -> None:
+        """Kills it as a crash would: nothing is flushed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> KafkaBroker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+_LOG4J = """\
+appender.console.type=Console
+appender.console.name=CONSOLE
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=WARN
+rootLogger.appenderRef.console.ref=CONSOLE
+"""
+
+
+def _new_cluster_id() -> str:
+    """A random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def _ports_before(properties: Path) -> tuple[int, int] | None:
+    """The ports of broker and controller that ``properties`` names, if both are free."""
+    text = properties.read_text() if properties.exists() else ""
+    found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+),CONTROLLER://127\.0\.0\.1:(\d+)$", text, re.MULTILINE)
+    if found is None:
+        return None
+    ports = int(found[1]), int(found[2])
+    for port in ports:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                return None
+    return ports
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two free loopback ports below the range of outgoing connections, so that no client takes one during a restart; others with
+    each call."""
+    found: list[int] = []
+    low, high = 20_000, _first_ephemeral_port()
+    for _ in range(high - low):
+        port = low + next(_tried) % (high - low)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == 2:
+            return found[0], found[1]
+    raise ForebayError("no free port on loopback")
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32_768
+    return first if first > 21_000 else 32_768
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, int(port))) == 0

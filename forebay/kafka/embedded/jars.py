@@ -1,0 +1,175 @@
+"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once as they are listed; other servers of the tests
+are fetched the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import urllib3
+
+from forebay.model.errors import UsageError
+
+KAFKA_VERSION = "4.1.0"
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+
+_JAVA_RELEASES = (17, 21)
+_AT_ONCE = 8
+#: before the second try of a jar; twice as long before each one after
+BACKOFF_SECONDS = 0.5
+#: who sets one of these wants it trusted in place of the system's certificates
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
+
+
+def find_java() -> str:
+    """The path of a Java 17 or 21, by JAVA_HOME or PATH. Raises UsageError that says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    on_path = shutil.which("java")
+    candidates += [on_path] if on_path else []
+    seen: list[str] = []
+    for java in candidates:
+        try:
+            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        except OSError:
+            continue
+        match = re.search(r'version "(\d+)', done.stderr)
+        if match and int(match[1]) in _JAVA_RELEASES:
+            return java
+        seen.append(f"{java} is Java {match[1] if match else 'of an unknown release'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise UsageError(
+        f"Java 17 or 21 is needed and was not found{found}: "
+        "install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
+    )
+
+
+def cache_directory(cache: str | Path | None = None) -> Path:
+    """Where fetched files are kept: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
+    given = cache or os.environ.get("FOREBAY_CACHE")
+    return Path(given).resolve() if given else Path(__file__).resolve().parents[3] / ".cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Java libraries with all that they depend on. ``name``: their folder in the cache, with the version.
+
+    ``lock``: a file that ``scripts/lock_jars.py`` writes, a line for each jar: its SHA-256, two spaces, its path in a Maven
+    repository (what ``sha256sum --check`` reads).
+    """
+
+    name: str
+    title: str
+    lock: Path
+
+    def folder(self, cache: str | Path | None = None) -> Path:
+        return cache_directory(cache) / self.name / "libs"
+
+    def present(self, cache: str | Path | None = None) -> bool:
+        return (cache_directory(cache) / self.name / "complete").exists()
+
+    def fetch(self, cache: str | Path | None = None) -> Path:
+        """The directory of the jars, fetched once, from Maven Central or the repository that FOREBAY_MAVEN names.
+
+        Raises UsageError that says what to do if that fails, or if a jar is another than the one that is listed. Two
+        processes may fetch at once: the first to finish counts.
+        """
+        libraries = self.folder(cache)
+        target = libraries.parent
+        if self.present(cache):
+            return libraries
+        work = target.with_name(f"{target.name}.{os.getpid()}")
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "libs").mkdir(parents=True)
+        try:
+            with _pool() as pool, ThreadPoolExecutor(_AT_ONCE) as threads:
+                fetches = [
+                    threads.submit(self._fetch, pool, line, work / "libs")
+                    for line in self.lock.read_text().splitlines()
+                ]
+                try:
+                    for fetched in as_completed(fetches):
+                        fetched.result()
+                except UsageError:
+                    threads.shutdown(cancel_futures=True)
+                    raise
+            (work / "complete").touch()
+            try:
+                work.rename(target)
+            except OSError:
+                if not self.present(cache):  # an earlier, incomplete one lies there
+                    shutil.rmtree(target)
+                    work.rename(target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return libraries
+
+    def _fetch(self, pool: urllib3.PoolManager, line: str, folder: Path) -> None:
+        wanted, _, path = line.partition("  ")
+        url = f"{os.environ.get('FOREBAY_MAVEN', MAVEN_CENTRAL).rstrip('/')}/{path}"
+        try:
+            answer = pool.request("GET", url)
+        except urllib3.exceptions.HTTPError as error:
+            raise UsageError(self._failed(url, str(error))) from None
+        if answer.status != 200:
+            raise UsageError(self._failed(url, f"it answered {answer.status} {answer.reason}"))
+        found = hashlib.sha256(answer.data).hexdigest()
+        if found != wanted:
+            raise UsageError(
+                f"{self.title}: {url} has the SHA-256 {found}, and must have {wanted}: nothing of it is kept"
+            )
+        (folder / path.rpartition("/")[2]).write_bytes(answer.data)
+
+    def _failed(self, url: str, why: str) -> str:
+        return (
+            f"the jars of {self.title} could not be fetched: {url}: {why}\n"
+            "try again with a way out to Maven Central, or name a repository that has what it has: FOREBAY_MAVEN=URL"
+        )
+
+
+KAFKA = Libraries(
+    f"kafka-{KAFKA_VERSION}", f"Apache Kafka {KAFKA_VERSION}", Path(__file__).with_name("kafka.jars.lock")
+)
+
+
+def jars_present(cache: str | Path | None = None) -> bool:
+    return KAFKA.present(cache)
+
+
+def fetch_jars(cache: str | Path | None = None) -> Path:
+    """The directory of Kafka's jars (:meth:`Libraries.fetch`)."""
+    return KAFKA.fetch(cache)
+
+
+def _pool() -> urllib3.PoolManager:
+    """Trusts the certificates that the environment names, else the system's."""
+    bundle = next((os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)), None)
+    return urllib3.PoolManager(
+        maxsize=_AT_ONCE,
+        block=True,
+        ssl_context=ssl.create_default_context(cafile=bundle),
+        timeout=urllib3.Timeout(connect=10, read=60),
+        retries=urllib3.Retry(5, backoff_factor=BACKOFF_SECONDS, status_forcelist=(429, 500, 502, 503, 504)),
+    )
+
+
+def main() -> int:
+    """``python -m forebay.kafka.embedded.jars``: fetches the jars and says where they are (make kafka, make test)."""
+    try:
+        print(fetch_jars())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Producers, with and without transactions."""

@@ -1,0 +1,302 @@
+"""Records into a topic in transactions, each with a marker that is committed together with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import tenacity
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.group_offsets import GroupOffsets
+from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.client.options import client_options
+from forebay.kafka.produce.rows import Record
+from forebay.model.errors import ForebayError, SettingsError, StoreError, UsageError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
+
+_log = logging.getLogger("forebay.kafka")
+_ROWS_PER_POLL = 1_000
+#: a record has so much less time than its transaction: a client waits all of it for a broker whose host fell silent, though
+#: another one leads by then, and a new transaction would find that one
+_TRIES = 2
+#: a coordinator that falls silent is given up, and the next one asked, while the transaction can still be aborted
+_REQUESTS, _REQUEST_MS_MIN = 6, 1_000
+#: beyond the time-out, for the client to say which records it has given up
+_REPORTS_SECONDS = 5.0
+#: what the producer may hold that the brokers have not taken yet
+_QUEUE_KIB = 65_536
+_COMMITS_MAX = 5
+#: before a question is asked again
+_PAUSE_SECONDS = 0.1
+_UNREACHABLE = {
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE, KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
+}  # fmt: skip
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90}  # 90: PRODUCER_FENCED, which has no name here
+
+_Answer = TypeVar("_Answer")
+
+
+class Marker(NamedTuple):
+    """What a transaction leaves of itself: ``number`` grows from one to the next."""
+
+    number: int
+    text: str
+
+
+class TransactionalSender:
+    """One producer with ``transactional_id``, and a marker that each of its transactions leaves.
+
+    The marker is an offset, with metadata, that ``group``, which has no members, commits for the topic's partition 0 within
+    the transaction. So it is read by one request, and costs no topic of its own. The broker forgets it
+    ``offsets.retention.minutes`` (7 days) after the last transaction, and together with the topic.
+
+    ``topic``: the one that all records go to; it must be there. None: each record names its own, the marker lies at the first of
+    those that a transaction wrote to, and is looked for at every topic that the broker shows.
+
+    One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, half of them for one record, and raises
+    UnreachableError if none answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because
+    another sender has taken the id over, say. After an error: :meth:`close`, :meth:`open` anew, and the marker tells what was
+    committed; or :meth:`abort`, and if that goes well :meth:`begin` again.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        topic: str | None,
+        transactional_id: str,
+        group: str,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        self._options = options
+        self._topic = topic
+        self._where = f"transactional id {transactional_id}" if topic is None else f"topic {topic}"
+        self._written: set[str] = set()
+        self._id = transactional_id
+        self._group = group
+        self._timeout = timeout_seconds
+        self._producer: Producer | None = None
+        self._reader: GroupOffsets | None = None
+        self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
+        self._client_errors = ClientErrors(_log)
+        self._clock = SystemClock()
+
+    def open(self) -> Marker | None:
+        """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
+        marker of the last transaction, None if there is none."""
+        milliseconds = round(self._timeout * 1000)
+        own = {
+            "transactional.id": self._id, "transaction.timeout.ms": str(milliseconds),
+            "message.timeout.ms": str(max(1, milliseconds // _TRIES)),
+            "queue.buffering.max.kbytes": str(_QUEUE_KIB), "queue.buffering.max.messages": "1000000",
+        }  # fmt: skip
+        request = str(min(milliseconds, max(_REQUEST_MS_MIN, milliseconds // _REQUESTS)))
+        made = {
+            "linger.ms": "20", "compression.type": "zstd", "partitioner": "murmur2_random", "socket.timeout.ms": request
+        }  # fmt: skip
+        made.update(client_options(self._options, "forebay-output"))
+        try:
+            self._producer = Producer({**made, **own, "error_cb": self._client_errors}, logger=self._client_errors)
+            self._reader = self._new_reader()
+        except KafkaException as error:
+            self.close()
+            raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
+        what = "can't be opened for transactions"
+        try:
+            self._again(self._producer.init_transactions, _is_retriable)
+            topics = self._topics(self._producer)  # after it: until then the sender before may still make one
+            what = "its marker can't be read"
+            marked = self._again(partial(self._committed, topics), _is_unreachable) if topics else []
+        except KafkaException as error:
+            self.close()
+            raise self._explained(error, what) from None
+        except UsageError:
+            self.close()
+            raise
+        return max((Marker(place.offset, place.metadata or "") for place in marked if place.offset >= 0), default=None)
+
+    def _new_reader(self) -> GroupOffsets:
+        return GroupOffsets(
+            client_options(self._options, "forebay-output"), self._group, self._clock, self._client_errors
+        )
+
+    def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:
+        """What the group committed for partition 0 of each. While an older transaction is being ended, the broker has the client
+        ask again. After an error another consumer asks: one that knows the coordinator of before may ask that one on and on."""
+        if self._reader is None:
+            self._reader = self._new_reader()
+        try:
+            return self._reader.committed([WirePartition(topic, 0) for topic in topics], seconds)
+        except KafkaException:
+            reader, self._reader = self._reader, None
+            reader.close()
+            raise
+
+    def _again(self, ask: Callable[[float], _Answer], passes: Callable[[KafkaError], bool]) -> _Answer:
+        """What ``ask`` answers, given how many seconds it may take. Within the time-out it is asked again while its error
+        ``passes``. Raises KafkaException."""
+        ends = self._clock.monotonic() + self._timeout
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, KafkaException) and passes(error.args[0])
+            ),
+            wait=tenacity.wait_fixed(_PAUSE_SECONDS),
+            stop=tenacity.stop_before_delay(self._timeout),
+            reraise=True,
+        )
+        return tries(lambda: ask(max(_PAUSE_SECONDS, ends - self._clock.monotonic())))
+
+    def _topics(self, producer: Producer) -> list[str]:
+        """Where the marker may be. Raises UsageError, KafkaException."""
+        if self._topic is None:
+            return sorted(producer.list_topics(timeout=self._timeout).topics)
+        found = producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+        if found.error is not None:
+            raise UsageError(f"topic {self._topic} is not there ({found.error.str()}): create it first")
+        return [self._topic]
+
+    def begin(self) -> None:
+        self._failures = []
+        self._written.clear()
+        try:
+            self._opened.begin_transaction()
+        except KafkaException as error:
+            raise self._explained(error, "no transaction could be begun") from None
+
+    def put(self, records: Iterable[Record]) -> None:
+        """Queues records; waits while the queue is full."""
+        producer = self._opened
+        # what is told of an aborted transaction's records may come amid the next one
+        delivered = partial(_delivered, self._failures)
+        for number, (topic, key, value, partition, headers) in enumerate(records):
+            self._written.add(topic)
+            record: dict[str, Any] = {"key": key, "value": value, "on_delivery": delivered}
+            if partition is not None:
+                record["partition"] = partition
+            if headers:
+                record["headers"] = headers
+            while True:
+                try:
+                    producer.produce(topic, **record)
+                    break
+                except BufferError:  # until the brokers have taken some, each within its time-out
+                    self._hear(0.1)
+                except KafkaException as error:
+                    raise self._explained(error, "a record was refused") from None
+            if number % _ROWS_PER_POLL == 0:
+                self._hear(0)
+        self._hear(0)
+
+    def commit(self, marker: str, number: int) -> None:
+        """All that was put since :meth:`begin`, and the marker of it, or nothing. ``number`` is what lag tools show of the group.
+        Without a topic of its own there must be records to leave a marker."""
+        assert self._reader is not None
+        producer = self._opened
+        try:
+            left = producer.flush(self._timeout + _REPORTS_SECONDS)
+            self._check()
+            if left:
+                raise self._client_errors.unreachable(
+                    f"Kafka at {self._options.get('bootstrap.servers', '')}: {self._where}: {left} records were not taken"
+                )
+            topic = self._topic or min(self._written, default=None)
+            if topic is not None:
+                marked = WirePartition(topic, 0, number, metadata=marker)
+                group = self._reader.metadata()
+                self._again(partial(producer.send_offsets_to_transaction, [marked], group), _is_retriable)
+            for left in reversed(range(_COMMITS_MAX)):
+                try:
+                    producer.commit_transaction(self._timeout)
+                    self._client_errors.forget()
+                    return
+                except KafkaException as error:
+                    if not left or not error.args[0].retriable():
+                        raise
+        except KafkaException as error:
+            raise self._explained(error, "the transaction was not committed") from None
+
+    def abort(self) -> bool:
+        """Gives up what was put since :meth:`begin`, so that readers need not wait for its time-out. Whether that is certain, and
+        the id still this sender's: then another transaction may begin. Never raises."""
+        if self._producer is not None:
+            with suppress(KafkaException):
+                self._producer.purge()
+                self._producer.abort_transaction(self._timeout)
+                return True
+        return False
+
+    def close(self) -> None:
+        """An open transaction ends by its time-out, or when the id is taken over."""
+        producer, self._producer = self._producer, None
+        reader, self._reader = self._reader, None
+        if producer is not None:
+            with suppress(KafkaException):  # one that has given itself up says so at every call
+                producer.purge()
+                producer.poll(0)
+        if reader is not None:
+            reader.close()
+
+    @property
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise StoreError(f"{self._where}: the sender is not open")
+        return self._producer
+
+    def _hear(self, seconds: float) -> None:
+        """Of acknowledgements, for so long at most. Raises what the brokers refused."""
+        try:
+            self._opened.poll(seconds)
+        except KafkaException as error:
+            raise self._explained(error, "the transaction can't go on") from None
+        self._check()
+
+    def _check(self) -> None:
+        if not self._failures:
+            return
+        error, tp = self._failures[0]
+        what = "a record was not taken" if tp.partition < 0 else f"a record of {tp} was not taken"
+        if error.code() == KafkaError._MSG_TIMED_OUT and (why := hindrance(self._opened, tp)):
+            what += f": {why}"
+        raise self._explained(KafkaException(error), what)
+
+    def _explained(self, error: KafkaException, what: str) -> ForebayError:
+        cause = error.args[0]
+        words = f"{self._where}: {what}: {cause.str()}"
+        if cause.code() in _FENCED:
+            return StoreError(
+                f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
+            )
+        if _is_unreachable(cause):
+            if self._producer is not None:
+                with suppress(KafkaException):
+                    self._producer.poll(0)
+            return self._client_errors.unreachable(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
+        return StoreError(words)
+
+
+def _is_unreachable(error: KafkaError) -> bool:
+    return error.code() in _UNREACHABLE
+
+
+def _is_retriable(error: KafkaError) -> bool:
+    """As the client says of what belongs to a transaction."""
+    return bool(error.retriable())
+
+
+def transactional_group(transactional_id: str) -> str:
+    """The group whose offset carries the marker."""
+    return f"{transactional_id}/marker"
+
+
+def _delivered(failures: list[tuple[KafkaError, TopicPartition]], error: KafkaError | None, message: Message) -> None:
+    if error is not None and not failures:
+        partition = message.partition()
+        failures.append((error, TopicPartition(message.topic() or "", -1 if partition is None else partition)))

@@ -1,0 +1,1 @@
+"""A service's process: signals, clock, supervision, secret files, failpoints."""

@@ -1,0 +1,257 @@
+"""Tokens and certificates at work: what a client sends, what a service asks for. What it all means is
+``forebay.security.roles``."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from forebay.model.errors import SettingsError
+from forebay.process.secret_file import read_secret, secret_path
+from forebay.security.certificates import Certificates
+from forebay.security.roles import Caller, Role, Tokens, authorize, parse_tokens
+
+if TYPE_CHECKING:
+    from forebay.settings.schema import SecuritySettings, Settings
+
+log = logging.getLogger(__name__)
+
+#: the tokens themselves, as in the file, instead of ``security.token_file``
+TOKENS_VARIABLE = "FOREBAY_TOKENS"
+_KEY = "security.token_file"
+
+
+class TokenFile:
+    """The tokens of ``written`` (as ``security.token_file``), or of the environment, read again when the file has changed.
+
+    A file that can't be read any more, or is wrong by now, leaves the tokens as they were, and the log says so. Thread-safe.
+    """
+
+    def __init__(self, written: str | None, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._written = written
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: Tokens | None = None
+        self._wrong = ""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """None where none are configured. Raises SettingsError if they could never be read."""
+        text = self._environment.get(TOKENS_VARIABLE, "")
+        if not text.strip() and self._written is None:
+            return None
+        with self._lock:
+            if text.strip():
+                if self._tokens is None:  # a process's environment stays as it is
+                    self._tokens = parse_tokens(text, TOKENS_VARIABLE)
+                return self._tokens
+            assert self._written is not None
+            try:
+                self._read(secret_path(_KEY, self._written, self._environment))
+            except SettingsError as error:
+                if self._tokens is None:
+                    raise
+                if str(error) != self._wrong:
+                    log.error("%s; the tokens that were read before still count", error)
+                self._wrong = str(error)
+            return self._tokens
+
+    def _read(self, path: Path) -> None:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise SettingsError(f"{_KEY}: {path} can't be read: {error.strerror}") from None
+        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if seen == self._seen:
+            return
+        tokens = parse_tokens(read_secret(_KEY, path), f"{_KEY}: {path}")
+        if self._seen is not None:
+            log.info("%s: %s has changed: %s", _KEY, path, tokens.summary)
+        self._tokens, self._seen, self._wrong = tokens, seen, ""
+
+
+@functools.lru_cache(maxsize=64)
+def _token_file(written: str | None, process: int) -> TokenFile:
+    return TokenFile(written)
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client shows to the services: a token of ``role`` (and ``name``, if that is bound to one), and its certificate.
+
+    Can be pickled: Spark's tasks get one with their own data. ``token`` is what it sends where this process finds no token of
+    its own in ``token_file`` or the environment. Shows no token.
+    """
+
+    role: Role = "operator"
+    name: str | None = None
+    token: str = ""
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, role: Role, name: str | None = None) -> Access:
+        """Raises SettingsError where tokens are configured and none is for ``role`` and ``name``, or a file can't be read."""
+        security = settings.security
+        access = cls(
+            role=role,
+            name=name,
+            token_file=security.token_file,
+            ca_file=security.ca_file,
+            cert_file=security.cert_file,
+            key_file=security.key_file,
+        )
+        access.headers()
+        if access.ca_file or access.cert_file:
+            access.tls()
+        return access
+
+    @classmethod
+    def of_tasks(cls, settings: Settings) -> Access:
+        """Return a task's, for processes on hosts that may have no token file; there the paths of certificates are the same."""
+        return cls.of(settings, "task").carried()
+
+    def carried(self) -> Access:
+        """The same with its token in it, for processes on hosts that may have no token file. Raises SettingsError."""
+        return msgspec.structs.replace(self, token=self._token() or "")
+
+    def headers(self) -> dict[str, str]:
+        """What is sent with each request. Raises SettingsError if tokens are configured and none fits."""
+        token = self._token()
+        return {"authorization": f"Bearer {token}"} if token else {}
+
+    def _token(self) -> str | None:
+        try:
+            tokens = _token_file(self.token_file, os.getpid()).tokens
+        except SettingsError:
+            if not self.token:
+                raise
+            return self.token
+        if tokens is None:
+            return self.token or None
+        found = tokens.first(self.role, self.name) or self.token
+        if not found:
+            who = f"{self.role} {self.name!r}" if self.name else self.role
+            read_only = tokens.first("reader") is not None and self.role in ("task", "query")
+            raise SettingsError(
+                f"{_KEY}: no token in {self.token_file or TOKENS_VARIABLE} is for {who}: add a line that "
+                f"`forebay token new {self.role}` prints, here and where the services read theirs"
+                + ("; a reader's token reads status and lag alone" if read_only else "")
+            )
+        return found
+
+    def tls(self) -> ssl.SSLContext:
+        """For the next handshake. Raises SettingsError if a file is no certificate, or no key of it."""
+        return _client_certificates(self.ca_file, self.cert_file, self.key_file, os.getpid()).context()
+
+    def __repr__(self) -> str:
+        return f"<Access of {self.role}{f' {self.name}' if self.name else ''}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("of", self.role)]
+
+
+#: sends no token, and trusts the system's authorities
+NO_ACCESS = Access()
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one service takes from those who call it, known or not (INV-6)."""
+
+    request_bytes: int = 8_000_000  # of a body
+    request_seconds: float = 30.0  # for a request to arrive, from the connection or the answer before
+    connections_max: int = 1_000
+
+    @classmethod
+    def of(cls, security: SecuritySettings) -> Limits:
+        return cls(int(security.request_size), float(security.request_timeout), security.connections_max)
+
+
+def hosts_of(settings: Settings) -> frozenset[str]:
+    """The host names of the services' urls and of this machine."""
+    urls = (*settings.driver.all_urls, settings.driver.url, settings.agent.url)
+    names = {urlsplit(url).hostname or "" for url in urls}
+    return frozenset({*names, settings.agent.host or "", socket.gethostname()} - {""})
+
+
+class Guard:
+    """What a service asks of those who call it. Without settings: nothing."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        security = settings.security if settings is not None else None
+        self.limits = Limits() if security is None else Limits.of(security)
+        self._file = TokenFile(security.token_file if security is not None else None, None if security else {})
+        #: names by which others reach the services of these settings, and those of proxies in front of them
+        self.hosts = hosts_of(settings) if settings is not None else frozenset()
+        self.proxies = frozenset(security.hosts) if security is not None else frozenset()
+        self._certificates: Certificates | None = None
+        if security is not None and security.cert_file is not None:
+            self._certificates = Certificates(True, security.ca_file, security.cert_file, security.key_file)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether there are tokens. Raises SettingsError if they can't be read."""
+        return self._file.tokens is not None
+
+    @property
+    def https(self) -> bool:
+        """Whether there is a certificate to serve with."""
+        return self._certificates is not None
+
+    def authorize(self, authorization: str | None, roles: frozenset[Role]) -> Caller:
+        """As ``forebay.security.roles.authorize``, by the tokens as they are now. Cheap: the file is looked at, not read."""
+        return authorize(self._file.tokens, authorization, roles)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """For a server's next handshake; None where it serves plain http. Raises SettingsError for files that are no certificate
+        or key."""
+        return self._certificates.context() if self._certificates is not None else None
+
+    def check_address(self, address: str, where: str) -> None:
+        """Raises SettingsError if a service without tokens would be reached from elsewhere at ``address``; ``where``: its url."""
+        if self.guarded or is_loopback(address):
+            return
+        raise SettingsError(
+            f"{where}: without tokens a service listens on this machine alone (127.0.0.1): write lines that "
+            f"`forebay token new ROLE` prints into a file and name it in {_KEY}, or give them by {TOKENS_VARIABLE}"
+        )
+
+
+#: of a service that has no tokens: everybody may do everything
+OPEN = Guard()
+
+
+def announce(guard: Guard, url: str) -> None:
+    """Says in the log how a service that listens at ``url`` is guarded."""
+    if not guard.guarded:
+        log.warning("%s listens without tokens: every process on this machine may do everything there", url)
+    elif url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
+        log.warning("%s: tokens and records travel there unencrypted; name a certificate in security.cert_file", url)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``address``, a number, is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@functools.lru_cache(maxsize=64)
+def _client_certificates(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, process: int
+) -> Certificates:
+    return Certificates(False, ca_file, cert_file, key_file)

@@ -1,0 +1,1 @@
+"""The configuration: its keys, their bounds, and what is said about mistakes."""

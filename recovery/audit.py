@@ -1,0 +1,310 @@
+"""The audit: proof from journal and history that each offset taken in lies in exactly one batch, or why it does not.
+
+It trusts nothing that ``apply`` checked: it lays every range of every batch, and of every waiting block, side by side, with
+the recorded gaps, from each life's start to the durable position (INV-2, INV-3). It opens read-only and fences nobody.
+
+Gaps, new lives, accepted losses and replays are no findings: each was decided, and is told with who decided it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import msgspec
+
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.history import FinishedBatch, FinishedRange
+from driver.journal.state import RepeatedBatch, State
+from forebay.kafka.consume.planning import sizes
+from forebay.model.errors import UsageError
+from wal.storage import Storage
+
+_NO_CAUSES: Mapping[str, str] = {}
+ATTESTED = -2  # stands for "finished by a snapshot copy's word" among batch ids
+WAITING = 0  # stands for "in no batch yet" among batch ids
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """kind: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two), ``beyond`` (past the position),
+    ``replay`` (a batch that a replay would run with other blocks or another packing than it ran with; offsets are 0)."""
+
+    kind: str
+    topic: str
+    partition: int
+    life: int
+    from_offset: int
+    until_offset: int
+    batches: tuple[int, ...]
+
+
+class AuditedGap(msgspec.Struct, frozen=True):
+    from_offset: int
+    until_offset: int
+    cause: str
+    time_ms: int = 0
+
+
+class AuditedLoss(msgspec.Struct, frozen=True):
+    """A range that a batch ran without. ``cause``: who accepted it, and why; "" where an older release did not keep it."""
+
+    label: str
+    batch_id: int
+    cause: str
+
+
+class AuditedReplay(msgspec.Struct, frozen=True):
+    """Batches ``first_id`` to ``last_id`` ran again: ``completed`` of ``batches``. ``completed_ms``: None while it goes on."""
+
+    replay: int
+    first_id: int
+    last_id: int
+    batches: int
+    completed: int
+    begun_ms: int
+    completed_ms: int | None
+    cause: str
+    losses: tuple[AuditedLoss, ...]
+
+
+class AuditedRebuild(msgspec.Struct, frozen=True):
+    """The journal was lost and rebuilt as ``lineage``. ``repeated``: batches that may have run before and were given to the
+    job again under new ids (0: ids that nobody knows), with their ranges; ``attested``: offsets that a snapshot copy alone
+    calls finished."""
+
+    lineage: int
+    time_ms: int
+    cause: str
+    copy: str
+    repeated: tuple[RepeatedBatch, ...]
+    attested: int
+
+
+class AuditedLife(msgspec.Struct, frozen=True):
+    """One life of one partition: offsets ``[start, until)`` taken in, by ``batches`` completed or allocated batches.
+
+    ``records`` counts those in batches and waiting; ``skipped`` is offsets inside ranges that hold no record (compaction,
+    markers); ``waiting`` records are in no batch yet; ``duplicates`` and ``missing`` count offsets;
+    ``attested`` offsets were finished before a rebuild, and no history of them survived.
+    """
+
+    topic: str
+    partition: int
+    life: int
+    cause: str
+    start: int
+    until: int
+    completed_until: int
+    batches: int
+    records: int
+    waiting: int
+    skipped: int
+    gaps: tuple[AuditedGap, ...]
+    accepted_losses: tuple[str, ...]
+    duplicates: int
+    missing: int
+    attested: int = 0
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    stream: str
+    lineage: int
+    batches_completed: int
+    batches_unfinished: int
+    records_completed: int
+    lives: tuple[AuditedLife, ...]
+    findings: tuple[Finding, ...]
+    losses: tuple[AuditedLoss, ...] = ()
+    replays: tuple[AuditedReplay, ...] = ()
+    older_replays: int = 0  # that ended before those, and are only counted
+    rebuilds: tuple[AuditedRebuild, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+@dataclass(slots=True)
+class _Piece:
+    from_offset: int
+    until_offset: int
+    records: int
+    batch_id: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """All pieces of one life of one partition."""
+
+    pieces: list[_Piece] = field(default_factory=list)
+    losses: set[str] = field(default_factory=set)
+
+
+def audit(storage: Storage, stream: str) -> AuditReport:
+    """Audits ``stream`` by the journal and history in ``storage``. Raises UsageError if there is no such journal,
+    CorruptionError or NewerVersionError if it can't be read."""
+    # The journal first: a driver at work moves batches from the journal's state into the history, never back, and a batch
+    # seen in both is taken once. Read the other way round, one moved in between would be seen in neither.
+    reading = journal.read_beside_a_writer(storage, stream)
+    archived = {batch.batch_id: batch for batch in history.read(storage, stream)}
+    if reading.state is None:
+        raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and [driver].journal")
+    return report(reading.state, archived.values())
+
+
+def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
+    """The audit of ``state`` with the finished batches of its history."""
+    lines: dict[tuple[str, int, int], _Line] = {}
+
+    losses: list[AuditedLoss] = []
+
+    def add(
+        ranges: Iterable[FinishedRange], batch_id: int, lost: Iterable[str], causes: Mapping[str, str] = _NO_CAUSES
+    ) -> None:
+        losses.extend(AuditedLoss(label, batch_id, causes.get(label, "")) for label in lost)
+        for r in ranges:
+            line = lines.setdefault((r.topic, r.partition, r.life), _Line())
+            line.pieces.append(_Piece(r.from_offset, r.until_offset, r.records, batch_id))
+            life = "" if r.life == 1 else f" life {r.life}"
+            line.losses.update(
+                label for label in lost if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){life}")
+            )
+
+    in_history = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
+    for batch in in_history.values():
+        add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes)
+    for pending in state.batches.values():
+        if pending.batch_id not in in_history:
+            blocks = [state.blocks[block_id] for block_id in pending.block_ids]
+            add(
+                history.merge(chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending))),
+                pending.batch_id,
+                pending.lost,
+                pending.loss_causes,
+            )
+    add(history.merge(r for b in state.waiting for r in state.blocks[b].meta.ranges), WAITING, ())
+
+    for rebuild in state.rebuilds:
+        for a in rebuild.attested:
+            line = lines.setdefault((a.topic, a.partition, a.life), _Line())
+            line.pieces.append(_Piece(a.from_offset, a.until_offset, 0, ATTESTED))
+
+    lives: list[AuditedLife] = []
+    findings: list[Finding] = []
+    for partition in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition)):
+        for life in partition.lives:
+            current = life is partition.life
+            until = partition.position if current else life.end if life.end is not None else life.start
+            line = lines.pop((partition.topic, partition.partition, life.life), _Line())
+            gaps = tuple(
+                AuditedGap(g.gap.from_offset, g.gap.until_offset, g.gap.cause, g.time_ms)
+                for g in partition.gaps
+                if g.life == life.life
+            )
+            found = list(_check(line.pieces, gaps, life.start, until))
+            findings += [
+                Finding(kind, partition.topic, partition.partition, life.life, begin, end, batches)
+                for kind, begin, end, batches in found
+            ]
+            taken = sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id != ATTESTED)
+            lives.append(
+                AuditedLife(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    life=life.life,
+                    cause=life.cause,
+                    start=life.start,
+                    until=until,
+                    completed_until=partition.completed if current else until,
+                    batches=len({p.batch_id for p in line.pieces if p.batch_id not in (WAITING, ATTESTED)}),
+                    records=sum(p.records for p in line.pieces),
+                    waiting=sum(p.records for p in line.pieces if p.batch_id == WAITING),
+                    skipped=taken - sum(p.records for p in line.pieces),
+                    gaps=gaps,
+                    accepted_losses=tuple(sorted(line.losses)),
+                    duplicates=sum(e - b for kind, b, e, _ in found if kind == "duplicate"),
+                    missing=sum(e - b for kind, b, e, _ in found if kind == "missing"),
+                    attested=sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id == ATTESTED),
+                )
+            )
+    for (topic, number, life_number), line in lines.items():
+        findings += [
+            Finding("beyond", topic, number, life_number, p.from_offset, p.until_offset, (p.batch_id,))
+            for p in line.pieces
+        ]
+    findings += _changed_replays(state, in_history)
+    finished_only_in_state = [
+        b for b in state.batches.values() if b.completed_ms is not None and b.batch_id not in in_history
+    ]
+    return AuditReport(
+        stream=state.stream,
+        lineage=state.lineage,
+        batches_completed=len(in_history) + len(finished_only_in_state),
+        batches_unfinished=len(state.unfinished()),
+        records_completed=sum(b.records for b in in_history.values())
+        + sum(state.blocks[i].meta.records for b in finished_only_in_state for i in b.block_ids)
+        + sum(sizes(b.spans) for b in finished_only_in_state),
+        lives=tuple(lives),
+        findings=tuple(findings),
+        losses=tuple(losses),
+        rebuilds=tuple(
+            AuditedRebuild(
+                lineage=rebuild.lineage,
+                time_ms=rebuild.time_ms,
+                cause=rebuild.cause,
+                copy=rebuild.copy,
+                repeated=rebuild.repeated,
+                attested=sum(a.until_offset - a.from_offset for a in rebuild.attested),
+            )
+            for rebuild in state.rebuilds
+        ),
+        replays=tuple(
+            AuditedReplay(
+                replay=replay.replay,
+                first_id=replay.first_id,
+                last_id=replay.last_id,
+                batches=replay.batches,
+                completed=replay.completed,
+                begun_ms=replay.begun_ms,
+                completed_ms=replay.completed_ms,
+                cause=replay.cause,
+                losses=tuple(AuditedLoss(label, 0, cause) for label, cause in sorted(replay.lost.items())),
+            )
+            for replay in state.replays
+        ),
+        older_replays=state.replays[0].replay - 1 if state.replays else 0,
+    )
+
+
+def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> list[Finding]:
+    """INV-3: a replay has the same blocks in the same packing."""
+    changed = []
+    for batch in state.replaying.values():
+        ran = in_history.get(batch.batch_id) or state.batches.get(batch.batch_id)
+        if ran is None or (ran.tasks, ran.spans) != (batch.tasks, batch.spans):
+            changed.append(Finding("replay", "", 0, 0, 0, 0, (batch.batch_id,)))
+    return changed
+
+
+def _check(
+    pieces: list[_Piece], gaps: tuple[AuditedGap, ...], start: int, until: int
+) -> Iterable[tuple[str, int, int, tuple[int, ...]]]:
+    """Walks the pieces and gaps of one life in offset order: (kind, from, until, batch ids) of all that is wrong."""
+    spans = sorted(
+        [(p.from_offset, p.until_offset, p.batch_id) for p in pieces]
+        + [(g.from_offset, g.until_offset, -1) for g in gaps]
+    )
+    reached, last = start, WAITING
+    for begin, end, batch_id in spans:
+        if begin > reached:
+            yield "missing", reached, begin, ()
+        elif begin < reached:
+            yield "duplicate", begin, min(end, reached), (last, batch_id)
+        if end > reached:
+            reached, last = end, batch_id
+    if reached < until:
+        yield "missing", reached, until, ()
+    elif reached > until:
+        yield "beyond", until, reached, (last,)

@@ -1,0 +1,352 @@
+"""The WAL read through and laid beside the journal: what lies where, and what does not.
+
+Every checksum of every segment is verified, several segments at a time (checksums and reads release the interpreter's
+lock). Nothing is changed and nobody is fenced; a driver and receivers may be at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from driver.journal import log as journal
+from driver.journal.block_index import wanted_again
+from driver.journal.state import State, is_fenced
+from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.values import Block, Handle
+from wal.blocks import decode_meta
+from wal.frame import Frame, FrameKind, aligned
+from wal.layout import BlockPlace, block_folder, parse_block
+from wal.reading import life_key
+from wal.recovery import Decision, Found, Verdict, assess_segment
+from wal.retention import JournalView, Position
+from wal.scan import Damage, Readable, Scanned, TornTail, scan_segment
+from wal.storage import Storage
+
+#: decisions that a person must know of
+NEEDS_A_PERSON = frozenset({Decision.DAMAGED_QUARANTINE, Decision.MISSING, Decision.NEWER_REFUSE})
+#: segments read at the same time at most: each holds a piece of its segment, or its longest frame
+READERS_MAX = 8
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A whole frame of a block that the journal does not name there: an orphan, a frame that was written twice, or one of a
+    segment under another's name."""
+
+    block_id: str
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """``place``: None for a name that no segment of blocks has. ``sealed``: a later one of its writer exists. ``fenced``: the
+    journal says that its writer is outdated. ``swapped``: its header names another path."""
+
+    path: str
+    place: BlockPlace | None
+    bytes: int
+    frames: int
+    sealed: bool
+    fenced: bool
+    swapped: bool
+    verdicts: tuple[Verdict, ...]
+    copies: tuple[Copy, ...]
+
+    @property
+    def closed(self) -> bool:
+        return self.sealed or self.fenced
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """No segments ``first`` to ``last`` between others of one epoch, and the journal names no block in them."""
+
+    receiver: str
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """``state``: the journal's, None where only the WAL was looked at. ``segments``: also those that are absent, 0 bytes."""
+
+    stream: str
+    state: State | None
+    segments: tuple[Segment, ...]
+    holes: tuple[Hole, ...]
+
+    @property
+    def verdicts(self) -> Iterator[Verdict]:
+        for segment in self.segments:
+            yield from segment.verdicts
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(verdict.decision.value for verdict in self.verdicts))
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.recovery.Decision``.
+
+    ``batch_id``: the batch that holds the block, 0 if none; ``needed``: a batch that is not completed, or a later one,
+    still has to read it.
+    """
+
+    path: str
+    offset: int
+    until: int
+    decision: str
+    words: str
+    block_id: str
+    ranges: tuple[str, ...]
+    batch_id: int = 0
+    needed: bool = False
+
+
+def read_state(storage: Storage, stream: str) -> State:
+    """What the journal says, read beside whoever leads it. Raises UsageError if there is none."""
+    state = journal.read_beside_a_writer(storage, stream).state
+    if state is None:
+        raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and driver.journal")
+    return state
+
+
+def block_segments(storage: Storage, stream: str) -> list[str]:
+    """Paths of all block segments of the stream."""
+    return [path for path in storage.list(block_folder(stream)) if path.endswith(".seg")]
+
+
+def total_bytes(storage: Storage, stream: str) -> int:
+    """Of all block segments."""
+    total = 0
+    for path in block_segments(storage, stream):
+        with contextlib.suppress(FileNotFoundError):  # cleaned up meanwhile
+            total += storage.size(path)
+    return total
+
+
+def examine_beside_a_driver(
+    journal_storage: Storage, wal_storage: Storage, stream: str, progress: Progress = lambda _: None
+) -> Examination:
+    """Journal first, then the WAL. What is added meanwhile shows as an orphan that is kept; what is cleaned up, or moved, is
+    asked for again in the journal before it is called missing. Raises UsageError if there is no journal."""
+    state = read_state(journal_storage, stream)
+    found = examine(state, wal_storage, stream, progress=progress)
+    if not any(verdict.found is Found.ABSENT for verdict in found.verdicts):
+        return found
+    later = read_state(journal_storage, stream)
+
+    def holds(verdict: Verdict) -> bool:
+        if verdict.found is not Found.ABSENT:
+            return True
+        block = later.blocks.get(verdict.block_id or "")
+        return (
+            block is not None
+            and (block.handle.path, block.handle.offset) == (verdict.path, verdict.offset)
+            and block.handle.path not in later.cleaning_segments
+        )
+
+    segments = tuple(replace(s, verdicts=tuple(v for v in s.verdicts if holds(v))) for s in found.segments)
+    return Examination(stream, state, segments, found.holes)
+
+
+def examine(
+    state: State | None, storage: Storage, stream: str, *, readers: int = 0, progress: Progress = lambda _: None
+) -> Examination:
+    """Reads every block segment of ``stream`` with all its checksums. ``readers``: how many at a time; 0: one for each
+    processor. ``progress`` gets the bytes done, from several threads. Raises StoreError."""
+    paths = block_segments(storage, stream)
+    accepted = _accepted(state, paths)
+    view = journal_view(state)
+    named = (*paths, *accepted)  # those under clean-up are not accepted, and may still be there
+    places = {path: parse_block(path) for path in named}
+    newest: dict[tuple[str, int], int] = {}
+    for path in paths:
+        if (place := places[path]) is not None:
+            newest[place[1:3]] = max(newest.get(place[1:3], 0), place.sequence)
+
+    def one(path: str) -> Segment:
+        place = places[path]
+        sealed = not storage.appendable or (place is not None and place.sequence < newest.get(place[1:3], 0))
+        fenced = place is not None and state is not None and is_fenced(state, place.receiver, place.epoch)
+        return examine_segment(storage, path, accepted[path], view, sealed=sealed, fenced=fenced, progress=progress)
+
+    with ThreadPoolExecutor(readers or min(READERS_MAX, os.cpu_count() or 1), "examine") as pool:
+        segments = tuple(pool.map(one, sorted(accepted)))
+    return Examination(stream, state, segments, tuple(_holes(filter(None, places.values()))))
+
+
+def examine_segment(
+    storage: Readable,
+    path: str,
+    accepted: Sequence[Block],
+    view: JournalView,
+    *,
+    sealed: bool,
+    fenced: bool,
+    progress: Progress = lambda _: None,
+) -> Segment:
+    """One segment; ``accepted``: the blocks that the journal has there."""
+    tapped = _Tap(progress)
+    try:
+        size = storage.size(path)
+        verdicts = assess_segment(
+            path, tapped.pass_on(scan_segment(storage, path)), accepted, view, closed=sealed or fenced
+        )
+    except FileNotFoundError:
+        size = 0
+        verdicts = assess_segment(path, None, accepted, view, closed=sealed or fenced)
+    swapped = tapped.whole_damage and _is_swapped(storage, path)
+    if any(verdict.found is Found.DAMAGED for verdict in verdicts):
+        copies = list(_frames_under_any_name(storage, path))
+    else:
+        copies = [
+            Copy(verdict.block_id, tapped.handle(path, verdict.offset))
+            for verdict in verdicts
+            if verdict.found is Found.WHOLE and not verdict.named and verdict.block_id is not None
+        ]
+    return Segment(
+        path=path,
+        place=parse_block(path),
+        bytes=size,
+        frames=tapped.frames,
+        sealed=sealed,
+        fenced=fenced,
+        swapped=swapped,
+        verdicts=tuple(verdicts),
+        copies=tuple(copies),
+    )
+
+
+class _Tap:
+    """Notes what passes: how many frames, where they end, what a handle of each would be."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._frames: dict[int, tuple[int, int]] = {}
+        self.frames = 0
+        self.whole_damage = False
+
+    def pass_on(self, scanned: Iterable[Scanned]) -> Iterator[Scanned]:
+        reached = 0
+        for item in scanned:
+            if isinstance(item, Frame):
+                self.frames += 1
+                if item.header.kind == FrameKind.BLOCK:
+                    self._frames[item.offset] = (item.length, item.header.payload_checksum)
+            elif isinstance(item, Damage) and item.offset == 0:
+                self.whole_damage = True
+            end = end_of(item)
+            self._progress(end - reached)
+            reached = end
+            yield item
+
+    def handle(self, path: str, offset: int) -> Handle:
+        length, checksum = self._frames[offset]
+        return Handle(path, offset, length, checksum)
+
+
+def end_of(item: Scanned) -> int:
+    """Where what comes next in the segment begins."""
+    if isinstance(item, Frame):
+        return item.offset + aligned(item.length)
+    return item.offset + item.length if isinstance(item, TornTail) else item.until
+
+
+def _is_swapped(storage: Readable, path: str) -> bool:
+    """Whether the segment is whole at its beginning, and says that it is another."""
+    return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
+
+
+def _frames_under_any_name(storage: Readable, path: str) -> Iterator[Copy]:
+    """Every whole block frame: in a segment with damage any may be what the journal misses elsewhere."""
+    for item in scan_segment(storage, path, swapped=True):
+        if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
+            try:
+                meta = decode_meta(item.metadata, path, item.offset)
+            except CorruptionError:  # its place is reported as damage
+                continue
+            yield Copy(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
+
+
+def _accepted(state: State | None, paths: Sequence[str]) -> dict[str, list[Block]]:
+    """Segment → the blocks that the journal has there. A segment under clean-up may be gone or not: nothing needs it, and the
+    intent stands in the journal (INV-8), so it is left out."""
+    accepted: dict[str, list[Block]] = {path: [] for path in paths}
+    if state is not None:
+        for block in state.blocks.values():
+            accepted.setdefault(block.handle.path, []).append(block)
+        for path in state.cleaning_segments:
+            accepted.pop(path, None)
+    return accepted
+
+
+def journal_view(state: State | None) -> JournalView:
+    if state is None:
+        return JournalView(frozenset(), frozenset(), {})
+    return JournalView(
+        needed=state.blocks.keys() - state.released.keys(),
+        released=state.released.keys(),
+        positions={p.tp: Position(p.life.life, p.position) for p in state.partitions.values()},
+    )
+
+
+def _holes(places: Iterable[BlockPlace]) -> Iterator[Hole]:
+    sequences: dict[tuple[str, int], list[int]] = {}
+    for place in places:
+        sequences.setdefault(place[1:3], []).append(place.sequence)
+    for (receiver, epoch), there in sorted(sequences.items()):
+        there.sort()
+        for before, after in itertools.pairwise(there):
+            if after > before + 1:
+                yield Hole(receiver, epoch, before + 1, after - 1)
+
+
+def described(verdict: Verdict, state: State | None) -> Place:
+    """``verdict`` for people, with the batch that needs the block."""
+    block_id = verdict.block_id or ""
+    batch_id = state.batch_of.get(block_id, 0) if state is not None and verdict.named else 0
+    return Place(
+        path=verdict.path,
+        offset=verdict.offset,
+        until=verdict.until,
+        decision=verdict.decision.value,
+        words=verdict.words,
+        block_id=block_id,
+        ranges=tuple(r.label for r in verdict.ranges),
+        batch_id=batch_id,
+        needed=verdict.named and state is not None and is_needed(state, block_id),
+    )
+
+
+def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
+    """``life_key`` of each range of ``blocks`` → the topic's id in that life."""
+    return {
+        life_key(r): state.partitions[str(r.tp)].topic_id(r.life)
+        for block in blocks
+        for r in block.meta.ranges
+        if str(r.tp) in state.partitions
+    }
+
+
+def is_needed(state: State, block_id: str) -> bool:
+    """Whether the block waits, or an unfinished batch, the window of one, a replay, or a cursor holds it."""
+    batch = state.batches.get(state.batch_of.get(block_id, 0))
+    held = batch is not None and not state.is_past(batch.number)
+    return block_id in state.waiting or held or block_id in wanted_again(state) or is_unread(state, block_id)
+
+
+def is_unread(state: State, block_id: str) -> bool:
+    """Whether a cursor has yet to read it."""
+    block = state.blocks.get(block_id)
+    return block is not None and block.in_wal and state.index.unread(block) > 0

@@ -1,0 +1,206 @@
+"""Doing a rebuild: the order in which it marks, claims, reads and writes.
+
+A crash after any step leaves a journal that no driver leads, and the next attempt begins a timeline of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import msgspec
+
+from driver.journal import lineage
+from driver.journal import log as journal
+from driver.journal.history import HistoryWriter
+from driver.journal.log import Claim, Journal, claim_path, newest_claim
+from driver.journal.state import BrokenInvariant, State
+from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
+from forebay.model.values import Block, lineage_of, numbered
+from forebay.process import failpoints
+from recovery.rebuild.evidence import Evidence
+from recovery.rebuild.reading import TopicIds, look, newest_copy
+from recovery.rebuild.state import Plan, rebuilt
+from wal import layout
+from wal.frame import FrameKind
+from wal.scan import read_frame
+from wal.storage import Storage
+from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
+
+#: maximum bytes of blocks that are written between two syncs
+GROUP_BYTES = 64_000_000
+
+
+def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: State) -> None:
+    """Raise RefusedError if a driver can lead the journal: then a rebuild would only lose what it knows.
+
+    That is so if the journal is whole, is of the WAL's newest timeline, and is no older than ``copy``, the newest snapshot copy.
+    Raises NewerVersionError if a newer release wrote the journal, StoreError.
+    """
+    newest, marked = newest_claim(journal_storage, stream), lineage.newest_marker(wal, stream)
+    if not newest or lineage_of(newest) != marked:
+        return
+    try:
+        state = journal.read_beside_a_writer(journal_storage, stream).state
+        same = journal_storage.read(claim_path(stream, numbered(marked, 1))) == wal.read(
+            layout.lineage_marker(stream, marked)
+        )
+    except (CorruptionError, BrokenInvariant, FileNotFoundError):
+        return
+    if state is None or not same or (copy.lineage, copy.events) > (state.lineage, state.events):
+        return
+    raise RefusedError(
+        f"the journal at {journal_storage.url} is whole, and belongs to this WAL: start the driver. A rebuild would only "
+        "forget which batches have run; if this journal is an old backup nevertheless, add --even-if-intact",
+        "conflict",
+    )
+
+
+def steps(
+    journal_storage: Storage,
+    wal: Storage,
+    stream: str,
+    topic_ids: TopicIds,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    segment_bytes: int = 64_000_000,
+    compose: Callable[[Evidence, int, int, str], Plan] = rebuilt,
+) -> Generator[str, None, Plan]:
+    """Rebuild step by step: yield the name of each step that is done, return the plan that was carried out.
+
+    The first two steps mark the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads
+    until the new timeline's snapshot is durable. Each attempt begins a timeline of its own, so an earlier one that was killed
+    or that sleeps can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
+    ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; RefusedError, StoreError.
+    """
+    marked = lineage.newest_marker(wal, stream)
+    if not marked:
+        raise RefusedError(
+            f"{wal.url} was never the WAL of stream {stream!r}: there is no journal to rebuild; check [wal].url",
+            "not-found",
+        )
+    newest_copy(wal, stream)  # refused before anything is changed
+    new_lineage = marked + 1
+    epoch = numbered(new_lineage, 1)
+    claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
+    try:
+        wal.put_new(layout.lineage_marker(stream, new_lineage), claim)
+    except FileExistsError:
+        raise FencedError(f"another rebuild of stream {stream!r} has begun timeline {new_lineage}") from None
+    yield "marked"
+    failpoints.hit("rebuild.after-marker")
+    for older in range(2, new_lineage + 1):  # a driver looks up the timeline after its own: none may be missing
+        _put_claim(journal_storage, stream, older, wal.read(layout.lineage_marker(stream, older)))
+    yield "claimed"
+    failpoints.hit("rebuild.after-claim")
+    plan = compose(look(journal_storage, wal, stream, topic_ids), new_lineage, wall_ms, owner)
+    yield "read"
+    limits = SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf"))
+    state = _write_again(wal, stream, epoch, plan, limits, now, new_uid)
+    yield "written"
+    failpoints.hit("rebuild.after-blocks")
+    if plan.archive:
+        writer = HistoryWriter(journal_storage, stream, epoch, segment_bytes, now, new_uid)
+        try:
+            writer.append(plan.archive)
+        finally:
+            writer.close()
+    yield "archived"
+    failpoints.hit("rebuild.after-history")
+    opened = Journal(journal_storage, stream, epoch, state, segment_bytes, now, new_uid)
+    try:
+        opened.snapshot()
+        yield "snapshot"
+        failpoints.hit("rebuild.after-snapshot")
+        opened.check()
+    finally:
+        opened.close()
+    return plan
+
+
+def rebuild(
+    journal_storage: Storage,
+    wal: Storage,
+    stream: str,
+    topic_ids: TopicIds,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    segment_bytes: int = 64_000_000,
+) -> Plan:
+    """Run all :func:`steps` and return the plan that was carried out."""
+    doing = steps(journal_storage, wal, stream, topic_ids, owner, wall_ms, now, new_uid, segment_bytes)
+    while True:
+        try:
+            next(doing)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def _put_claim(journal_storage: Storage, stream: str, of_lineage: int, claim: bytes) -> None:
+    path = claim_path(stream, numbered(of_lineage, 1))
+    try:
+        journal_storage.put_new(path, claim)
+    except FileExistsError:
+        if journal_storage.read(path) != claim:
+            raise RefusedError(
+                f"{journal_storage.url} holds a journal of timeline {of_lineage} of another WAL: correct [driver].journal or "
+                "[wal].url",
+                "conflict",
+            ) from None
+
+
+def _write_again(
+    wal: Storage,
+    stream: str,
+    epoch: int,
+    plan: Plan,
+    limits: SegmentLimits,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+) -> State:
+    """Write the plan's taken blocks again, and return its state with their new handles. The blocks are durable on return.
+
+    The old frame of a block that was never reported may be in a cache only, or in a segment whose sync failed; reading it
+    shows neither. A damaged block keeps its old handle.
+    """
+    if not plan.taken:
+        return plan.state
+    writer = LogWriter(
+        wal,
+        lambda sequence: layout.block_segment(stream, lineage.REBUILDER, epoch, sequence),
+        SegmentIdentity(stream=stream, writer=lineage.REBUILDER, epoch=epoch, lineage=lineage_of(epoch)),
+        limits,
+        now,
+        new_uid,
+    )
+    blocks = dict(plan.state.blocks)
+    group: list[tuple[Block, Pending]] = []
+    size = 0
+
+    def sync() -> None:
+        writer.sync()
+        for block, pending in group:
+            if pending.handle is None:
+                raise StoreError(f"block {block.id} was synced and has no handle")
+            blocks[block.id] = msgspec.structs.replace(block, handle=pending.handle)
+        group.clear()
+
+    try:
+        for one in plan.taken:
+            if not one.whole or one.block.id not in blocks:
+                continue
+            frame = read_frame(wal, one.block.handle)
+            pending = writer.append(FrameKind.BLOCK, bytes(frame.metadata), frame.payload)
+            group.append((one.block, pending))
+            size += one.block.handle.length
+            if size >= GROUP_BYTES:
+                sync()
+                size = 0
+        sync()
+    finally:
+        writer.close()
+    return msgspec.structs.replace(plan.state, blocks=blocks)

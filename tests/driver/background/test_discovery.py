@@ -1,0 +1,121 @@
+"""Which partitions there are, and what Kafka's commits prove of the journal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from driver.background.discovery import LostJournal, check_commits, discover, foreign_commits, subscription
+from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.model.errors import UnreachableError
+from forebay.model.values import TopicPartition
+from forebay.settings.schema import KafkaSettings, Settings, from_values
+
+TP = TopicPartition("t", 0)
+SETTINGS: Settings = from_values(
+    {
+        "stream": "s",
+        "kafka": {"topics": ["t", "u"], "bootstrap.servers": "127.0.0.1:1"},
+        "wal": {"url": "memory://w"},
+        "driver": {"journal": "memory://j"},
+        "agent": {"blocks": "/b"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset"),
+    [("forebay:1:2", 51), ("forebay:1:3", 10), ("forebay:2:1", 0)],
+    ids=["beyond the position", "of a later life", "of a later lineage"],
+)
+def test_a_commit_of_ours_that_is_ahead_of_the_journal_proves_that_it_lost_events(metadata: str, offset: int) -> None:
+    """INV-5: a life that the journal does not know of was begun by one that is gone."""
+    with pytest.raises(LostJournal, match="lost events"):
+        check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset"),
+    [("forebay:1:2", 50), ("forebay:1:1", 900), ("somebody", 900), ("", 900), ("forebay:x:1", 900)],
+)
+def test_a_commit_that_is_not_ours_or_of_an_ended_life_proves_nothing(metadata: str, offset: int) -> None:
+    check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offset", "pointed_out"),
+    [("", 120, True), ("somebody", 7, True), ("", 50, False), ("forebay:1:2", 40, False), ("forebay:1:1", 900, False)],
+)
+def test_an_offset_that_somebody_else_committed_is_pointed_out_with_the_way_to_go_there(
+    metadata: str, offset: int, pointed_out: bool
+) -> None:
+    """Rule 5: it is ignored, and not in silence; our own, older ones are none of them."""
+    found = foreign_commits({TP: Committed(offset, -1, metadata)}, "g", {TP: 50})
+    assert bool(found) is pointed_out
+    if pointed_out:
+        assert f"`forebay offsets reset t/0 --to {offset}`" in found[TP] and "goes on at 50" in found[TP]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "taken"),
+    [
+        (r"^ab\d+", "ab12", True),
+        (r"^ab\d+", "ab", False),
+        (r"^ab[0-9]", "ab12", False),  # a whole name, not a part of it
+        (r"^ab[0-9]", "ab1", True),
+        (r"^(?:ab1|ab12)", "ab12", True),
+        (r"^a|^b.*", "bcd", True),
+        (r"^.*", "__consumer_offsets", False),
+        (r"^__x", "__x", False),
+        (r"^_x", "_x", True),
+    ],
+)
+def test_a_pattern_is_a_python_expression_over_whole_names(pattern: str, topic: str, taken: bool) -> None:
+    kafka = KafkaSettings(pattern=pattern)
+    assert subscription(kafka, [topic]) == ((topic,) if taken else ())
+
+
+def test_receivers_of_named_topics_follow_their_own_settings() -> None:
+    assert subscription(KafkaSettings(topics=("t",)), ["t", "u"]) is None
+
+
+class Asked:
+    """An admin client whose topics have one id after the other."""
+
+    def __init__(self, *ids: dict[str, str]) -> None:
+        self._ids = itertools.chain(ids, itertools.repeat(ids[-1]))
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> set[TopicPartition]:
+        return {TopicPartition(topic, 0) for topic in topics}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return next(self._ids)
+
+    def starting_offsets(
+        self, policy: object, tps: Iterable[TopicPartition], group: str
+    ) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(tps, 7)
+
+
+def look(admin: Asked) -> Any:
+    return discover(
+        cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), set(), set(), False, 1
+    )
+
+
+def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:
+    """INV-5: the start of the old topic under the id of the new one would skip what the new one holds."""
+    with pytest.raises(UnreachableError, match="asking again"):
+        look(Asked({"t": "1", "u": "2"}, {"t": "3", "u": "2"}))
+
+
+def test_a_topic_that_not_every_broker_knows_yet_does_not_begin_a_life_without_its_id() -> None:
+    with pytest.raises(UnreachableError, match="asking again"):
+        look(Asked({"t": "1", "u": ""}))
+
+
+def test_where_the_broker_can_tell_no_ids_lives_begin_without() -> None:
+    assert [start.topic_id for start in look(Asked({"t": "", "u": ""})).starts] == ["", ""]

@@ -1,0 +1,296 @@
+"""From a completed batch to what each receiver is told, and what is left of it after a restart."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from driver.batches.backpressure import Backpressure
+from driver.batches.batch import BatchWork, NamedJob
+from driver.batches.scheduler import Scheduler
+from driver.decision_loop.loop import DriverLoop
+from driver.decisions.rate import Gains
+from driver.decisions.rate_sharing import RateLimits, RateSharing
+from driver.http.status import status
+from driver.journal import events as ev
+from driver.journal.log import lead
+from driver.journal.state import LearnedRate
+from driver.journal.transitions import apply
+from driver.tracker import Tracker
+from driver.tracker.requests import Allocate, LearnRate
+from forebay import messages as m
+from forebay.model.values import numbered
+from forebay.process.clock import ManualClock
+from tests.support.tracked import STREAM, TOPIC, Tracked
+from wal.storage import MemoryStorage
+
+
+def tracked(rate: float = 0.0) -> Tracked:
+    return Tracked(sharing=RateSharing(RateLimits(), rate))
+
+
+def beat(t: Tracked, receiver: str, epoch: int, seen: int = 0, **lag_of: int) -> tuple[m.Command, ...]:
+    """A heartbeat of a receiver that stands ``lag_of`` (``p0=…``) records before the end of each partition."""
+    partitions = tuple(
+        m.PartitionStatus(
+            topic=TOPIC, partition=int(name[1:]), token=1, state="active", position=100, high_watermark=100 + lag
+        )
+        for name, lag in lag_of.items()
+    )
+    request = m.HeartbeatRequest(
+        receiver_id=receiver,
+        epoch=epoch,
+        state="active",
+        detail="",
+        acknowledged=seen,
+        buffered_bytes=0,
+        records=0,
+        partitions=partitions,
+    )
+    t.now_ms += 2_000
+    return t.say(request).commands  # type: ignore[no-any-return]
+
+
+def given(commands: tuple[m.Command, ...]) -> m.Rates:
+    (rates,) = [command.rates for command in commands if command.kind == "rate"]
+    assert rates is not None
+    return rates
+
+
+def learn(t: Tracked, rate: float) -> int:
+    """→ how many events that made."""
+    return len(t.decide(LearnRate(rate, t.now_ms)).events)
+
+
+# ---- what receivers are told -----------------------------------------------------------------------------------------
+
+
+def test_receivers_are_told_their_share_by_lag_with_their_next_heartbeat() -> None:
+    t = tracked()
+    one, two = t.register("r1"), t.register("r2", "i2")
+    t.claim(one, 0)
+    t.claim(two, 1, receiver="r2")
+    assert beat(t, "r1", one, p0=300) == ()
+    assert beat(t, "r2", two, p1=100) == ()
+    learn(t, 1000.0)
+    assert given(beat(t, "r1", one, p0=300)).records_per_second == pytest.approx(725)
+    rates = given(beat(t, "r2", two, p1=100))
+    assert rates.records_per_second == pytest.approx(275)
+    assert [(p.partition, p.records_per_second) for p in rates.partitions] == [(1, pytest.approx(275))]
+
+
+def test_rates_are_repeated_until_acknowledged_and_replaced_rather_than_queued() -> None:
+    t = tracked()
+    epoch = t.register()
+    t.claim(epoch)
+    for rate in (1000.0, 500.0, 200.0):
+        learn(t, rate)
+        commands = beat(t, "r1", epoch, p0=10)
+        assert len(commands) == 1
+        assert given(commands).records_per_second == pytest.approx(rate)
+    assert beat(t, "r1", epoch, p0=10) == commands
+    assert beat(t, "r1", epoch, seen=commands[0].version, p0=10) == ()
+
+
+def test_other_orders_stay_when_rates_are_replaced() -> None:
+    t = tracked()
+    epoch = t.register()
+    t.claim(epoch)
+    learn(t, 1000.0)
+    beat(t, "r1", epoch, p0=10)
+    t.tracker.commands.order("r1", "drain")
+    learn(t, 500.0)
+    commands = beat(t, "r1", epoch, p0=10)
+    assert [command.kind for command in commands] == ["drain", "rate"]
+    assert commands[0].version < commands[1].version
+
+
+def test_a_new_process_of_a_receiver_is_told_anew() -> None:
+    t = tracked(1000.0)
+    epoch = t.register()
+    (first,) = beat(t, "r1", epoch)
+    assert beat(t, "r1", epoch, seen=first.version) == ()
+    again = t.register(instance="i2")
+    assert given(beat(t, "r1", again)) == first.rates
+
+
+def test_the_first_receiver_that_a_new_driver_hears_of_gets_no_more_than_its_share() -> None:
+    t = tracked(1000.0)
+    one, two = t.register("r1"), t.register("r2", "i2")
+    t.claim(one, 0)
+    t.claim(two, 1, receiver="r2")
+    assert given(beat(t, "r1", one, p0=50)).records_per_second == pytest.approx(500)
+    assert given(beat(t, "r2", two, p1=50)).records_per_second == pytest.approx(500)
+
+
+def test_a_partition_in_trouble_leaves_its_share_to_others() -> None:
+    t = tracked(1000.0)
+    epoch = t.register()
+    t.claim(epoch, 0)
+    t.claim(epoch, 1)
+    stuck = m.PartitionStatus(topic=TOPIC, partition=0, token=1, state="trouble", position=5, high_watermark=900)
+    fine = m.PartitionStatus(topic=TOPIC, partition=1, token=2, state="paused", position=5, high_watermark=6)
+    request = m.HeartbeatRequest(
+        receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0,
+        partitions=(stuck, fine),
+    )  # fmt: skip
+    rates = given(t.say(request).commands)
+    assert [(p.partition, p.records_per_second) for p in rates.partitions] == [(1, pytest.approx(1000))]
+
+
+def test_without_backpressure_nobody_is_told_anything_though_a_rate_was_learned_once() -> None:
+    t = Tracked()
+    apply(t.state, ev.RateLearned(1000.0, 5))
+    epoch = t.register()
+    t.claim(epoch)
+    assert beat(t, "r1", epoch, p0=10) == ()
+
+
+# ---- what is journalled ----------------------------------------------------------------------------------------------
+
+
+def test_only_a_change_beyond_five_percent_is_journalled_and_receivers_hear_of_small_ones_that_add_up() -> None:
+    t = tracked()
+    assert [learn(t, rate) for rate in (1000.0, 1040.0, 1049.0, 1060.0)] == [1, 0, 0, 1]
+    assert t.state.learned == LearnedRate(1060.0, t.now_ms)
+    assert t.tracker.sharing is not None
+    assert learn(t, 1070.0) == 0
+    assert t.tracker.sharing.rate == 1070
+
+
+def test_a_learned_rate_survives_a_restart() -> None:
+    """INV-7."""
+    storage = MemoryStorage("memory://learned-rate")
+    opened, state = lead(storage, STREAM, "one", 1_000, lambda: 1.0, lambda: 1)
+    learned = ev.RateLearned(1234.5, 77)
+    apply(state, learned)
+    opened.append([learned])
+    opened.sync()
+    _, after = lead(storage, STREAM, "two", 2_000, lambda: 1.0, lambda: 2)
+    assert after.learned == LearnedRate(1234.5, 77)
+    _, again = lead(storage, STREAM, "three", 2_000, lambda: 1.0, lambda: 3)  # from the second one's snapshot
+    assert again.learned == LearnedRate(1234.5, 77)
+
+
+# ---- what is learned -------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """In place of the loop: keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def ask(self, request: LearnRate) -> None:
+        self.rates.append(request.rate)
+
+
+def work(**changes: Any) -> BatchWork:
+    values: dict[str, Any] = {"batch_id": 1, "number": 1, "time_ms": 0, "rerun": False, "tasks": ()}
+    return BatchWork(**{**values, **changes})
+
+
+def backpressure(heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0) -> Backpressure:
+    return Backpressure(cast(DriverLoop, heard), Gains(), 1.0, learned, begun_ms)
+
+
+def test_a_batch_that_ran_late_counts_what_it_waited_for() -> None:
+    """Set to 1000 records/s; then 1000 in 1 s after 500 ms: 1000 - 0.2 x 500 x 1000 / 1000 = 900."""
+    heard = Heard()
+    pressure = backpressure(heard)
+    pressure.completed(work(), 1_000, 1_000, 2_000, 1000)
+    pressure.completed(work(), 2_000, 2_500, 3_500, 1000)
+    assert heard.rates == [900]
+
+
+def test_a_replay_says_nothing_of_what_may_be_taken_in() -> None:
+    heard = Heard()
+    pressure = backpressure(heard, LearnedRate(1000.0, 0))
+    pressure.completed(work(replay=3), 1_000, 90_000, 99_000, 5)
+    assert heard.rates == []
+
+
+def test_time_without_a_driver_is_not_held_against_the_job() -> None:
+    """A batch that was due long before this driver began waited for the driver. 500 in 1 s after 100 ms of this one:
+    1000 - 500 - 0.2 x 100 x 500 / 1000 = 490."""
+    heard = Heard()
+    pressure = backpressure(heard, LearnedRate(1000.0, 500), begun_ms=600_000)
+    pressure.completed(work(rerun=True), 1_000, 600_100, 601_100, 500)
+    assert heard.rates == [490]
+
+
+def test_a_rate_learned_by_a_clock_that_went_ahead_is_gone_on_from() -> None:
+    heard = Heard()
+    pressure = backpressure(heard, LearnedRate(1000.0, 10**12), begun_ms=1_000)
+    pressure.completed(work(), 2_000, 2_000, 3_000, 700)
+    assert heard.rates == [700]
+
+
+def test_the_scheduler_tells_of_each_completed_batch_when_it_was_due_and_what_its_outputs_took() -> None:
+    """A failed attempt is waiting, not processing; two outputs are processing together."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 40)
+    clock = ManualClock()
+    due_ms = clock.wall_ms()
+    t.say(Allocate(due_ms, 1))
+    told: list[tuple[int, ...]] = []
+    runs: list[str] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            runs.append(job())
+            clock.advance(2.0)
+            if len(runs) == 2:
+                raise RuntimeError("the second output fails once")
+            return {}
+
+    def completed(_: BatchWork, submitted_ms: int, started_ms: int, ended_ms: int, records: int) -> None:
+        told.append((submitted_ms - due_ms, started_ms - due_ms, ended_ms - due_ms, records))
+        scheduler.stop()
+
+    jobs = [NamedJob("a", lambda _=None: "a"), NamedJob("b", lambda _=None: "b")]
+    scheduler = Scheduler(
+        cast(Any, Loop()), cast(Any, Engine()), jobs, clock, 1.0, lambda: 1, 4, 0.0, headers=False, completed=completed
+    )
+    clock.advance(1.0)
+    scheduler.run()
+    assert runs == ["a", "b", "b"]
+    assert told == [(0, 3_000, 7_000, 40)]
+
+
+def test_the_status_says_what_is_learned_and_what_each_is_held_to() -> None:
+    t = tracked(1000.0)
+    epoch = t.register()
+    t.claim(epoch)
+    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
+    request = m.HeartbeatRequest(
+        receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0, rate=900.0,
+        partitions=(
+            m.PartitionStatus(
+                topic=TOPIC, partition=0, token=1, state="active", position=0, high_watermark=9, rate=800.0
+            ),
+        ),
+    )  # fmt: skip
+    t.say(request)
+    answer = status(t.tracker, t.now_ms / 1000, "1", 30.0, soft)
+    assert (answer.backpressure, answer.rate) == (True, 1000)
+    assert [r.rate for r in answer.receivers] == [900]
+    assert [p.rate for p in answer.partitions] == [800, 0]
+
+
+def test_a_driver_that_opens_a_journal_begins_with_the_rate_it_holds() -> None:
+    t = tracked()
+    learn(t, 1000.0)
+    assert t.state.learned is not None
+    after = Tracker(t.state, numbered(1, 2), "stop", 4, 0, sharing=RateSharing(RateLimits(), t.state.learned.rate))
+    epoch = t.register()
+    t.tracker = after
+    t.claim(epoch)
+    (command,) = beat(t, "r1", epoch, p0=5)
+    assert command.driver_epoch == numbered(1, 2)
+    assert given((command,)).records_per_second == pytest.approx(1000)

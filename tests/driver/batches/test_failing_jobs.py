@@ -1,0 +1,402 @@
+"""A job that fails leaves its batch intact and its driver up; the error is told once, and kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.batches.batch import Batch, NamedJob
+from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
+from driver.batches.local_engine import LocalEngine
+from driver.journal import log as journal
+from driver.journal.events import JobFailed
+from driver.service import Driver
+from forebay import messages as m
+from forebay.http.client import Client
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.model.errors import EngineLostError, UnreadableBlockError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock, SystemClock
+from forebay.process.restarts import RestartPolicy
+from forebay.settings.schema import Settings, from_values
+from tests.support.played import PlayedReceiver
+from wal.storage import open_storage
+
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Settings:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    return from_values(
+        {
+            "stream": "s",
+            "kafka": {"topics": [topic], "group": topic, **mock_broker.options},
+            "wal": {"url": f"file://{tmp_path}/wal"},
+            "driver": {
+                "journal": f"file://{tmp_path}/journal",
+                "url": "http://127.0.0.1:0",
+                "engine": "local",
+                "batch_interval": "20ms",
+                "job_retry_delay": "1ms",
+                "job_max_failures": 3,
+                "lease_duration": "300ms",
+                "receiver_timeout": "2s",
+                "snapshot_copy_interval": "0s",
+            },
+            "agent": {"blocks": f"{tmp_path}/blocks"},
+        }
+    )
+
+
+class Running:
+    """A driver as ``forebay driver`` runs it, in a thread."""
+
+    def __init__(self, settings: Settings, *jobs: Callable[[Batch], None]) -> None:
+        self.settings = settings
+        named = [NamedJob(f"job-{number}", job) for number, job in enumerate(jobs)]
+        self.driver = Driver(
+            settings,
+            KafkaAdmin(settings.kafka.options),
+            LocalEngine(settings, dict),
+            named,
+            SystemClock(),
+            "test",
+            waits_when_failed=True,
+        )
+        self.error: BaseException | None = None
+        self.driver.start()
+        self.client = Client(self.driver.url)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.driver.run()
+        except BaseException as error:
+            self.error = error
+
+    def status(self) -> m.StatusAnswer:
+        return self.client.get("/v1/status", m.StatusAnswer)
+
+    def until(self, holds: Callable[[m.StatusAnswer], Any]) -> m.StatusAnswer:
+        for _ in range(1500):
+            if holds(answer := self.status()):
+                return answer
+            threading.Event().wait(0.02)
+        raise AssertionError(f"it never came: {answer}")
+
+    def take_in(self, until: int) -> None:
+        self.until(lambda answer: answer.partitions and not answer.detail.startswith("finding"))
+        tp = TopicPartition(self.settings.kafka.topics[0], 0)
+        PlayedReceiver(self.settings, self.driver.url).take_in(tp, until)
+
+    def end(self) -> None:
+        self.driver.stop()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        self.driver.close()
+        self.client.close()
+
+
+@contextmanager
+def running(settings: Settings, *jobs: Callable[[Batch], None]) -> Iterator[Running]:
+    driver = Running(settings, *jobs)
+    try:
+        yield driver
+    finally:
+        driver.end()
+
+
+def failed(answer: m.StatusAnswer) -> bool:
+    return any(batch.state == "failed" for batch in answer.batches)
+
+
+class Carriers:
+    """A job that lacks a key until it is mended."""
+
+    def __init__(self) -> None:
+        self.mended = False
+        self.runs: list[tuple[int, int]] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self.runs.append((batch.id, batch.records))
+        if not self.mended:
+            look_up({}, "carrier")
+
+
+def look_up(row: dict[str, str], column: str) -> str:
+    return row[column]
+
+
+def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_succeeds(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-3: the batch is intact, and it is the same one that is tried again when an operator says so."""
+    job = Carriers()
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        answer = driver.until(failed)
+        (batch,) = answer.batches
+        assert (answer.state, batch.attempts) == ("failed", 3)
+        assert "KeyError: 'carrier'" in answer.detail
+        assert "KeyError: 'carrier' at " + __file__ in batch.detail
+        assert "in look_up: return row[column]" in batch.detail
+        assert driver.driver.standing().words.startswith("failed: batch ")
+        for _ in range(2):
+            seen = driver.status().batches[0].attempts
+            driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+            driver.until(lambda now, seen=seen: failed(now) and now.batches[0].attempts > seen)  # type: ignore[misc]
+        job.mended = True
+        told = driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        assert str(batch.batch_id) in told.message
+        answer = driver.until(lambda now: now.batches_completed == 1)
+        assert driver.until(lambda now: now.state == "running").detail == ""
+        assert {batch_id for batch_id, _ in job.runs} == {batch.batch_id}
+        assert len(job.runs) == 6
+        assert "nothing" in driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer).message
+    assert driver.error is None
+    errors = [r for r in caplog.records if r.levelno >= logging.WARNING and "KeyError" in r.getMessage()]
+    assert len(errors) == 1
+    assert "Traceback" in errors[0].getMessage()
+    assert sum("it is intact, no other batch begins" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_failed_batch_is_tried_again_by_itself(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
+    monkeypatch.setattr(FailingJobs.__init__, "__defaults__", (quick,))
+    runs: list[int] = []
+
+    def job(batch: Batch) -> None:
+        runs.append(batch.id)
+        if len(runs) < 6:
+            raise KeyError("carrier")
+
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        driver.until(lambda now: now.batches_completed == 1)
+    assert len(runs) == 6 and len(set(runs)) == 1
+    state = journal.read(open_storage(settings.driver.journal), "s").state
+    assert state is not None and not state.failures, "the next driver would show a completed batch as failed"
+
+
+def test_next_driver_shows_the_last_error_before_its_own_first_attempt(settings: Settings) -> None:
+    with running(settings, Carriers()) as driver:
+        driver.take_in(5)
+        before = driver.until(failed)
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: Batch) -> None:
+        held.set()
+        go_on.wait(30)
+
+    with running(settings, slow) as driver:
+        assert held.wait(30)
+        answer = driver.until(lambda now: now.state == "failed")
+        assert (answer.batches[0].state, answer.batches[0].attempts) == ("running", 4)
+        assert "KeyError: 'carrier'" in answer.batches[0].detail
+        assert before.batches[0].batch_id == answer.batches[0].batch_id
+        go_on.set()
+        driver.until(lambda now: now.state == "running" and now.batches_completed == 1)
+
+
+def test_job_that_calls_exit_fails_its_batch_and_not_the_driver(settings: Settings) -> None:
+    def leaves(batch: Batch) -> None:
+        raise SystemExit(7)
+
+    with running(settings, leaves) as driver:
+        driver.take_in(5)
+        assert "SystemExit: 7" in driver.until(failed).batches[0].detail
+
+
+def test_failure_of_a_second_output_leaves_the_first_one_done(settings: Settings) -> None:
+    done: list[int] = []
+    job = Carriers()
+    with running(settings, lambda batch: done.append(batch.id), job) as driver:
+        driver.take_in(5)
+        answer = driver.until(failed)
+        assert answer.batches[0].outputs == ("job-0",)
+        job.mended = True
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        driver.until(lambda now: now.batches_completed == 1)
+    assert len(done) == 1
+
+
+def test_drain_tries_a_failed_batch_once_more_and_ends_without_it(settings: Settings) -> None:
+    """It does not wait ``driver.stop_timeout`` for a batch that fails again."""
+    job = Carriers()
+    with running(settings, job) as driver:
+        driver.take_in(5)
+        driver.until(failed)
+        driver.driver.stop(drain=True, timeout_seconds=3600.0)
+        driver.thread.join(60)
+        assert not driver.thread.is_alive()
+    assert driver.error is None
+    assert len(job.runs) == 4
+    assert driver.driver.summary().left.batches == 1
+
+
+def test_engine_that_is_lost_ends_the_driver(settings: Settings) -> None:
+    """Another attempt in this process could not succeed: a supervisor starts the next driver."""
+
+    def lost(batch: Batch) -> None:
+        raise EngineLostError("Spark's JVM has ended")
+
+    driver = Running(settings, lost)
+    try:
+        driver.take_in(5)
+        driver.thread.join(30)
+        assert isinstance(driver.error, EngineLostError)
+    finally:
+        driver.end()
+
+
+def test_delays_between_attempts_at_a_failed_batch_grow_to_their_bound() -> None:
+    clock = ManualClock()
+    failing = FailingJobs(clock, 1, {}, RestartPolicy(first_delay_seconds=2.0, max_delay_seconds=10.0))
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    delays = [failing.fail(work, failing.note(work, ValueError("no")))[0] for _ in range(5)]
+    assert delays == [2, 4, 8, 10, 10]
+    last = failing.of(7)
+    assert last is not None
+    assert (last.attempts, last.repeats) == (5, 5)
+    assert failing.note(work, ValueError("another")).repeats == 1
+    failing.forget(7)
+    assert (failing.words, failing.of(7)) == ("", None)
+
+
+def test_failure_known_from_the_journal_counts_on() -> None:
+    known = JobFailed(
+        batch_id=7, output="job", error="ValueError: no", place="", attempts=4, repeats=4, since_ms=0, time_ms=1
+    )
+    failing = FailingJobs(ManualClock(), 4, {7: known})
+    assert "ValueError: no" in failing.words
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    failure = failing.note(work, ValueError("no"))
+    assert (failure.attempts, failure.since_ms) == (5, 0)
+
+
+def journalled(settings: Settings) -> dict[int, JobFailed]:
+    state = journal.read_beside_a_writer(open_storage(settings.driver.journal), "s").state
+    assert state is not None
+    return state.failures
+
+
+def leave_over(settings: Settings) -> int:
+    """A driver that ends before it began a batch which it made; returns the batch's id."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: Batch) -> None:
+        held.set()
+        go_on.wait(30)
+
+    with running(settings, slow) as driver:
+        driver.take_in(5)
+        assert held.wait(30)
+        driver.take_in(5)
+        answer = driver.until(lambda now: len(now.batches) == 2)
+        driver.driver.stop()
+        go_on.set()
+    return answer.batches[1].batch_id
+
+
+def test_first_attempt_at_a_left_over_batch_is_journalled_before_it_begins(settings: Settings) -> None:
+    """If the attempt ends the process, that is the last that the journal knows of the batch."""
+    batch_id = leave_over(settings)
+    seen: list[dict[int, JobFailed]] = []
+    with running(settings, lambda batch: seen.append(journalled(settings))) as driver:
+        answer = driver.until(lambda now: now.batches_completed == 2 and now.state != "waiting")
+        assert (answer.state, answer.batches[-1].detail) == ("running", "")
+        driver.take_in(5)
+        driver.until(lambda now: now.batches_completed == 3)
+    left_over, fresh = seen
+    assert [(f.batch_id, f.error, f.attempts) for f in left_over.values()] == [(batch_id, PROCESS_ENDED, 1)]
+    assert fresh == {}, "an attempt at a batch of this driver's own costs no event"
+    assert journalled(settings) == {}
+
+
+def test_batch_whose_attempts_ended_too_many_drivers_waits_before_the_next_one(settings: Settings) -> None:
+    """INV-3: no loop of restarts; the batch is intact, and runs when an operator says so."""
+    batch_id = leave_over(settings)
+
+    def lost(batch: Batch) -> None:
+        raise EngineLostError("Spark's JVM has ended")
+
+    for _ in range(settings.driver.job_max_failures):
+        driver = Running(settings, lost)
+        driver.thread.join(30)
+        driver.end()
+        assert isinstance(driver.error, EngineLostError)
+    runs: list[int] = []
+    with running(settings, lambda batch: runs.append(batch.id)) as driver:
+        answer = driver.until(lambda now: now.state == "failed" and "next attempt at" in now.batches[-1].detail)
+        assert f"batch {batch_id}: the driver's process ended during attempt 3" in answer.detail
+        assert runs == []
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        driver.until(lambda now: now.batches_completed == 2)
+    assert runs == [batch_id]
+
+
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_batch_that_can_not_be_read_does_not_count_as_an_attempt_that_ended_the_process(
+    settings: Settings, fails_before: bool
+) -> None:
+    leave_over(settings)
+    if fails_before:
+        with running(settings, Carriers()) as driver:
+            driver.until(failed)
+    before = journalled(settings)
+    assert [failure.error for failure in before.values()] == (["KeyError: 'carrier'"] if fails_before else [])
+
+    def unreadable(batch: Batch) -> None:
+        raise UnreadableBlockError("block b")
+
+    with running(settings, unreadable) as driver:
+        driver.until(lambda now: any(batch.state == "unreadable" for batch in now.batches))
+        driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)  # answered after the event above
+    assert journalled(settings) == before
+
+
+def process_ended(attempts: int) -> JobFailed:
+    return JobFailed(
+        batch_id=7,
+        output="job",
+        error=PROCESS_ENDED,
+        place="",
+        attempts=attempts,
+        repeats=attempts,
+        since_ms=0,
+        time_ms=1,
+    )
+
+
+@pytest.mark.parametrize(("attempts", "delay"), [(1, None), (2, 10.0), (3, 20.0), (4, 40.0), (50, 600.0)])
+def test_delay_grows_with_the_attempts_that_ended_the_process(
+    attempts: int, delay: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-6: over every driver, so a supervisor that starts them again and again makes no loop."""
+    failing = FailingJobs(ManualClock(), 2, {7: process_ended(attempts)})
+    failing.log_ended()
+    assert f"batch 7, output job: the driver's process ended during attempt {attempts} (" in caplog.text
+    failure = failing.delayed(7)
+    assert (failure is None) is (delay is None)
+    if failure is not None:
+        work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+        assert failing.fail(work, failure)[0] == delay
+        assert failing.begun(work).attempts == attempts + 1
+        assert failing.note(work, ValueError("no")).attempts == attempts + 1
+
+
+def test_job_error_of_an_earlier_driver_delays_no_first_attempt() -> None:
+    known = JobFailed(
+        batch_id=7, output="job", error="ValueError: no", place="", attempts=9, repeats=9, since_ms=0, time_ms=1
+    )
+    assert FailingJobs(ManualClock(), 2, {7: known}).delayed(7) is None

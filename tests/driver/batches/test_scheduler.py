@@ -1,0 +1,299 @@
+"""What the scheduler gives an engine to run."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from driver.batches.batch import Batch, BatchWork, NamedJob, Written
+from driver.batches.scheduler import Scheduler
+from driver.decisions.replay import RewindTo
+from driver.tracker.requests import BeginReplay, Complete
+from forebay.model.errors import FencedError, UnreadableBlockError
+from forebay.model.values import numbered
+from forebay.process.clock import SystemClock
+from tests.support.tracked import TOPIC, Tracked
+
+
+def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_by_now() -> None:
+    """INV-3: a rerun under changed settings can still be read."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    block = t.take_in(epoch, token, 9)
+    batch = t.state.batches[t.batch()]
+    scheduler = scheduler_of()
+    assert not scheduler._work(scheduler._take(t.state, batch)).headers
+    t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
+    assert scheduler._work(scheduler._take(t.state, batch)).headers
+
+
+def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_of_all() -> None:
+    """What tells the Kafka tier whose records it reads."""
+    t = Tracked(partitions=4)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    scheduler = scheduler_of()
+
+    def topic_ids() -> dict[str, str]:
+        batch = t.state.batches[t.batch()]
+        found = dict(scheduler._work(scheduler._take(t.state, batch)).topic_ids)
+        t.complete(batch.batch_id)
+        return found
+
+    t.take_in(epoch, token, 5)
+    assert topic_ids() == {f"{TOPIC}/0/1": "id-1"}
+    for until in range(6, 12):
+        t.take_in(epoch, token, until)
+    assert topic_ids() == {f"{TOPIC}/{partition}/1": "id-1" for partition in range(4)}
+
+
+def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_lost() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.take_in(epoch, token, 12)
+    batch = t.state.batches[t.batch()]
+    scheduler = scheduler_of()
+    assert scheduler._work(scheduler._take(t.state, batch)).records == 12
+    batch.lost = (f"{TOPIC}/0[5, 12)",)
+    work = scheduler._work(scheduler._take(t.state, batch))
+    assert work.records == sum(r.records for r in work.ranges) == 5
+
+
+def scheduler_of(
+    loop: object = None, engine: object = None, job: object = None, max_failures: int = 4, **more: Any
+) -> Scheduler:
+    """With an engine: that of one job, which is tried again at once."""
+    jobs = (NamedJob("job", cast(Any, job)),) if engine is not None else ()
+    return Scheduler(
+        cast(Any, loop),
+        cast(Any, engine),
+        jobs,
+        SystemClock(),
+        1.0,
+        lambda: 1,
+        max_failures,
+        0.0,
+        headers=False,
+        **more,
+    )
+
+
+def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
+    taken = scheduler._begin(t.state)
+    return scheduler._work(taken) if taken is not None else None
+
+
+def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
+    """INV-3: the same id, blocks and packing; another key."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    first = t.batch()
+    t.complete(first)
+    t.take_in(epoch, token, 9)
+    second = t.batch()
+    scheduler = scheduler_of()
+
+    def following() -> Any:
+        work = begun(scheduler, t)
+        scheduler._in_work.clear()
+        return work
+
+    before = following()
+    assert before is not None
+    assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
+    original = Batch(scheduler._work(scheduler._take(t.state, t.state.batches[first])), cast(Any, None))
+    t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
+    work = following()
+    assert work is not None
+    assert (work.batch_id, work.replay, work.rerun) == (first, 1, True)
+    again = Batch(work, cast(Any, None))
+    assert (again.id, again.time, again.ranges) == (original.id, original.time, original.ranges)
+    assert (original.key, again.key) == (f"1-0-{first}", f"1-1-{first}")
+    t.say(Complete(first, 7, 1, 1))
+    assert following() == before
+
+
+def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it() -> None:
+    """INV-3: an attempt never goes over into another batch; the replay comes next."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    first = t.batch()
+    t.complete(first)
+    t.take_in(epoch, token, 9)
+    second = t.batch()
+    runs: list[tuple[int, int]] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            runs.append((work.replay, work.batch_id))
+            if len(runs) == 1:
+                t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
+                raise RuntimeError("the first attempt fails")
+            if len(runs) == 3:
+                scheduler.stop()
+            return {}
+
+    scheduler = scheduler_of(Loop(), Engine())
+    scheduler.run()
+    assert runs == [(0, second), (0, second), (1, first)]
+    assert not t.state.unfinished()
+    assert t.state.replay is None
+
+
+def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
+    """Whoever waits for the next batch then waits for nothing."""
+
+    class Event(threading.Event):
+        def is_set(self) -> bool:
+            before = super().is_set()
+            if not before:
+                scheduler.stop()  # just after it was looked at
+            return before
+
+    scheduler = scheduler_of(SimpleNamespace(ask=Tracked().say))
+    scheduler._stopping = Event()
+    ended = threading.Thread(target=scheduler.run, daemon=True)
+    ended.start()
+    ended.join(10)
+    assert not ended.is_alive()
+
+
+def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failure_of_the_job() -> None:
+    """INV-5: in case the bytes come back; intake goes on meanwhile."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    t.batch()
+    seen: list[str] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            seen.append(next((state for state, *_ in scheduler.running.values()), ""))
+            if len(seen) < 3:
+                raise UnreadableBlockError("block b")
+            scheduler.stop()
+            return {}
+
+    scheduler = scheduler_of(Loop(), Engine(), max_failures=1, unreadable_retry_seconds=0.01)
+    scheduler.run()
+    assert len(seen) == 3
+    assert not t.state.unfinished()
+    assert scheduler.recent[-1].attempts == 1
+
+
+def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
+    """INV-4: an output that has seen a newer driver is not asked again."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.batch()
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            job(Batch(work, cast(Any, None)))
+            return {}
+
+    def write(batch: Batch) -> None:
+        assert (batch.stream, batch.number, batch.epoch, batch.concurrent) == ("flights", 1, 77, False)
+        batch.note(Written("table", 5))
+        batch.note(Written("topic", 0, "batch 7 is there"))
+
+    scheduler = scheduler_of(Loop(), Engine(), write, epoch=77)
+    work = begun(scheduler, t)
+    assert work is not None
+    scheduler._run_batch(work)
+    assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
+
+    def fenced(_: Batch) -> None:
+        runs.append(1)
+        raise FencedError("newer")
+
+    runs: list[int] = []
+    scheduler._jobs = (NamedJob("job", fenced),)
+    with pytest.raises(FencedError):
+        scheduler._run_batch(work)
+    assert runs == [1]
+
+
+def test_a_replay_after_a_rebuild_has_a_key_of_its_own_though_the_new_journal_counts_replays_anew() -> None:
+    """The batch keeps its id, and its key as long as it is no replay."""
+    old, nothing = numbered(1, 7), cast(Any, None)
+
+    def key(replay: int, epoch: int) -> str:
+        return Batch(BatchWork(old, 7, 0, True, (), replay=replay, epoch=epoch), nothing).key
+
+    assert key(0, numbered(1, 3)) == key(0, numbered(2, 1)) == f"1-0-{old}"
+    assert (key(1, numbered(1, 3)), key(1, numbered(2, 1))) == (f"1-1-{old}", f"2-1-{old}")
+
+
+def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
+    """Batches stop there: what comes later would only pile up beyond the completed prefix."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.batch()
+    t.take_in(epoch, token, 9)
+    second = t.batch()
+    scheduler = scheduler_of()
+    first = begun(scheduler, t)
+    assert first is not None
+    scheduler._held_up.add((0, first.batch_id))
+    assert scheduler._begin(t.state) is None
+    scheduler._held_up.clear()
+    following = begun(scheduler, t)
+    assert following is not None
+    assert following.batch_id == second
+
+
+def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
+    walls = iter((990, 999, 2_001))
+    cut: list[int] = []
+
+    class Loop:
+        @staticmethod
+        def ask(request: Any) -> None:
+            cut.append(request.time_ms)
+
+    class Clock:
+        @staticmethod
+        def wall_ms() -> int:
+            return next(walls)
+
+    class Stopping:
+        @staticmethod
+        def is_set() -> bool:
+            return len(cut) == 3
+
+        @staticmethod
+        def wait(_: float) -> bool:
+            return False
+
+    scheduler = Scheduler(
+        cast(Any, Loop()), cast(Any, None), (), cast(Any, Clock()), 1.0, lambda: 1, 1, 1.0, headers=False
+    )
+    scheduler._stopping = cast(Any, Stopping())
+    scheduler._tick()
+    assert cut == [1_000, 2_000, 3_000]

@@ -1,0 +1,162 @@
+"""The clock by which completed batches age, and what a driver deletes while its wall clock is set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from driver.journal.retention_clock import AHEAD_MS_MAX, CATCH_UP, RetentionClock, newest_completion_ms
+from forebay.process.clock import ManualClock
+from tests.support.jumping_clock import JumpingClock
+from tests.support.long_run import LongRun
+from tests.support.tracked import Tracked
+from wal.barrier import BARRIER_KEPT_MS
+
+DAY = 86_400.0
+
+
+def test_without_jumps_it_is_the_wall_clock() -> None:
+    clock = ManualClock()
+    ageing = RetentionClock(clock, DAY, None)
+    for _ in range(100):
+        clock.advance(3600.0)
+        assert ageing.wall_ms() == clock.wall_ms()
+
+
+def test_after_a_jump_it_catches_up_slowly_and_ages_no_batch_by_a_step() -> None:
+    """Of batches completed each hour, none falls due before it is older than retention / (1 + CATCH_UP) by time that passed."""
+    clock = JumpingClock()
+    retention = 2 * DAY
+    ageing = RetentionClock(clock, retention, None)
+    before = ageing.wall_ms()
+    clock.jump(4 * DAY)
+    assert ageing.wall_ms() == before
+    completed: list[tuple[float, int]] = []
+    joined = False
+    for _ in range(60 * 24):
+        now_ms = ageing.wall_ms()
+        due = [at for at, stamp in completed if now_ms - stamp > retention * 1000]
+        assert all(clock.monotonic() - at >= retention / (1 + CATCH_UP) - AHEAD_MS_MAX / 1000 for at in due)
+        completed = [one for one in completed if one[0] not in due]
+        completed.append((clock.monotonic(), now_ms))
+        joined = joined or now_ms == clock.wall_ms()
+        clock.advance(3600.0)
+    assert joined, "within 4 days / CATCH_UP and some"
+    assert len(completed) <= 2 * 24 + 1
+
+
+def test_a_small_step_ahead_is_believed_and_any_step_back_is() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, DAY, None)
+    for step in (AHEAD_MS_MAX / 1000, -AHEAD_MS_MAX / 1000, -1.0, -30 * DAY):
+        clock.jump(step)
+        assert ageing.wall_ms() == clock.wall_ms()
+
+
+def test_a_clock_that_was_ahead_for_a_while_is_right_at_once_when_it_is_set_back() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, DAY, None)
+    clock.jump(30 * DAY)
+    ageing.wall_ms()
+    clock.advance(100)
+    clock.jump(-30 * DAY)
+    assert ageing.wall_ms() == clock.wall_ms()
+    clock.jump(30 * DAY)
+    assert ageing.wall_ms() == clock.wall_ms() - 30 * DAY * 1000
+    clock.advance(10)
+    assert ageing.wall_ms() == clock.wall_ms() - 30 * DAY * 1000 + 10 * CATCH_UP * 1000
+
+
+def test_a_barrier_stays_its_time_also_where_completed_batches_do_not() -> None:
+    clock = JumpingClock()
+    ageing = RetentionClock(clock, 0.0, None)
+    made_ms = ageing.wall_ms()
+    clock.jump(30 * DAY)
+    for _ in range(int(24 / (1 + CATCH_UP))):
+        assert ageing.wall_ms() < made_ms + BARRIER_KEPT_MS
+        clock.advance(3600.0)
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "believed"), [(0.0, True), (0.1 * DAY, True), (0.11 * DAY, False), (9 * DAY, False)]
+)
+def test_a_long_pause_before_the_start_is_not_believed(pause_seconds: float, believed: bool) -> None:
+    clock = ManualClock()
+    newest_ms = clock.wall_ms()
+    clock.advance(pause_seconds)
+    ageing = RetentionClock(clock, DAY, newest_ms)
+    assert ageing.wall_ms() == (clock.wall_ms() if believed else newest_ms)
+    again = RetentionClock(clock, DAY, ageing.wall_ms())
+    assert again.wall_ms() == ageing.wall_ms()
+
+
+@pytest.mark.parametrize(("retention", "pause_seconds"), [(10.0, AHEAD_MS_MAX / 1000), (0.0, 9 * DAY)])
+def test_a_pause_is_believed_if_it_is_short_or_nothing_is_kept(retention: float, pause_seconds: float) -> None:
+    clock = ManualClock()
+    newest_ms = clock.wall_ms()
+    clock.advance(pause_seconds)
+    assert RetentionClock(clock, retention, newest_ms).wall_ms() == clock.wall_ms()
+
+
+def test_the_newest_completion_is_of_batches_in_the_journal_or_in_the_history() -> None:
+    t = Tracked(1)
+    assert newest_completion_ms(t.state) is None
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    t.complete(t.batch())
+    (batch,) = t.state.batches.values()
+    assert newest_completion_ms(t.state) == batch.completed_ms
+    t.state.released["r1-1-1"] = 10**12
+    assert newest_completion_ms(t.state) == 10**12
+
+
+def test_a_completion_in_the_future_does_not_put_the_clock_ahead() -> None:
+    clock = ManualClock()
+    assert RetentionClock(clock, DAY, clock.wall_ms() + 10**9).wall_ms() == clock.wall_ms()
+
+
+def segments(run: LongRun) -> int:
+    return run.sizes()["WAL files"]
+
+
+def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_passes(tmp_path: Path) -> None:
+    """A batch a second, of which retention keeps those of the last minute; a round of clean-up comes each ten batches."""
+    clock = JumpingClock()
+    with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+        run.run(100)
+        usual = segments(run)
+        clock.jump(30 * DAY)
+        for _ in range(4):
+            run.run(10)
+            assert usual - 3 <= segments(run) <= usual + 2, (
+                "a tenth fewer while it catches up, and no more: time passes"
+            )
+        clock.jump(-60 * DAY)
+        run.run(10)
+        assert segments(run) >= usual - 3
+    clock.jump(60 * DAY)
+    for _ in range(3):
+        before = len(list(tmp_path.glob("wal/**/*.seg")))
+        with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+            run.run(10)
+            assert segments(run) >= before - 2, "a driver that is started under the wrong clock"
+
+
+def test_a_jump_back_deletes_nothing_early_and_what_is_taken_in_later_goes_in_its_time(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
+        run.run(100)
+        usual = segments(run)
+        clock.jump(-30 * DAY)
+        run.run(30)
+        assert segments(run) >= usual
+        clock.jump(30 * DAY)
+        run.run(10)
+        assert segments(run) >= usual
+        run.run(100)
+        assert usual <= segments(run) <= 2 * usual + 2, "those from before the jump, and as many as usual"
+        clock.advance(30 * DAY / CATCH_UP)
+        run.run(100)
+        assert abs(segments(run) - usual) <= 2

@@ -1,0 +1,220 @@
+"""What the driver makes of agents' heartbeats: which copies it knows of, which may go, whom tasks ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from driver.batches.batch_run import Taken
+from driver.http.status import status
+from driver.journal.state import State
+from driver.journal.transitions import apply
+from driver.tracker import agents
+from forebay import messages as m
+from forebay.model.errors import RefusedError, UsageError
+from forebay.model.values import Block
+from tests.support.tracked import STREAM, Tracked
+
+
+def beat(tracked: Tracked, host: str = "h1", **fields: Any) -> tuple[str, ...]:
+    """The blocks whose deletion is ordered in the answer to a heartbeat of ``host``."""
+    fields = {"blocks": 1, "used_bytes": 0, "free_bytes": 0, "acknowledged": 0, **fields}
+    fields = {"url": f"http://{host}:1", **fields}
+    request = m.AgentHeartbeatRequest(host=host, instance_id="i", **fields)
+    return tuple(
+        name.removeprefix(f"{STREAM}/") for command in tracked.say(request).commands for name in command.blocks
+    )
+
+
+def taken_in(tracked: Tracked, blocks: int) -> list[Block]:
+    epoch = tracked.register()
+    token = tracked.claim(epoch).view.token
+    return [tracked.take_in(epoch, token, 10 * (n + 1), local=True) for n in range(blocks)]
+
+
+def done(tracked: Tracked, host: str = "h1") -> None:
+    """The host has done what it was last told."""
+    number = max(tracked.state.cleanups)
+    assert beat(tracked, host, acknowledged=number) == ()
+
+
+def test_blocks_with_a_damaged_copy_are_shown_and_go_with_their_block() -> None:
+    """INV-5, INV-8: a damaged copy may be the last one; it is named as old, and deleted when nothing needs the block."""
+    tracked = Tracked()
+    (block,) = taken_in(tracked, 1)
+    assert beat(tracked, damaged=(block.id,), damaged_blocks=7, old_blocks=(block.id,)) == ()
+    assert tracked.tracker.agent_news["h1"].heartbeat.damaged == (block.id,)
+    shown = {"running": {}, "recent": (), "state": "active", "detail": "", "tiers": {}}
+    (agent,) = status(tracked.tracker, 0.0, "", 30.0, shown).agents
+    assert (agent.damaged, agent.damaged_blocks) == ((block.id,), 7)
+
+
+# ---- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_is_short_of_room_gives_up_what_was_taken_in_last() -> None:
+    """Batches read it last; and only what the journal names goes: so the WAL holds it."""
+    tracked = Tracked()
+    first, second, third = taken_in(tracked, 3)
+    assert beat(tracked, short_bytes=0) == ()
+    assert beat(tracked, short_bytes=1500) == (third.id, second.id)
+    assert beat(tracked, short_bytes=1500) == (third.id, second.id), "repeated until it is done, and nothing more"
+    done(tracked)
+    assert [tracked.state.blocks[block.id].local for block in (first, second, third)] == [True, False, False]
+    assert beat(tracked, short_bytes=5000) == (first.id,)
+    done(tracked)
+    assert beat(tracked, short_bytes=5000) == ()
+
+
+def test_what_was_given_up_is_deleted_by_no_later_clean_up() -> None:
+    """INV-7: nor does a driver that reads the journal think otherwise."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    beat(tracked, short_bytes=1)
+    again = State(stream=STREAM, lineage=1)
+    for event in tracked.events:
+        apply(again, event)
+    assert (again.blocks, again.index) == (tracked.state.blocks, tracked.state.index)
+    done(tracked)
+    batch = tracked.batch()
+    tracked.complete(batch)
+    assert dict(tracked.state.index.spare["h1"]) == {first.id: None}
+    assert not tracked.state.blocks[second.id].local
+
+
+def test_another_hosts_blocks_are_not_given_up_here() -> None:
+    tracked = Tracked()
+    taken_in(tracked, 2)
+    assert beat(tracked, host="h2", short_bytes=10_000) == ()
+
+
+# ---- copies that hosts were given ------------------------------------------------------------------------------------
+
+
+def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
+    tracked = Tracked()
+    beat(tracked, copies=("a", "b"))
+    beat(tracked)
+    assert tracked.tracker.agent_news["h1"].copies == ("a", "b"), "nothing said: as before"
+    beat(tracked, copies=())
+    assert tracked.tracker.agent_news["h1"].copies == ()
+
+
+def test_tasks_are_told_where_given_copies_lie() -> None:
+    """Hints alone: blocks, tasks and order are the journal's (INV-3)."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    batch = tracked.state.batches[tracked.batch()]
+    taken = Taken.of(tracked.state, [batch], 0, False)
+    (plain,), (told,) = (
+        list(taken.work(1, False, 1, 0, copies)) for copies in ({}, {second.id: ("h2", "h1"), "other": ("h3",)})
+    )
+    hosts = {reference.id: reference.hosts for task in told.tasks for reference in task}
+    assert hosts == {first.id: ("h1",), second.id: ("h1", "h2")}
+    assert [[reference.id for reference in task] for task in told.tasks] == [
+        [reference.id for reference in task] for task in plain.tasks
+    ]
+
+
+def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
+    """INV-8: not before, and only there."""
+    tracked = Tracked()
+    first, second = taken_in(tracked, 2)
+    batch = tracked.batch()
+    assert beat(tracked, host="h2", old_blocks=(first.id,)) == ()
+    tracked.complete(batch)
+    assert beat(tracked, host="h2", old_blocks=(first.id, second.id)) == (first.id, second.id)
+    done(tracked, "h2")
+    assert tracked.state.blocks[first.id].local, "the receiver's own copy lies elsewhere"
+    assert dict(tracked.state.index.spare["h1"]) == {first.id: None, second.id: None}
+    assert beat(tracked, old_blocks=(first.id,)) == (), "and goes by a clean-up of its own"
+
+
+# ---- what is shown, and who is asked ---------------------------------------------------------------------------------
+
+
+def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
+    tracked = Tracked()
+    beat(tracked, state="draining", load=1.5, requests=3, free_bytes=7, copies=("a",))
+    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": []}
+    (agent,) = status(tracked.tracker, 1.0, "test", 10.0, soft).agents
+    assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)
+
+
+# ---- whoever has an agent's token ------------------------------------------------------------------------------------
+
+
+def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-6: a token that is bound to no host makes no more of them than that."""
+    monkeypatch.setattr(agents, "AGENTS_MAX", 2)
+    tracked = Tracked()
+    beat(tracked, host="h1")
+    beat(tracked, host="h2")
+    with pytest.raises(RefusedError, match="no more are known"):
+        beat(tracked, host="h3")
+    beat(tracked, host="h1")
+    tracked.now_ms += int(agents.AGENT_FORGOTTEN_SECONDS * 1000) - 1
+    beat(tracked, host="h1")
+    with pytest.raises(RefusedError):
+        beat(tracked, host="h3")
+    tracked.now_ms += 1
+    beat(tracked, host="h3")
+    assert set(tracked.tracker.agent_news) == {"h1", "h3"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "file:///etc/passwd"},
+        {"url": "http://"},
+        {"url": "http://user:word@h1:1"},
+        {"url": "http://h1:1/v1?x="},
+        {"url": "http://[h1"},
+        {"labels": ("a=b",) * 10_001},
+        {"copies": ("a",) * 10_001},
+        {"old_blocks": ("a" * 1_001,)},
+        {"damaged": ("a",) * 10_001},
+        {"damaged": ("a" * 1_001,)},
+        {"release": "1" * 1_001},
+    ],
+)
+def test_what_no_agent_says_of_itself_is_refused(fields: dict[str, Any]) -> None:
+    tracked = Tracked()
+    with pytest.raises(UsageError, match="host h1: "):
+        beat(tracked, **fields)
+    assert not tracked.tracker.agent_news
+
+
+@pytest.mark.parametrize("host", ["", "..", "a/b", "a b", "h" * 1_000])
+def test_a_host_is_a_name(host: str) -> None:
+    with pytest.raises(UsageError):
+        beat(Tracked(), host=host)
+
+
+# ---- where a host is reached -----------------------------------------------------------------------------------------
+
+
+def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_heard() -> None:
+    """Tasks send their token there: who has a token of any host's must not turn them to himself."""
+    tracked = Tracked()
+    beat(tracked, url="http://h1:1")
+    tracked.now_ms += 29_000
+    with pytest.raises(RefusedError, match="has an agent at http://h1:1, heard 29 s ago") as refused:
+        beat(tracked, url="http://elsewhere:1")
+    assert refused.value.code == "other-url"
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:1"
+    beat(tracked, url="http://h1:1")
+    beat(tracked, "h2", url="http://elsewhere:1")
+    tracked.now_ms += 30_000
+    beat(tracked, url="http://elsewhere:1")
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://elsewhere:1"
+
+
+def test_an_agent_that_ends_in_order_leaves_its_hosts_url_to_the_next_one_at_once() -> None:
+    tracked = Tracked()
+    beat(tracked, url="http://h1:1", state="draining")
+    beat(tracked, url="http://h1:2")
+    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:2"

@@ -1,0 +1,267 @@
+"""The audit finds what is wrong, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from deploy.commands.audit import exceptions, sentence
+from driver.decisions.replay import RewindTo
+from driver.journal import history
+from driver.journal import log as journal
+from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
+from driver.journal.transitions import apply
+from driver.tracker.requests import BeginReplay
+from forebay import messages as m
+from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.values import numbered
+from recovery import audit
+from tests.support.tracked import STREAM, Tracked, offsets
+from wal.storage import MemoryStorage
+
+numbers = itertools.count(1)
+
+
+def worked() -> Tracked:
+    """Two batches completed and archived, one unfinished, one block waiting, a gap, and a range without records."""
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 25):
+        t.take_in(epoch, token, until)
+        t.complete(t.batch())
+    t.archived = history.finished(t.state)  # type: ignore[attr-defined]
+    t.archive(*(b.batch_id for b in t.archived))  # type: ignore[attr-defined]
+    t.report(epoch, t.block(epoch, [offsets(25, 30, token, records=0)]))
+    t.batch()
+    t.take_in(epoch, token, 40)
+    return t
+
+
+def archived(t: Tracked) -> tuple[FinishedBatch, ...]:
+    return t.archived  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_stream_that_went_well_is_clean_and_counted() -> None:
+    t = worked()
+    report = audit.report(t.state, archived(t))
+    assert report.clean
+    life = report.lives[0]
+    assert (life.start, life.until, life.batches, life.records, life.waiting, life.skipped) == (0, 40, 3, 35, 10, 5)
+    assert (life.duplicates, life.missing) == (0, 0)
+    assert (report.batches_completed, report.batches_unfinished, report.records_completed) == (2, 1, 25)
+
+
+def test_a_batch_still_in_the_state_and_already_in_the_history_counts_once() -> None:
+    """A kill between the history's append and the journal's event leaves exactly this."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    t.complete(t.batch())
+    report = audit.report(t.state, history.finished(t.state))
+    assert report.clean
+    assert (report.batches_completed, report.records_completed) == (1, 10)
+
+
+def test_a_batch_that_is_nowhere_is_missing_with_its_exact_range() -> None:
+    t = worked()
+    report = audit.report(t.state, archived(t)[1:])
+    assert [(f.kind, f.from_offset, f.until_offset) for f in report.findings] == [("missing", 0, 10)]
+    assert report.lives[0].missing == 10
+
+
+def test_offsets_in_two_batches_are_duplicates_and_name_both() -> None:
+    t = worked()
+    twice = FinishedBatch(
+        batch_id=numbered(1, 99),
+        number=99,
+        time_ms=1,
+        completed_ms=2,
+        attempts=1,
+        records=4,
+        ranges=(FinishedRange("t", 0, 1, 8, 12, 4),),
+        tasks=(),
+    )
+    report = audit.report(t.state, (*archived(t), twice))
+    assert {(f.kind, f.from_offset, f.until_offset) for f in report.findings} >= {("duplicate", 8, 10)}
+    assert any(numbered(1, 99) in f.batches for f in report.findings)
+    assert report.lives[0].duplicates == 4
+
+
+def test_offsets_past_the_position_are_found() -> None:
+    t = worked()
+    t.state.partitions["t/0"].position = 33
+    assert [f.kind for f in audit.report(t.state, archived(t)).findings] == ["beyond"]
+
+
+def test_ranges_of_a_life_that_the_journal_does_not_know_are_found() -> None:
+    t = worked()
+    strange = msgspec.structs.replace(
+        archived(t)[0], batch_id=numbered(1, 98), ranges=(FinishedRange("t", 0, 7, 0, 3, 3),)
+    )
+    assert [f.kind for f in audit.report(t.state, (*archived(t), strange)).findings] == ["beyond"]
+
+
+def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_finding() -> None:
+    from forebay import messages as m
+
+    t = Tracked(on_gap="record")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    batch = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 10)",)))
+    t.complete(batch)
+    t.say(
+        m.Trouble(
+            receiver_id="r1",
+            epoch=epoch,
+            topic="t",
+            partition=0,
+            token=token,
+            kind="out-of-range",
+            position=10,
+            low=40,
+            high=90,
+        )
+    )
+    t.search_in_vain(epoch)
+    report = audit.report(t.state, ())
+    assert report.clean
+    life = report.lives[0]
+    assert [(g.from_offset, g.until_offset) for g in life.gaps] == [(10, 40)]
+    assert life.accepted_losses == ("t/0[0, 10)",)
+
+
+def test_the_audit_reads_journal_and_history_from_their_store() -> None:
+    storage = MemoryStorage(f"memory://audit-{next(numbers)}")
+    with pytest.raises(UsageError, match="holds no journal"):
+        audit.audit(storage, STREAM)
+    t = worked()
+    led, state = journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    for event in t.events:
+        apply(state, event)
+    led.append(t.events)
+    led.sync()
+    writer = HistoryWriter(storage, STREAM, led.epoch, 1000, lambda: 1.0, lambda: next(numbers))
+    assert not audit.audit(storage, STREAM).clean
+    for batch in archived(t):
+        writer.append((batch,))
+    assert audit.audit(storage, STREAM) == audit.report(t.state, archived(t))
+    path = storage.list(f"{STREAM}/history")[0]
+    whole = bytearray(storage.read(path))
+    whole[-80] ^= 1
+    storage.delete(path)
+    storage.create(path).append(bytes(whole))
+    with pytest.raises(CorruptionError):
+        audit.audit(storage, STREAM)
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 4], ids=["first", "between", "last"])
+def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
+    hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: and one between others that is not there is not passed over."""
+    storage = MemoryStorage(f"audit-{next(numbers)}")
+    t = worked()
+    done = archived(t)[0]
+    writer = HistoryWriter(storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+    batches = [msgspec.structs.replace(done, number=number) for number in range(1, 5)]
+    for batch in batches:
+        writer.append((batch,))
+    paths = storage.list(f"{STREAM}/history")
+    assert len(paths) == 4
+    monkeypatch.setattr(storage, "list", lambda _: [path for path in paths if path != paths[hidden - 1]])
+    assert list(history.read(storage, STREAM)) == batches
+    monkeypatch.undo()
+    storage.delete(paths[1])
+    with pytest.raises(CorruptionError, match="missing"):
+        list(history.read(storage, STREAM))
+
+
+def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
+    """Removed or cut, whichever it is: as damage, or by the offsets that are in no batch any more."""
+    storage = MemoryStorage(f"audit-{next(numbers)}")
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 20, 30, 40):
+        t.take_in(epoch, token, until)
+        t.complete(t.batch())
+    done = history.finished(t.state)
+    for journal_epoch, batches in ((1, done[:3]), (2, done[3:])):
+        writer = HistoryWriter(storage, STREAM, numbered(1, journal_epoch), 1, lambda: 1.0, lambda: next(numbers))
+        for batch in batches:
+            writer.append((batch,))
+    t.archive(*(batch.batch_id for batch in done))
+    assert audit.report(t.state, history.read(storage, STREAM)).clean
+    paths = storage.list(f"{STREAM}/history")
+    assert len(paths) == 4
+    for number, path in enumerate(paths):
+        whole = storage.read(path)
+        for kept in (None, whole[:0], whole[:100], whole[:-64]):
+            storage.delete(path)
+            if kept is not None:
+                storage.put_new(path, kept)
+            if kept is None and number == 1:
+                with pytest.raises(CorruptionError, match="missing"):
+                    list(history.read(storage, STREAM))
+                continue
+            (finding,) = audit.report(t.state, history.read(storage, STREAM)).findings
+            assert (finding.kind, finding.from_offset) == ("missing", 10 * number)
+        storage.delete(path)
+        storage.put_new(path, whole)
+
+
+def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
+    """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
+    t = Tracked(partitions=1, on_gap="stop")
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 10)
+    first = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=first, ranges=("t/0[0, 10)",), cause="ann@desk: disk died"))
+    t.complete(first)
+    t.say(
+        m.Trouble(
+            receiver_id="r1", epoch=epoch, topic="t", partition=0, token=token, kind="out-of-range", position=10, low=15,
+            high=20,
+        )
+    )  # fmt: skip
+    t.search_in_vain(epoch)
+    t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
+    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: mended the job"))
+    report = audit.report(t.state, ())
+    assert report.clean
+    told = exceptions(report)
+    assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in told]
+    assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
+    assert (f"batches {first} to {first}", "eve@desk: mended the job") in [row[1:] for row in told]
+    assert any("0 of 1 done" in what for what, *_ in told)
+
+
+def test_a_replay_with_another_packing_is_a_finding() -> None:
+    """INV-3."""
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    batch = t.batch()
+    t.complete(batch)
+    t.say(BeginReplay(RewindTo(batch), (), 0, ""))
+    t.state.replaying[batch] = msgspec.structs.replace(t.state.replaying[batch], tasks=())
+    report = audit.report(t.state, ())
+    assert [finding.kind for finding in report.findings] == ["replay"]
+    assert "another packing" in sentence(report.findings[0])
+
+
+def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:
+    t = Tracked(partitions=1)
+    lost = "t/0[0, 5) life 2"
+    t.state.partitions["t/0"].lives.append(msgspec.structs.replace(t.state.partitions["t/0"].lives[0], life=2))
+    t.state.partitions["t/0"].lives[0].end = 5
+    t.state.partitions["t/0"].position = 5
+    ranges = tuple(FinishedRange("t", 0, life, 0, 5, 5) for life in (1, 2))
+    batches = [FinishedBatch(numbered(1, 1), 1, 1, 2, 1, 10, ranges, (), (lost,))]
+    assert [life.accepted_losses for life in audit.report(t.state, batches).lives] == [(), (lost,)]
