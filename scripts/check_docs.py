@@ -53,7 +53,12 @@ def unknown_commands(page: Path, text: str) -> list[str]:
 
 
 def main() -> int:
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
     problems = []
     for page in pages:
         text = page.read_text(encoding="utf-8")
