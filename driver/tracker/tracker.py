@@ -16,6 +16,7 @@ from driver.decisions.allocation import UNLIMITED, BatchLimits
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.rate_sharing import RateSharing
 from driver.decisions.receiver_life import ManagedReceivers
+from driver.journal import events as ev
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import Partition, State
 from driver.tracker.adoption import Adoption
@@ -134,6 +135,8 @@ class Tracker:
         self.receivers.come_round(now)
         try:
             return self.recorder.decision(self._answer(request, now, now_ms))
+        except ev.UnwritableEvent as refusal:
+            return self.recorder.decision(refusal=refusal)
         except (FencedError, RefusedError, UsageError) as refusal:
             if not self.recorder.has_events:
                 raise

@@ -67,7 +67,7 @@ def test_what_kafka_has_lost_is_asked_for_once_or_as_often_as_there_are_answers(
     for _ in range(5):
         taken.take()
     for at_once, asked in ((100, ["/v1/cursors/span"]), (2, ["/v1/cursors/span", *["/v1/cursors/blocks"] * 2])):
-        monkeypatch.setattr(driver.intake, "BLOCKS_AT_ONCE", at_once)
+        monkeypatch.setattr(driver.decisions.intake, "BLOCKS_AT_ONCE", at_once)
         taken.driver.asked.clear()
         found = find(THROUGH.intake(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
         assert taken.driver.asked == asked
