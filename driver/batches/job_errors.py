@@ -134,11 +134,8 @@ def _is_ours(file: str) -> bool:
     if file.startswith("<frozen") or _PYSPARK.search(file):
         return True
     parts = Path(file).parts
-    for length in (2, 3, 4):
-        tail = parts[-length:]
-        if len(tail) == length and tail[0] in _OURS and _ROOT.joinpath(*tail).is_file():
-            return True
-    return False
+    tails = (parts[begin:] for begin, folder in enumerate(parts[:-1]) if folder in _OURS)
+    return any(_ROOT.joinpath(*tail).is_file() for tail in tails)
 
 
 def _is_library(file: str) -> bool:

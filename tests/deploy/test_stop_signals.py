@@ -111,3 +111,24 @@ def test_another_signal_that_python_handles_does_not_stop() -> None:
         assert calls == ["stop"]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_second_signal_ends_a_process_in_which_no_thread_can_run_python() -> None:
+    """INV-6: code in C that a job calls, and that never gives the interpreter back."""
+    code = (
+        "import ctypes, signal, threading\n"
+        "from forebay.process.signals import stop_signals\n"
+        "signal.alarm(300)\n"
+        "stopped = threading.Event()\n"
+        "with stop_signals(stopped.set):\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    assert stopped.wait(90)\n"
+        "    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(128)\n"
+        "    libc.pthread_mutex_lock(mutex)\n"
+        "    print('held', flush=True)\n"
+        "    libc.pthread_mutex_lock(mutex)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGTERM

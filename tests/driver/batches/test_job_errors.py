@@ -91,11 +91,14 @@ def test_place_is_the_innermost_frame_of_the_users_code_not_the_librarys() -> No
     )
 
 
-def test_place_of_an_error_that_our_own_code_raised_is_where_the_user_called_it() -> None:
+@pytest.mark.parametrize(
+    "module", ["driver/context.py", "driver/batches/batch.py", "forebay/kafka/client/admin.py"], ids=["2", "3", "4"]
+)
+def test_place_of_an_error_that_our_own_code_raised_is_where_the_user_called_it(module: str) -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/srv/etl/jobs.py", line 12, in process\n    rows = batch.read()\n'
-        '  File "/tmp/spark-1/forebay-0.1.0.zip/driver/batches/batch.py", line 70, in read\n    raise ValueError("x")\n'
+        f'  File "/tmp/spark-1/forebay-0.1.0.zip/{module}", line 70, in read\n    raise ValueError("x")\n'
         "ValueError: x\n"
     )
     assert describe(PythonException(text)).place == "/srv/etl/jobs.py:12 in process: rows = batch.read()"
