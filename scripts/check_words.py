@@ -1,0 +1,98 @@
+"""Refuses private and archaic wording in what people read: docs, docstrings, comments, help, errors and log lines.
+
+    python scripts/check_words.py [PATH ...]
+
+Without a path it reads README, CONTRIBUTING, CHANGELOG, docs and the packages; with paths, only these files and folders (tests too).
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# each: the wording, and what to write instead
+WORDS = (
+    (r"told", "reported, logged, or name who says it"),
+    (r"(?:heard|hears?) of|(?:un)?heard", "known; last heartbeat"),
+    (r"amid", "during, in the middle of"),
+    (r"but for", "except"),
+    (r"shall", "must, or the present tense"),
+    (r"in vain", "without success"),
+    (r"hinder\w*", "block, prevent"),
+    (r"mend(?:s|ed|ing)?", "repair, fix"),
+    (r"brought", "name the action: returned, sent, copied"),
+    (r"lies", "is stored, is"),
+    (r"lets? go", "delete, release"),
+    (r"nobody|somebody|whoever", "name the actor"),
+    (r"of which", "begin a new sentence"),
+    (r"what is more", "also"),
+    (r"com(?:e|es|ing) again", "retries"),
+    (r"at work", "running"),
+    (r"goes by", "depends on, follows"),
+    (r"(?:is|are) gone", "no longer exists, was deleted"),
+    (r"at once", "immediately; at the same time"),
+    (r"so long", "a duration, or while"),
+    (r"lineages?", "timeline"),
+    (r"deciding thread", "decision loop"),
+    (r"(?:given|spare) cop(?:y|ies)", "cached copy"),
+    (r"second (?:cop(?:y|ies)|hosts?)", "replica, replica host"),
+    (r"own sources?", "custom source"),
+    (r"told errors", "recent errors"),
+)
+_REFUSED = re.compile("|".join(rf"(?P<w{number}>\b(?:{word})\b)" for number, (word, _) in enumerate(WORDS)), re.IGNORECASE)
+
+# a file and a wording that stays there, with the reason
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The texts of a file that people read, each with the line where it begins: all of a page; comments and strings of a module."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield 1, re.sub(r"```.*?```|`[^`\n]+`", lambda code: "\n" * code[0].count("\n"), source, flags=re.DOTALL)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        # a string without a space is a name on the wire or on disk
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, re.sub(r"``[^`]*``", "", node.value)
+
+
+def problems(path: Path) -> Iterator[str]:
+    name = path.relative_to(ROOT).as_posix()
+    for line, text in sorted(texts(path)):
+        for found in _REFUSED.finditer(text):
+            wording, instead = WORDS[int(str(found.lastgroup)[1:])]
+            if (name, found[0].lower()) not in EXCEPTIONS and (name, wording) not in EXCEPTIONS:
+                yield f"{name}:{line + text.count(chr(10), 0, found.start())}: “{found[0]}”: {instead}"
+
+
+def main(paths: list[str]) -> int:
+    chosen = paths or ["README.md", "CONTRIBUTING.md", "docs", *_packages()]
+    files = subprocess.run(
+        ["git", "ls-files", "--", *chosen], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    seen = [problem for file in files if file.endswith((".py", ".md")) for problem in problems(ROOT / file)]
+    print("\n".join(seen))
+    return 1 if seen else 0
+
+
+def _packages() -> list[str]:
+    return [
+        "forebay", "wal", "receiver", "driver", "executor_agent", "direct", "recovery", "deploy", "pyspark_forebay", "forebay_start",
+        "examples", "benchmarks", "scripts",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
