@@ -16,7 +16,6 @@ from driver.background.discovery import LostJournal
 from driver.journal import events as ev
 from driver.journal import history
 from driver.journal import log as journal
-from driver.journal.block_index import BlockIndex
 from driver.journal.lineage import LineageFound
 from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
 from driver.tracker import Decision
@@ -542,7 +541,7 @@ class Invariants:
             return
         if self.durable is None or _encoded(self.durable) != _encoded(driver.tracker.state):
             raise InvariantViolation("INV-7", f"{driver.name}'s state is not what the durable journal replays to")
-        if driver.tracker.state.index != BlockIndex.of(self.durable):
+        if driver.tracker.state.index != self.durable.build_index():
             raise InvariantViolation("INV-7", f"{driver.name}'s index of blocks is not that of its state")
 
     def decide(self, driver: DriverProcess, request: Request) -> Decision:

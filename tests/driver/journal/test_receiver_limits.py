@@ -11,10 +11,10 @@ from driver.decisions.clean_up import is_stray
 from driver.http.health import Grace, Health
 from driver.journal import events as ev
 from driver.journal import log as journal
-from driver.journal import receiver_limits, transitions
+from driver.journal import receiver_limits
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import BrokenInvariant, OpenTrouble, State, is_fenced
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, receivers
 from driver.tracker.requests import CleanedUp, CleanSegment
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
@@ -328,7 +328,7 @@ def test_receivers_that_are_killed_under_new_ids_for_years_are_fenced_and_forgot
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A killed one never says that it can't write any more. It stays known while its epoch may have to be barred."""
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 3)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 3)
     t = few()
     for number in range(40):
         receiver = f"pod-{number}"
