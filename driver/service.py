@@ -42,12 +42,12 @@ from driver.decisions.receiver_life import ManagedReceivers
 from driver.http.api import Submitted, tracker_application
 from driver.http.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.http.status import receiver_state, status
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
 from driver.journal.events import Event
 from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, lease_path, read_lease, stand_by, wait_until_stale
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
+from driver.journal.writing import Journal
 from driver.listeners.dispatch import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.listeners.web_hook import WebHook
 from driver.tracker import AgentNews, CopyRules, Tracker
@@ -383,9 +383,7 @@ class Driver:
         self._reach.start()
         self._closing.callback(self._reach.stop)
 
-    def _wait_and_lead(
-        self, journal_storage: Storage, wal_storage: Storage | None
-    ) -> tuple[journal.Journal, State] | None:
+    def _wait_and_lead(self, journal_storage: Storage, wal_storage: Storage | None) -> tuple[Journal, State] | None:
         """None: told to stop. A standby that another one forestalled goes on as standby."""
         self._state = "standby"
         look_seconds = self._settings.driver.lease_duration / LOOKS_PER_LEASE
@@ -413,20 +411,20 @@ class Driver:
             log.info("standby: %s", detail)
         self._leader, self._detail = lease.url if lease is not None else "", detail
 
-    def _lead(self, journal_storage: Storage, wal_storage: Storage | None) -> tuple[journal.Journal, State]:
+    def _lead(self, journal_storage: Storage, wal_storage: Storage | None) -> tuple[Journal, State]:
         """Opens the journal. The lease is kept from the claim on, or another standby would take over from one that reads."""
         settings = self._settings
         try:
-            opened, state = journal.lead(
+            opened, state = opening.lead(
                 journal_storage,
                 settings.stream,
                 self._owner,
                 self._clock.wall_ms(),
                 self._wall_seconds,
                 lambda: secrets.randbits(64),
-                settings.driver.journal_segment_size,
-                wal_storage,
-                self._keep_lease,
+                segment_bytes=settings.driver.journal_segment_size,
+                wal=wal_storage,
+                claimed=self._keep_lease,
             )
         except CorruptionError as error:
             way_out = DAMAGED_JOURNAL if wal_storage is not None else DAMAGED_JOURNAL_WITHOUT_WAL

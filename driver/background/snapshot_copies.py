@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from driver.journal.log import SnapshotMeta
+from driver.journal.files import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
 from driver.tracker.requests import Ask, Copied, Request
 from forebay.model.errors import StoreError

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from driver.journal.events import Event
-from driver.journal.log import Journal
+from driver.journal.writing import Journal
 from driver.tracker import Action, Tracker
 from driver.tracker.requests import BeginReplay, Request
 from forebay.messages import ClaimRequest, Message, OpenCursorRequest, RegisterRequest, ReportRequest, Trouble

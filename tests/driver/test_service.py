@@ -19,7 +19,7 @@ from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.lineage import LineageFound
 from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted

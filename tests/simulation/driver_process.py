@@ -25,10 +25,11 @@ from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reser
 from driver.decisions.batch_order import Run, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
-from driver.journal import log as journal
 from driver.journal.events import Event, LifeStart, ReplayedBatch
+from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
+from driver.journal.writing import Journal
 from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import (
@@ -117,7 +118,7 @@ class DriverProcess:
         self.paused = False
         self.killed = False
         self.ended: BaseException | None = None
-        self.journal: journal.Journal
+        self.journal: Journal
         self.tracker: Tracker
         self.leading = False
         self.since_snapshot = 0
@@ -276,7 +277,7 @@ class DriverProcess:
             yield from self._finish(decided)
 
     def _open(self) -> Generator[str, None, None]:
-        """``journal.lead``, step by step."""
+        """``opening.lead``, step by step."""
         world = self.world
         opening = world.kinds.opening(
             world.journal,
@@ -285,12 +286,12 @@ class DriverProcess:
             world.wall_ms,
             lambda: world.now,
             world.new_uid,
-            1_000_000,
-            None if world.options.copies else world.wal,
+            segment_bytes=1_000_000,
+            wal=None if world.options.copies else world.wal,
         )
         yield "claim"
         next(opening)
-        epoch = journal.newest_claim(world.journal, world.stream)
+        epoch = newest_claim(world.journal, world.stream)
         self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
             self._lease.begin()

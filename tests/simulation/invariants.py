@@ -15,7 +15,8 @@ import msgspec
 from driver.background.discovery import LostJournal
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import reading as journal
+from driver.journal.files import newest_claim
 from driver.journal.lineage import LineageFound
 from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
 from driver.tracker import Decision
@@ -578,7 +579,7 @@ class Invariants:
                 if not result.accepted:
                     continue
                 if state is None or (result.block_id not in state.blocks and result.block_id not in self._cleaned):
-                    outdated = journal.newest_claim(self._world.journal, self._world.stream) > driver.journal.epoch
+                    outdated = newest_claim(self._world.journal, self._world.stream) > driver.journal.epoch
                     raise InvariantViolation(
                         "INV-4" if outdated else "INV-1",
                         f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it",

@@ -20,7 +20,7 @@ from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
 from driver.http.status import status
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.events import LifeStart
 from driver.journal.history import HistoryWriter
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms

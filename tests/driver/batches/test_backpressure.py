@@ -14,7 +14,7 @@ from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
 from driver.http.status import status
 from driver.journal import events as ev
-from driver.journal.log import lead
+from driver.journal.opening import lead
 from driver.journal.state import LearnedRate
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
