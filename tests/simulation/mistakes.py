@@ -314,13 +314,13 @@ def trusting_opening(
     storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, *, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Goes on from what it read, without a snapshot of its own."""
-    opening = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
-    yield next(opening)
+    begun = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
+    yield next(begun)
     state = journal.read(storage, stream).state
     if state is None:
-        yield next(opening)
-        yield next(opening)
-        return _returned(opening)
+        yield next(begun)
+        yield next(begun)
+        return _returned(begun)
     yield "read"
     newest = newest_claim(storage, stream)
     opened = Journal(storage, stream, newest, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
@@ -333,16 +333,16 @@ def unchecked_opening(
     storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, *, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Does not ask, after its snapshot, whether another one opened meanwhile."""
-    opening = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
+    begun = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
     for _ in range(3):
-        yield next(opening)
+        yield next(begun)
     with mock.patch.object(Journal, "check"):
-        return _returned(opening)
+        return _returned(begun)
 
 
-def _returned(opening: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal, Any]:
+def _returned(begun: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal, Any]:
     try:
-        next(opening)
+        next(begun)
     except StopIteration as end:
         opened: tuple[Journal, Any] = end.value
         return opened

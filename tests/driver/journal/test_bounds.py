@@ -175,7 +175,7 @@ def test_events_of_a_newer_release_are_still_refused_as_such() -> None:
 
 def test_journal_within_bounds_is_read_as_ever() -> None:
     storage = old_journal(taken_in())
-    assert journal.read(storage, STREAM).brought == ()
+    assert journal.read(storage, STREAM).corrections == ()
     state = opened(storage)
     assert (state.partitions[f"{TOPIC}/0"].position, state.partitions[f"{TOPIC}/0"].life.life) == (20, 1)
     assert bounds.decode(msgspec.msgpack.encode(taken_in()), tuple[ev.Event, ...]) is None

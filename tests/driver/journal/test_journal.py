@@ -95,10 +95,10 @@ def test_of_two_that_open_at_once_only_the_newer_leads(storage: Storage) -> None
     led, state = lead(storage)
     write(led, state, *some_events())
 
-    def opening() -> Iterator[str]:
+    def open_journal() -> Iterator[str]:
         return opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
 
-    first, second = opening(), opening()
+    first, second = open_journal(), open_journal()
     assert next(first) == "claimed"
     assert next(second) == "claimed"
     assert [next(first), next(first), next(second), next(second)] == ["read", "snapshot"] * 2
@@ -309,7 +309,7 @@ def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Obje
     many. Finished batches and claims only ever grow."""
     wal = Objects(f"{objects.url}-wal")
 
-    def opening() -> Journal:
+    def open_journal() -> Journal:
         led, _ = opening.lead(objects, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
         return led
 
@@ -319,17 +319,17 @@ def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Obje
             led.sync()
         objects.asked.clear()
         wal.asked.clear()
-        opening()
+        open_journal()
         return objects.asked + wal.asked
 
     for _ in range(writing.EMPTY_EPOCHS + 2):
-        opening()
-    young = requests(opening())
+        open_journal()
+    young = requests(open_journal())
     for number in range(500):
         objects.put_new(layout.history_segment(STREAM, numbered(1, 1), number), b"")
     for _ in range(60):
-        opening()
-    assert requests(opening()) == young
+        open_journal()
+    assert requests(open_journal()) == young
     assert young.total() < writing.SNAPSHOT_SEGMENTS + 60
 
 
@@ -345,19 +345,19 @@ def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Stor
     """Claimed or only marked, whatever is left of the old lineage: no driver goes on, and none begins anew."""
     wal = MemoryStorage(f"{storage.url}-wal")
 
-    def opening() -> None:
+    def open_journal() -> None:
         opening.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
 
-    opening()
-    opening()
+    open_journal()
+    open_journal()
     wal.put_new(layout.lineage_marker(STREAM, 2), b"{}")
     before = storage.list("")
     with pytest.raises(LineageFound, match="rebuild was not finished"):
-        opening()
+        open_journal()
     assert storage.list("") == before
     storage.put_new(claim_path(STREAM, numbered(2, 1)), b"{}")
     with pytest.raises(LineageFound, match="rebuild was not finished"):
-        opening()
+        open_journal()
     assert journal.read(storage, STREAM).state is None
 
 
@@ -365,19 +365,19 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
     """Of an older release, too, which makes no marks of epochs that led."""
     wal = MemoryStorage(f"{storage.url}-wal")
 
-    def opening() -> None:
+    def open_journal() -> None:
         opening.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
 
-    opening()
+    open_journal()
     for path in storage.list(STREAM):
         if path.endswith(".seg"):
             storage.delete(path)
     with pytest.raises(CorruptionError, match="led, and none of its snapshots is found"):
-        opening()
+        open_journal()
     for path in storage.list(f"{STREAM}/led"):
         storage.delete(path)
     with pytest.raises(LineageFound, match="it was lost"):
-        opening()
+        open_journal()
 
 
 @pytest.mark.parametrize("appendable", [True, False])

@@ -37,7 +37,14 @@ class Driver:
     def __init__(self, storage: Storage, segment_bytes: int = 64_000_000) -> None:
         self._storage = storage
         self.journal, self.state = opening.lead(
-            storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=segment_bytes, claimed=self._keep
+            storage,
+            STREAM,
+            "test",
+            1_000,
+            lambda: 1.0,
+            lambda: next(uids),
+            segment_bytes=segment_bytes,
+            claimed=self._keep,
         )
         self.lease.follow(lambda: self.journal.confirmed)
 
@@ -160,9 +167,9 @@ def test_an_opener_that_was_killed_before_it_led_is_passed_over(storage: Storage
     driver.write(3)
     driver.lease.renew()
     for steps in (1, 2, 3):
-        opening = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
+        begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
         for _ in range(steps):
-            next(opening)
+            next(begun)
         assert journal.read(storage, STREAM).state == driver.state
     storage.delete(segments(storage, driver.journal.epoch + 3)[0])  # its snapshot was not durable after all
     assert journal.read(storage, STREAM).state == driver.state
@@ -244,7 +251,13 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
     second_lineage = numbered(2, 1)
     storage.put_new(claim_path(STREAM, second_lineage), b"{}")
     rebuilt = Journal(
-        storage, STREAM, second_lineage, State(stream=STREAM, lineage=2), 1_000, lambda: 1.0, lambda: next(uids)
+        storage,
+        STREAM,
+        second_lineage,
+        State(stream=STREAM, lineage=2),
+        segment_bytes=1_000,
+        now=lambda: 1.0,
+        new_uid=lambda: next(uids),
     )
     rebuilt.snapshot()
     assert journal.read(storage, STREAM).epoch == second_lineage
@@ -333,8 +346,8 @@ def test_a_driver_passes_on_what_the_lease_before_proves_until_it_leads(storage:
     driver.write(3)
     driver.lease.renew()
     before = evidence.witness(storage, STREAM)
-    opening = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
-    next(opening)
+    begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
+    next(begun)
     lease = stored_lease(storage, STREAM)
     assert isinstance(lease, Lease)
     assert lease.epoch == driver.journal.epoch + 1
@@ -392,9 +405,9 @@ def test_clean_up_deletes_no_claim_and_no_mark_and_nothing_that_the_newest_epoch
                 driver.stop()
                 driver = Driver(storage)
             case _:
-                opening = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
+                begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
                 for _ in range(random.randrange(1, 4)):
-                    next(opening)
+                    next(begun)
                 assert journal.read(storage, STREAM).state == driver.state
                 driver = Driver(storage)
         found = journal.read(storage, STREAM)
