@@ -26,9 +26,10 @@ from driver.background.snapshot_copies import SnapshotCopies
 from driver.background.upstream import Upstream
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import Engine, NamedJob
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
-from driver.batches.scheduler import Completed, Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks, Completed
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import RESERVE_REACHED, DriverLoop
 from driver.decision_loop.rewinding import begin_replay
 from driver.decision_loop.stopping import GRACE_SECONDS, Drain, Remaining, Summary, remaining
@@ -316,22 +317,30 @@ class Driver:
             loop,
             self._engine,
             self._jobs,
-            self._clock,
-            settings.driver.batch_interval,
-            lambda: settings.driver.tasks_per_batch or max(settings.driver.tasks_min, self._engine.parallelism),
-            settings.driver.job_max_failures,
-            settings.driver.job_retry_delay,
-            settings.kafka.headers,
-            opened.epoch,
-            settings.driver.concurrent_jobs,
-            settings.driver.window_batches,
-            settings.driver.empty_batches == "deliver",
-            _backpressure(settings, loop, state, self._clock.wall_ms()),
-            settle,
-            self._listeners.tell_all,
-            self.given_copies,
-            settings.driver.unreadable_retry,
-            waits_when_failed=self._waits_when_failed,
+            clock=self._clock,
+            options=BatchOptions(
+                batch_interval_seconds=settings.driver.batch_interval,
+                tasks=lambda: (
+                    settings.driver.tasks_per_batch or max(settings.driver.tasks_min, self._engine.parallelism)
+                ),
+                headers=settings.kafka.headers,
+                epoch=opened.epoch,
+                concurrent_jobs=settings.driver.concurrent_jobs,
+                window_batches=settings.driver.window_batches,
+                empty_batches=settings.driver.empty_batches == "deliver",
+                copies=self.given_copies,
+            ),
+            rules=AttemptRules(
+                max_failures=settings.driver.job_max_failures,
+                retry_delay_seconds=settings.driver.job_retry_delay,
+                unreadable_retry_seconds=settings.driver.unreadable_retry,
+                waits_when_failed=self._waits_when_failed,
+            ),
+            hooks=BatchHooks(
+                completed=_backpressure(settings, loop, state, self._clock.wall_ms()),
+                confirm=confirm_dead_letters,
+                tell=self._listeners.tell_all,
+            ),
             failing=FailingJobs(self._clock, settings.driver.job_max_failures, state.failures),
             completions=ageing,
         )

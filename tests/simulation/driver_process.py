@@ -22,7 +22,7 @@ from driver.background.cleaner import CleanedWal, Cleaner, due_paths
 from driver.background.discovery import check_commits
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
-from driver.decisions.batch_order import Run, following, window
+from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
 from driver.journal.events import Event, LifeStart, ReplayedBatch
@@ -125,7 +125,7 @@ class DriverProcess:
         self.queue: deque[Waiting] = deque()
         self._group: list[Waiting] = []
         self._deletes: deque[DeleteSegment] = deque()
-        self._in_work: set[Run] = set()
+        self._in_work: set[RunKey] = set()
         self._main = self._run()
         self._next = next(self._main)
         self._tasks: dict[str, Task] = {}

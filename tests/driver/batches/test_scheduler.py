@@ -10,7 +10,10 @@ import msgspec
 import pytest
 
 from driver.batches.batch import Batch, BatchWork, NamedJob, Written
-from driver.batches.scheduler import Scheduler
+from driver.batches.progress import Progress
+from driver.batches.runner import AttemptRules
+from driver.batches.scheduler import BatchOptions, Scheduler
+from driver.batches.timer import BatchTimer
 from driver.decisions.replay import RewindTo
 from driver.tracker.requests import BeginReplay, Complete
 from forebay.model.errors import FencedError, UnreadableBlockError
@@ -68,7 +71,12 @@ def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_los
 
 
 def scheduler_of(
-    loop: object = None, engine: object = None, job: object = None, max_failures: int = 4, **more: Any
+    loop: object = None,
+    engine: object = None,
+    job: object = None,
+    max_failures: int = 4,
+    unreadable_retry_seconds: float = 30.0,
+    **more: Any,
 ) -> Scheduler:
     """With an engine: that of one job, which is tried again at once."""
     jobs = (NamedJob("job", cast(Any, job)),) if engine is not None else ()
@@ -76,13 +84,11 @@ def scheduler_of(
         cast(Any, loop),
         cast(Any, engine),
         jobs,
-        SystemClock(),
-        1.0,
-        lambda: 1,
-        max_failures,
-        0.0,
-        headers=False,
-        **more,
+        clock=SystemClock(),
+        options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False, **more),
+        rules=AttemptRules(
+            max_failures=max_failures, retry_delay_seconds=0.0, unreadable_retry_seconds=unreadable_retry_seconds
+        ),
     )
 
 
@@ -105,7 +111,7 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
 
     def following() -> Any:
         work = begun(scheduler, t)
-        scheduler._in_work.clear()
+        scheduler._progress.in_work.clear()
         return work
 
     before = following()
@@ -166,7 +172,7 @@ def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
             return before
 
     scheduler = scheduler_of(SimpleNamespace(ask=Tracked().say))
-    scheduler._stopping = Event()
+    scheduler._progress.stopping = Event()
     ended = threading.Thread(target=scheduler.run, daemon=True)
     ended.start()
     ended.join(10)
@@ -223,7 +229,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
     scheduler = scheduler_of(Loop(), Engine(), write, epoch=77)
     work = begun(scheduler, t)
     assert work is not None
-    scheduler._run_batch(work)
+    scheduler._runner.run(work)
     assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
 
     def fenced(_: Batch) -> None:
@@ -231,9 +237,9 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         raise FencedError("newer")
 
     runs: list[int] = []
-    scheduler._jobs = (NamedJob("job", fenced),)
+    scheduler._runner._jobs = (NamedJob("job", fenced),)
     with pytest.raises(FencedError):
-        scheduler._run_batch(work)
+        scheduler._runner.run(work)
     assert runs == [1]
 
 
@@ -260,9 +266,9 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     scheduler = scheduler_of()
     first = begun(scheduler, t)
     assert first is not None
-    scheduler._held_up.add((0, first.batch_id))
+    scheduler._progress.held_up.add((0, first.batch_id))
     assert scheduler._begin(t.state) is None
-    scheduler._held_up.clear()
+    scheduler._progress.held_up.clear()
     following = begun(scheduler, t)
     assert following is not None
     assert following.batch_id == second
@@ -291,9 +297,17 @@ def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
         def wait(_: float) -> bool:
             return False
 
-    scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, None), (), cast(Any, Clock()), 1.0, lambda: 1, 1, 1.0, headers=False
+    progress = Progress()
+    progress.stopping = cast(Any, Stopping())
+    timer = BatchTimer(
+        cast(Any, Loop()),
+        cast(Any, Clock()),
+        progress,
+        interval_seconds=1.0,
+        tasks=lambda: 1,
+        empty_batches=False,
+        allocation=None,
+        failed=lambda _: None,
     )
-    scheduler._stopping = cast(Any, Stopping())
-    scheduler._tick()
+    timer._run()
     assert cut == [1_000, 2_000, 3_000]
