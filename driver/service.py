@@ -49,7 +49,9 @@ from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, lease_path,
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.journal.writing import Journal
-from driver.listeners.dispatch import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
+from driver.listeners.derivation import SeenReceiver, ended
+from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
+from driver.listeners.events import Listener
 from driver.listeners.web_hook import WebHook
 from driver.tracker import AgentNews, CopyRules, Tracker
 from driver.tracker.cursors import CursorRules
@@ -841,7 +843,7 @@ class Driver:
 
     def add_listener(self, listener: Listener) -> None:
         """From now on ``listener`` is told what happens. At any time, from any thread."""
-        self._listeners.add(Channel(Told(listener), self._settings.driver.listener_queue))
+        self._listeners.add(Channel(ListenerSink(listener), self._settings.driver.listener_queue))
 
     # ---- housekeeping --------------------------------------------------------------------------------------------
 
@@ -994,8 +996,8 @@ class Driver:
 
 def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Listeners:
     driver = settings.driver
-    receiving: list[Receiving] = [Told(find_listener(name), name) for name in driver.listeners]
-    receiving += [Told(listener) for listener in more]
+    receiving: list[EventSink] = [ListenerSink(find_listener(name), name) for name in driver.listeners]
+    receiving += [ListenerSink(listener) for listener in more]
     if driver.web_hook is not None:
         receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
     return Listeners([Channel(one, driver.listener_queue) for one in receiving], clock.wall_ms)

@@ -14,7 +14,7 @@ from driver.batches.progress import Progress
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
-from driver.listeners.dispatch import BatchFailed, BatchStarted, Happened
+from driver.listeners.events import BatchFailed, BatchStarted, Happened
 from driver.tracker.requests import Complete, CompleteOutput, FailJob
 from forebay.kafka.consume.planning import sizes
 from forebay.messages import TrackedBatch

@@ -22,7 +22,7 @@ from driver.decisions.rate_sharing import RateLimits
 from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.lineage import LineageFound
-from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
+from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver
 from forebay import messages as m
 from forebay.http.client import Client
