@@ -26,7 +26,7 @@ def block_added(state: State, event: ev.BlockAdded) -> None:
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
-        if partition.trouble is not None:  # where a receiver goes on by itself nothing is left to decide
+        if partition.trouble is not None:  # a receiver that continues by itself leaves nothing to decide
             adopted = block.meta.receiver_id == ADOPTER
             partition.trouble = partition.trouble.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:

@@ -100,7 +100,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
     partition = state.partitions[f"{TOPIC}/0"]
     assert (partition.life.life, partition.position) == (1, 20)
     assert [(b.meta.key_id, b.meta.records) for b in state.blocks.values()] == [("k" * TEXT_LENGTH_MAX, 10)] * 2
-    assert "meta.key_id has 5000 characters, 1000 are allowed: cut" in caplog.text
+    assert "meta.key_id has 5000 characters, of at most 1000: cut" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_snapshot_with_numbers_out_of_range_opens() -> None:
     state, said = found
     assert len(said) == 4
     (sentence,) = bounds.begin_again(state)
-    assert "life 2 begins at offset 10" in sentence
+    assert "incarnation 2 begins at offset 10" in sentence
     assert state.partitions[f"{TOPIC}/0"].position == 10
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
 
@@ -156,7 +156,7 @@ def test_partition_begins_again_within_its_newest_life() -> None:
     partition.lives[-1] = msgspec.structs.replace(partition.life, start=15)
     partition.position = OFFSET_MAX
     (sentence,) = bounds.begin_again(state)
-    assert "life 3 begins at offset 15" in sentence
+    assert "incarnation 3 begins at offset 15" in sentence
     assert partition.position == 15
 
 

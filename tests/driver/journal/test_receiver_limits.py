@@ -87,7 +87,7 @@ def test_heartbeats_of_more_receivers_are_refused_until_one_was_silent_for_an_ho
     t.say(beat(epochs["r0"], "r0"))
     t.now_ms += 1_000
     t.say(beat(epochs["r1"], "r1"))
-    with pytest.raises(RefusedError, match="2 receivers sent a heartbeat within the last 3600 s") as refused:
+    with pytest.raises(RefusedError, match="2 receivers sent one within the last 3600 s") as refused:
         t.say(beat(epochs["r2"], "r2"))
     assert refused.value.code == "too-many"
     t.now_ms += 1_000
@@ -112,7 +112,7 @@ def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatc
         t.look(idle, receiver="idle")
     t.claim(newer, 0, "newer")
     events = len(t.events)
-    with pytest.raises(RefusedError, match="knows 3 receiver ids") as refused:
+    with pytest.raises(RefusedError, match="has 3 receiver ids") as refused:
         t.register("another")
     assert refused.value.code == "too-many" and len(t.events) == events
     assert t.register("owner", "i2") > newer
@@ -320,7 +320,7 @@ def test_status_shows_a_problem_before_ids_run_out(monkeypatch: pytest.MonkeyPat
     assert "receiver-ids" not in [problem.kind for problem in health.look(t.now_ms / 1000).problems]
     t.register("r3")
     (problem,) = [problem for problem in health.look(t.now_ms / 1000).problems if problem.kind == "receiver-ids"]
-    assert problem.cause == "the stream knows 3 receiver ids; at 10000 it takes no new one"
+    assert problem.cause == "the stream has 3 receiver ids; from 10000 on it takes no new one"
     assert "wal.retention" in problem.command
 
 
