@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
-from driver.batches.batch_run import Taken
+from driver.batches.batch_run import BatchRun
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
@@ -202,13 +202,13 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._progress.stopping.is_set():
             seen = self._progress.changes
-            taken: Taken | None = self._loop.ask(Ask(self._begin))
+            taken: BatchRun | None = self._loop.ask(Ask(self._begin))
             if taken is not None:
                 return self._work(taken)
             self._progress.await_change(seen)
         return None
 
-    def _begin(self, state: State) -> Taken | None:
+    def _begin(self, state: State) -> BatchRun | None:
         """Take the next batch into work. Called in the decision loop, so that no two workers get the same batch."""
         found = following(state, frozenset(self._progress.in_work)) if not self._progress.held_up else None
         if found is None:
@@ -221,17 +221,17 @@ class Scheduler:
         """The batch of ``work`` as the journal has it now: a loss may have been accepted, or a replay begun, since."""
         return self._work(self._loop.ask(Ask(partial(self._again, work=work))))
 
-    def _again(self, state: State, work: BatchWork) -> Taken:
+    def _again(self, state: State, work: BatchWork) -> BatchRun:
         if work.replay:
             return self._take(state, state.replaying[work.batch_id], work.replay)
         return self._take(state, state.batches[work.batch_id])
 
-    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> Taken:
+    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> BatchRun:
         reach = self._options.window_batches
         past = window(state, batch, replay > 0)[-reach:] if reach else ()
-        return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
+        return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
 
-    def _work(self, taken: Taken) -> BatchWork:
+    def _work(self, taken: BatchRun) -> BatchWork:
         options = self._options
         *past, work = taken.work(
             options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()

@@ -56,24 +56,24 @@ def begin_again(state: State) -> tuple[str, ...]:
             f"in the journal of an older release, block {block_id or '(deleted)'} ends beyond the highest offset: started again "
             f"at {start}"
         )
-        begun = ev.LifeStart(partition.topic, partition.partition, start, partition.life.topic_id)
+        begun = ev.IncarnationStart(partition.topic, partition.partition, start, partition.incarnation.topic_id)
         # the time of the incarnation before it: a reader has no clock
-        apply(state, ev.LifeBegun(begun, partition.life.time_ms, cause))
-        said.append(f"{partition.tp}: incarnation {partition.life.life} begins at offset {start}: {cause}")
+        apply(state, ev.IncarnationBegun(begun, partition.incarnation.time_ms, cause))
+        said.append(f"{partition.tp}: incarnation {partition.incarnation.number} begins at offset {start}: {cause}")
     return tuple(said)
 
 
 def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
     """Return the start of the newest incarnation's last range and its block; if the block is deleted, the incarnation's start and
     ""."""
-    life = partition.life
+    incarnation = partition.incarnation
     found = (
         (r.from_offset, block.id)
         for block in state.blocks.values()
         for r in block.meta.ranges
-        if (r.tp, r.life, r.until_offset) == (partition.tp, life.life, OFFSET_MAX)
+        if (r.tp, r.incarnation, r.until_offset) == (partition.tp, incarnation.number, OFFSET_MAX)
     )
-    return min(found, default=(life.start, ""))
+    return min(found, default=(incarnation.start, ""))
 
 
 class _Correction:

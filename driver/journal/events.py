@@ -32,7 +32,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
     pass
 
 
-class LifeStart(msgspec.Struct, frozen=True):
+class IncarnationStart(msgspec.Struct, frozen=True):
     """The start of an incarnation of a partition: its first offset, and the topic's id ("" if the broker does not report it)."""
 
     topic: str
@@ -51,7 +51,7 @@ class LifeStart(msgspec.Struct, frozen=True):
 class StreamCreated(_Event, frozen=True, tag="stream-created"):
     """The stream begins: the start of every partition, resolved from the starting policy, before any claim."""
 
-    starts: tuple[LifeStart, ...]
+    starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
     cause: str  # the policy, as configured
 
@@ -59,15 +59,15 @@ class StreamCreated(_Event, frozen=True, tag="stream-created"):
 class PartitionsAdded(_Event, frozen=True, tag="partitions-added"):
     """New partitions begin."""
 
-    starts: tuple[LifeStart, ...]
+    starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
     cause: str
 
 
-class LifeBegun(_Event, frozen=True, tag="life-begun"):
+class IncarnationBegun(_Event, frozen=True, tag="life-begun"):
     """A new incarnation of a known partition begins. It ends the partition's token (rule 8)."""
 
-    start: LifeStart
+    start: IncarnationStart
     time_ms: TimeMs
     cause: str
 
@@ -149,7 +149,7 @@ class BlockMoved(_Event, frozen=True, tag="block-moved"):
     sha256: Sha256 | msgspec.UnsetType = msgspec.UNSET
 
 
-class TroubleFound(_Event, frozen=True, tag="trouble-found"):
+class FaultRecorded(_Event, frozen=True, tag="trouble-found"):
     """Kafka does not continue at the position, and an operator must decide. The fields say what accepting the fault would do."""
 
     topic: str
@@ -157,7 +157,7 @@ class TroubleFound(_Event, frozen=True, tag="trouble-found"):
     kind: str
     position: Offset
     accept_until: Offset  # the gap's end, or the start of the new incarnation
-    new_life: bool
+    new_incarnation: bool
     topic_id: str
     leader_epoch: LeaderEpoch
 
@@ -261,7 +261,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # outputs done in this replay, while others are not
     spans: tuple[Span, ...] = ()  # of a direct stream
-    lives: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
@@ -401,7 +401,7 @@ class CursorNamed(_Event, frozen=True, tag="cursor-named"):
 Event: TypeAlias = (
     StreamCreated
     | PartitionsAdded
-    | LifeBegun
+    | IncarnationBegun
     | ReceiverRegistered
     | ReceiverFenced
     | ReceiversForgotten
@@ -411,7 +411,7 @@ Event: TypeAlias = (
     | EpochBarred
     | BlockAdded
     | BlockMoved
-    | TroubleFound
+    | FaultRecorded
     | AdoptionTried
     | GapRecorded
     | BatchAllocated

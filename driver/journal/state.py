@@ -10,7 +10,7 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place
-from driver.journal.lineage import REBUILDER
+from driver.journal.timeline import REBUILDER
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import ForebayError
 from forebay.model.values import (
@@ -24,8 +24,8 @@ from forebay.model.values import (
     PartitionNumber,
     TopicPartition,
     count_of,
-    lineage_of,
     numbered,
+    timeline_of,
 )
 
 #: the writer of the segments of ``forebay recover --apply``, under its journal epoch
@@ -38,10 +38,10 @@ class BrokenInvariant(ForebayError):
     """The journal's events contradict an invariant. The process must not continue."""
 
 
-class Life(msgspec.Struct):
+class Incarnation(msgspec.Struct):
     """One incarnation of a partition: offsets ``[start, end)``; ``end`` is None for the newest one."""
 
-    life: Number
+    incarnation: Number
     topic_id: str
     start: Offset
     time_ms: int
@@ -52,7 +52,7 @@ class Life(msgspec.Struct):
 class RecordedGap(msgspec.Struct, frozen=True):
     """A gap, and when it was journalled."""
 
-    life: int
+    incarnation: int
     gap: Gap
     time_ms: int
 
@@ -74,7 +74,7 @@ class EndedEpoch(msgspec.Struct, frozen=True):
     segments: int
 
 
-class OpenTrouble(msgspec.Struct, frozen=True):
+class OpenFault(msgspec.Struct, frozen=True):
     """A fault of a partition: Kafka does not continue at ``position``. The other fields are as the receiver reported them.
 
     ``tried``: the newest token when the search of the WAL found no block at the position; 0: not searched yet.
@@ -86,7 +86,7 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     kind: str
     position: Offset
     accept_until: Offset
-    new_life: bool
+    new_incarnation: bool
     topic_id: str
     leader_epoch: LeaderEpoch
     tried: int = 0
@@ -94,18 +94,18 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     kept: bool = False
 
     @property
-    def begins_life(self) -> bool:
+    def begins_incarnation(self) -> bool:
         """Whether accepting the fault begins a new incarnation; if not, it records a gap."""
-        return self.new_life and self.adoptable_from < 0
+        return self.new_incarnation and self.adoptable_from < 0
 
     @property
     def accepted_until(self) -> int:
         """The offset at which the intake continues after the fault is accepted."""
         return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
 
-    def moved(self, position: int) -> OpenTrouble | None:
+    def moved(self, position: int) -> OpenFault | None:
         """Return the fault after adoption moved the position to ``position``; None if nothing is left to decide."""
-        if not self.new_life:
+        if not self.new_incarnation:
             return None
         return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
@@ -119,7 +119,7 @@ class Partition(msgspec.Struct):
 
     topic: str
     partition: PartitionNumber
-    lives: list[Life]
+    incarnations: list[Incarnation]
     position: Offset
     completed: Offset
     leader_epoch: LeaderEpoch
@@ -127,20 +127,20 @@ class Partition(msgspec.Struct):
     owner: str = ""
     owner_epoch: int = 0
     gaps: list[RecordedGap] = []
-    trouble: OpenTrouble | None = None
+    fault: OpenFault | None = None
     writers: list[Writer] = []
 
     @property
-    def life(self) -> Life:
-        return self.lives[-1]
+    def incarnation(self) -> Incarnation:
+        return self.incarnations[-1]
 
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def topic_id(self, life: int) -> str:
+    def topic_id(self, incarnation: int) -> str:
         """Return the topic's id in the incarnation ``life``; "" if the broker did not report it."""
-        return next((one.topic_id for one in self.lives if one.life == life), "")
+        return next((one.topic_id for one in self.incarnations if one.number == incarnation), "")
 
     @property
     def preceding_gap(self) -> Gap | None:
@@ -148,7 +148,7 @@ class Partition(msgspec.Struct):
         position."""
         begin, cause = self.position, ""
         for recorded in reversed(self.gaps):
-            if recorded.life != self.life.life or recorded.gap.until_offset != begin:
+            if recorded.incarnation != self.incarnation.number or recorded.gap.until_offset != begin:
                 break
             begin, cause = recorded.gap.from_offset, cause or recorded.gap.cause
         return Gap(begin, self.position, cause) if begin < self.position else None
@@ -179,7 +179,7 @@ class Batch(msgspec.Struct):
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     outputs: tuple[str, ...] = ()  # outputs that are done, while others are not
     spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
-    lives: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
     @property
     def block_ids(self) -> list[str]:
@@ -188,7 +188,7 @@ class Batch(msgspec.Struct):
     @property
     def lived_spans(self) -> Iterator[tuple[Span, int]]:
         """Each of ``spans`` with its incarnation."""
-        return zip(self.spans, self.lives or itertools.repeat(1), strict=False)
+        return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 
 
 class Replay(msgspec.Struct):
@@ -245,7 +245,7 @@ class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     from_offset: int
     until_offset: int
 
@@ -257,7 +257,7 @@ class Rebuild(msgspec.Struct, frozen=True):
     timeline have numbers above ``batch_count``.
     """
 
-    lineage: int
+    timeline: int
     time_ms: int
     cause: str
     copy: str
@@ -303,7 +303,7 @@ class State(msgspec.Struct, dict=True):
     """
 
     stream: str
-    lineage: int
+    timeline: int
     created: bool = False
     events: int = 0  # events applied since the timeline began: the number of the next one
     epochs: int = 0  # epochs of receivers and cursors given in this timeline
@@ -417,13 +417,13 @@ class State(msgspec.Struct, dict=True):
         return self.partitions.get(str(tp))
 
     def next_epoch(self) -> int:
-        return numbered(self.lineage, self.epochs + 1)
+        return numbered(self.timeline, self.epochs + 1)
 
     def next_token(self) -> int:
-        return numbered(self.lineage, self.tokens + 1)
+        return numbered(self.timeline, self.tokens + 1)
 
     def next_batch_id(self) -> int:
-        return numbered(self.lineage, self.batch_count + 1)
+        return numbered(self.timeline, self.batch_count + 1)
 
     def next_replay(self) -> int:
         return self.replays[-1].replay + 1 if self.replays else 1
@@ -444,7 +444,7 @@ class State(msgspec.Struct, dict=True):
 
 def is_void(rebuilds: Iterable[Rebuild], batch_id: int, number: int) -> bool:
     """Whether a rebuild dissolved the batch, even if a driver of an older timeline still completed it."""
-    following = next((r for r in rebuilds if r.lineage > lineage_of(batch_id)), None)
+    following = next((r for r in rebuilds if r.timeline > timeline_of(batch_id)), None)
     return following is not None and number > following.known_number
 
 
@@ -455,7 +455,7 @@ def is_fenced(state: State, writer: str, epoch: int) -> bool:
     """
     receiver = state.receivers.get(writer)
     return (
-        lineage_of(epoch) < state.lineage
+        timeline_of(epoch) < state.timeline
         or writer in (REPAIR_WRITER, REBUILDER)
         or (receiver is not None and receiver.epoch != epoch)
         or is_forgotten(state, writer, epoch)
@@ -466,6 +466,6 @@ def is_forgotten(state: State, receiver_id: str, epoch: int) -> bool:
     """Whether ``epoch`` was given in this timeline before ``state``, to a receiver that the state no longer knows."""
     return (
         receiver_id not in state.receivers
-        and lineage_of(epoch) == state.lineage
+        and timeline_of(epoch) == state.timeline
         and 0 < count_of(epoch) <= state.epochs
     )

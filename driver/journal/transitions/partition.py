@@ -27,5 +27,5 @@ def end_claim(partition: Partition) -> None:
 def complete_gaps(partition: Partition) -> None:
     """Move the completed position over gaps: no batch will ever contain them."""
     for recorded in partition.gaps:
-        if recorded.life == partition.life.life and recorded.gap.from_offset == partition.completed:
+        if recorded.incarnation == partition.incarnation.number and recorded.gap.from_offset == partition.completed:
             partition.completed = recorded.gap.until_offset

@@ -15,30 +15,30 @@ from wal.storage import Storage
 REBUILDER = "forebay-rebuild"
 
 
-class LineageFound(ForebayError):
+class TimelineFound(ForebayError):
     """The WAL does not belong to this journal: the journal was lost, or its rebuild was not finished, or it is of another WAL."""
 
 
 def newest_marker(wal: Storage, stream: str) -> int:
     """Return the newest timeline that has a marker in the WAL; 0 if none has. Checks one name after the other, without a listing.
     Raises StoreError."""
-    lineage = 0
-    while wal.exists(layout.lineage_marker(stream, lineage + 1)):
-        lineage += 1
-    return lineage
+    timeline = 0
+    while wal.exists(layout.timeline_marker(stream, timeline + 1)):
+        timeline += 1
+    return timeline
 
 
 def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> int:
     """Return the newest timeline of the WAL. Call it before an epoch is claimed.
 
-    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises LineageFound if it is not the WAL's
+    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises TimelineFound if it is not the WAL's
     newest timeline; StoreError.
     """
     marked = newest_marker(wal, stream)
     if marked and not claimed:
-        raise LineageFound(
+        raise TimelineFound(
             f"the journal at {journal.url} is empty, but the WAL at {wal.url} holds stream {stream!r} "
-            f"({layout.lineage_marker(stream, marked)}): the journal was lost, or [driver].journal is wrong. "
+            f"({layout.timeline_marker(stream, marked)}): the journal was lost, or [driver].journal is wrong. "
             "Nothing was changed. Restore the journal, or make a new one from the WAL with `forebay journal rebuild`"
         )
     if claimed < marked:
@@ -48,17 +48,17 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> i
     return marked
 
 
-def unfinished(journal: Storage, stream: str, lineage: int) -> LineageFound:
+def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:
     """The error for a journal that has no snapshot of the timeline ``lineage``."""
-    return LineageFound(
-        f"the journal at {journal.url} of stream {stream!r} has no snapshot of timeline {lineage}, which the WAL or a claim "
+    return TimelineFound(
+        f"the journal at {journal.url} of stream {stream!r} has no snapshot of timeline {timeline}, which the WAL or a claim "
         "names: it was lost, or its rebuild was not finished. Nothing was changed. Run `forebay journal rebuild` (again)"
     )
 
 
-def mark(journal: Storage, wal: Storage, stream: str, lineage: int, first_claim: bytes) -> None:
-    """Create the timeline's marker in the WAL, unless it exists. Raises LineageFound if it is another journal's; StoreError."""
-    marker = layout.lineage_marker(stream, lineage)
+def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim: bytes) -> None:
+    """Create the timeline's marker in the WAL, unless it exists. Raises TimelineFound if it is another journal's; StoreError."""
+    marker = layout.timeline_marker(stream, timeline)
     try:
         wal.put_new(marker, first_claim)
     except FileExistsError:
@@ -70,8 +70,8 @@ def mark(journal: Storage, wal: Storage, stream: str, lineage: int, first_claim:
             raise _belongs_elsewhere(journal, wal, stream) from None
 
 
-def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> LineageFound:
-    return LineageFound(
+def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> TimelineFound:
+    return TimelineFound(
         f"the WAL at {wal.url} belongs to another journal of stream {stream!r} than the one at {journal.url}. "
         "Nothing was changed. Correct [driver].journal or [wal].url"
     )
