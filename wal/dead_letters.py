@@ -52,11 +52,13 @@ class Identity(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}@{self.offset}" + (f" life {self.life}" if self.life > 1 else "")
+        return f"{self.topic}/{self.partition}@{self.offset}" + (
+            f" life {self.incarnation}" if self.incarnation > 1 else ""
+        )
 
 
 class Run(NamedTuple):
@@ -194,7 +196,7 @@ def read(storage: Storage, path: str) -> pa.Table:
 
 
 def identities(table: pa.Table) -> list[Identity]:
-    columns = [table.column(name).to_pylist() for name in Identity._fields]
+    columns = [table.column(name).to_pylist() for name in ("topic", "partition", "life", "offset")]
     return [Identity(*row) for row in zip(*columns, strict=True)]
 
 

@@ -25,6 +25,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from forebay.model.errors import UsageError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,13 +46,13 @@ WORDS = {
 }
 
 
-class PartitionStatus(msgspec.Struct, frozen=True):
+class PartitionStatus(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """``position``: where the next batch begins; ``completed``: up to here every batch is completed. ``read``: whether the stream
     goes on with it."""
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     start: int
     position: int
     completed: int
@@ -59,11 +60,11 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     read: bool
 
 
-class DirectStatus(msgspec.Struct, frozen=True):
+class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
     """``standing``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of the process, "" and 0 if it stopped."""
 
     name: str
-    standing: str
+    status: str
     owner: str
     host: str
     pid: int
@@ -159,10 +160,10 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
     from deploy.console.table import table
 
     state = checkpoint.state()
-    standing, lease = checkpoint.lease()
+    status, lease = checkpoint.lease()
     found = DirectStatus(
         name=checkpoint.name,
-        standing=standing,
+        status=status,
         owner=lease.owner if lease else "",
         host=lease.host if lease else "",
         pid=lease.pid if lease else 0,
@@ -174,8 +175,8 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
             PartitionStatus(
                 p.topic,
                 p.partition,
-                p.life.life,
-                p.life.start,
+                p.incarnation.number,
+                p.incarnation.start,
                 p.position,
                 p.completed,
                 tuple(f"[{g.gap.from_offset}, {g.gap.until_offset}) {g.gap.cause}" for g in p.gaps),
@@ -189,18 +190,18 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
         found,
         lambda: [
             table(
-                f"Direct stream {found.name}: {WORDS[standing]}{by}; {found.batches_completed} batches completed, "
+                f"Direct stream {found.name}: {WORDS[status]}{by}; {found.batches_completed} batches completed, "
                 f"{len(found.unfinished)} unfinished, {len(found.replaying)} to be replayed",
                 ("partition", "life", "begun at", "completed", "position", "gaps", "read"),
                 [
-                    (f"{p.topic}/{p.partition}", p.life, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
+                    (f"{p.topic}/{p.partition}", p.incarnation, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
                      "yes" if p.read else "no more")
                     for p in found.partitions
                 ],
             )
         ],
     )  # fmt: skip
-    return FOUND if standing in ("ended", "silent") else FINE
+    return FOUND if status in ("ended", "silent") else FINE
 
 
 @direct.command(

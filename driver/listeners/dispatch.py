@@ -18,6 +18,7 @@ import msgspec
 from driver.journal import events as ev
 from forebay.messages import TrackedListener
 from forebay.model.errors import SettingsError
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.named import find
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ TOGETHER_MAX = 100
 LAST_SECONDS = 5.0
 
 
-class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename=WIRE_NAMES):
     time_ms: int  # when the driver noticed, since 1970 UTC
 
 
@@ -121,7 +122,7 @@ class GapFound(_Happened, frozen=True, tag="gap-found"):
     until_offset: int
     recorded: bool
     detail: str
-    new_life: bool = False
+    new_incarnation: bool = False
 
 
 Happened: TypeAlias = (
@@ -219,7 +220,7 @@ def told_of(event: ev.Event, now_ms: int) -> list[Happened]:
                 detail=event.gap.cause,
             )
         ]
-    if isinstance(event, ev.TroubleFound):
+    if isinstance(event, ev.FaultRecorded):
         return [
             GapFound(
                 time_ms=now_ms,
@@ -229,7 +230,7 @@ def told_of(event: ev.Event, now_ms: int) -> list[Happened]:
                 until_offset=event.accept_until,
                 recorded=False,
                 detail=event.kind,
-                new_life=event.new_life,
+                new_incarnation=event.new_incarnation,
             )
         ]
     return []

@@ -8,19 +8,20 @@ import msgspec
 
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.model.values import check_name
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from driver.batches.batch import Batch
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
     """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
     driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them.
     ``newest``: in a marker that took the place of another (:meth:`after`), id of the newest batch whose first run is in."""
 
     stream: str
     output: str
-    lineage: int
+    timeline: int
     replay: int
     number: int
     batch_id: int
@@ -31,7 +32,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> tuple[int, int]:
         """Runs of one line follow each other by batch id. Batches that run for the first time are one line, since their ids
         ascend over all lineages; each replay is another, and no replay outlives its journal."""
-        return (self.lineage, self.replay) if self.replay else (0, 0)
+        return (self.timeline, self.replay) if self.replay else (0, 0)
 
     @property
     def words(self) -> str:
@@ -71,7 +72,7 @@ def run_of(batch: Batch, output: str) -> Run:
     return Run(
         stream=batch.stream,
         output=output,
-        lineage=batch.lineage,
+        timeline=batch.timeline,
         replay=batch.replay,
         number=batch.number,
         batch_id=batch.id,
