@@ -196,7 +196,7 @@ class Invariants:
                 for held in before.blocks[block_id].meta.ranges:
                     if (str(held.tp), held.incarnation) == (key, old.incarnation.number):
                         least = min(least, held.from_offset)
-            if new is None or (new.number.number, new.position) < (old.incarnation.number, least):
+            if new is None or (new.incarnation.number, new.position) < (old.incarnation.number, least):
                 at = "is not there" if new is None else f"stands at {new.position}"
                 raise InvariantViolation("INV-1", f"{key} was at {old.position}, and {at} after the rebuild")
         record = state.rebuilds[-1]
