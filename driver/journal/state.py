@@ -27,6 +27,7 @@ from forebay.model.values import (
     numbered,
     timeline_of,
 )
+from forebay.model.wire import WIRE_NAMES
 
 #: the writer of the segments of ``forebay recover --apply``, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
@@ -38,10 +39,10 @@ class BrokenInvariant(ForebayError):
     """The journal's events contradict an invariant. The process must not continue."""
 
 
-class Incarnation(msgspec.Struct):
+class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
     """One incarnation of a partition: offsets ``[start, end)``; ``end`` is None for the newest one."""
 
-    incarnation: Number
+    number: Number
     topic_id: str
     start: Offset
     time_ms: int
@@ -49,7 +50,7 @@ class Incarnation(msgspec.Struct):
     end: Offset | None = None
 
 
-class RecordedGap(msgspec.Struct, frozen=True):
+class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A gap, and when it was journalled."""
 
     incarnation: int
@@ -74,7 +75,7 @@ class EndedEpoch(msgspec.Struct, frozen=True):
     segments: int
 
 
-class OpenFault(msgspec.Struct, frozen=True):
+class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A fault of a partition: Kafka does not continue at ``position``. The other fields are as the receiver reported them.
 
     ``tried``: the newest token when the search of the WAL found no block at the position; 0: not searched yet.
@@ -110,7 +111,7 @@ class OpenFault(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
 
-class Partition(msgspec.Struct):
+class Partition(msgspec.Struct, rename=WIRE_NAMES):
     """A partition of the stream.
 
     ``token`` is the newest token ever given; it is *current* only while ``owner`` is not empty. ``writers``: one entry for each
@@ -166,7 +167,7 @@ class Receiver(msgspec.Struct):
     past: tuple[str, ...] = ()  # superseded instances, newest first
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, rename=WIRE_NAMES):
     """A batch that is not in the history yet. ``completed_ms``: None until it is completed."""
 
     batch_id: int
@@ -240,7 +241,7 @@ class RepeatedBatch(msgspec.Struct, frozen=True):
     ranges: tuple[str, ...]
 
 
-class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Offsets that a snapshot copy calls completed, and whose batches no history names."""
 
     topic: str
@@ -250,7 +251,7 @@ class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
     until_offset: int
 
 
-class Rebuild(msgspec.Struct, frozen=True):
+class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """How the timeline ``lineage`` began: from the snapshot copy at ``copy``. ``cause``: who did it.
 
     Batches of older timelines with a number above ``known_number`` do not count: their blocks waited again. Batches of the new
@@ -294,7 +295,7 @@ class EndedCursor(msgspec.Struct, frozen=True):
     expired: bool
 
 
-class State(msgspec.Struct, dict=True):
+class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     """Everything that the journal says. A snapshot is this struct as msgpack.
 
     ``blocks``: id → block, of every block whose bytes are not deleted. ``waiting``: the blocks in no batch, in order of

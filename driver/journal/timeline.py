@@ -31,8 +31,8 @@ def newest_marker(wal: Storage, stream: str) -> int:
 def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> int:
     """Return the newest timeline of the WAL. Call it before an epoch is claimed.
 
-    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises TimelineFound if it is not the WAL's
-    newest timeline; StoreError.
+    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises TimelineFound if it is not the
+    WAL's newest timeline; StoreError.
     """
     marked = newest_marker(wal, stream)
     if marked and not claimed:
