@@ -46,7 +46,7 @@ class Witness:
     events: int
 
     def lacks_events(self, timeline: int, events: int) -> bool:
-        """Whether a journal of the timeline ``lineage`` that has ``events`` events has lost some."""
+        """Whether a journal of ``timeline`` that has ``events`` events has lost some."""
         return timeline_of(self.epoch) == timeline and events < self.events
 
     def words(self, events: int) -> str:

@@ -140,7 +140,7 @@ class Partition(msgspec.Struct, rename=WIRE_NAMES):
         return TopicPartition(self.topic, self.partition)
 
     def topic_id(self, incarnation: int) -> str:
-        """Return the topic's id in the incarnation ``life``; "" if the broker did not report it."""
+        """Return the topic's id in ``incarnation``; "" if the broker did not report it."""
         return next((one.topic_id for one in self.incarnations if one.number == incarnation), "")
 
     @property
@@ -252,7 +252,7 @@ class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """How the timeline ``lineage`` began: from the snapshot copy at ``copy``. ``cause``: who did it.
+    """How ``timeline`` began: from the snapshot copy at ``copy``. ``cause``: who did it.
 
     Batches of older timelines with a number above ``known_number`` do not count: their blocks waited again. Batches of the new
     timeline have numbers above ``batch_count``.

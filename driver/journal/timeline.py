@@ -49,7 +49,7 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> i
 
 
 def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:
-    """The error for a journal that has no snapshot of the timeline ``lineage``."""
+    """The error for a journal that has no snapshot of ``timeline``."""
     return TimelineFound(
         f"the journal at {journal.url} of stream {stream!r} has no snapshot of timeline {timeline}, which the WAL or a claim "
         "names: it was lost, or its rebuild was not finished. Nothing was changed. Run `forebay journal rebuild` (again)"

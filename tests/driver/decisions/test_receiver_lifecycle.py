@@ -128,7 +128,7 @@ class Played:
             for agent in self.agents.values():
                 if agent.up:
                     self.beat(agent)
-            self.driver.look(self.now, self.heard, self.receivers_heard)
+            self.driver.run_round(self.now, self.heard, self.receivers_heard)
             running = self.running()
             assert self.cut_off or len(running) == len(set(running)), f"runs twice: {running}"
         return self
@@ -141,7 +141,7 @@ class Played:
                 self.receivers_heard[name] = self.now
                 self.journal[number_of(name)] = agent.host
         self.heard[agent.host] = self.now
-        for command in self.driver.heard(agent.said(), self.now):
+        for command in self.driver.take_heartbeat(agent.said(), self.now):
             self.obey(agent, command)
 
     def obey(self, agent: PlayedAgent, command: m.Command) -> None:
@@ -471,7 +471,7 @@ def test_what_an_agent_says_of_other_ids_is_ignored() -> None:
     played = Played(1, "a").step(2)
     played.agents["a"].children["other-r0"] = Process(99, 1, 1)
     played.agents["a"].children["s-rx"] = Process(98, 1, 1)
-    commands = played.driver.heard(played.agents["a"].said(), played.now)
+    commands = played.driver.take_heartbeat(played.agents["a"].said(), played.now)
     assert commands == ()
 
 
