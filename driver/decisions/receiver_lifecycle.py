@@ -1,8 +1,9 @@
 """Managed receivers: the state and the host of each, and when it is started again. Decisions without I/O.
 
-The driver keeps ``count`` receivers of the stream running by means of the hosts' agents. It journals nothing about them: after a
-restart it learns their states from the agents' heartbeats. The state changes in :meth:`ManagedReceivers.take_heartbeat`, when an agent
-reports what runs on its host, and in :meth:`ManagedReceivers.run_round`, once per placing interval. The decision loop calls both.
+The driver keeps ``count`` receivers of the stream running by means of the hosts' agents. It journals nothing about them:
+after a restart it learns their states from the agents' heartbeats. The state changes in
+:meth:`ManagedReceivers.take_heartbeat`, when an agent reports what runs on its host, and in
+:meth:`ManagedReceivers.run_round`, once per placing interval. The decision loop calls both.
 
 Placing only starts and stops processes. Epochs and tokens decide which receiver owns an offset. So two processes with one id, for
 instance after an agent lost its connection, cost time but never a record (INV-4).

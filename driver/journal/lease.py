@@ -103,7 +103,7 @@ def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -
             return True
         if (current.owner, current.beat) != (first.owner, first.beat):
             raise LeaseHeld(
-                f"another driver already leads stream {stream!r}: {current.words}; stop it first, take over with "
+                f"a driver leads stream {stream!r} already: {current.words}; stop it first, take over with "
                 "`forebay driver --take-over`, or wait for its end with `forebay driver --standby`"
             )
     return True
