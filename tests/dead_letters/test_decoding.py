@@ -210,9 +210,9 @@ def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_ta
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda batch: batch, "a record batch with the columns offset, number is wanted"),
-        (lambda batch: None, "gave NoneType"),
-        (lambda batch: (arrow_numbers(batch), ["x"]), "gave 1 causes for 2 records"),
+        (lambda batch: batch, "return a record batch with the columns offset, number"),
+        (lambda batch: None, "returned NoneType"),
+        (lambda batch: (arrow_numbers(batch), ["x"]), "returned 1 causes for 2 records"),
     ],
 )
 def test_a_function_of_record_batches_that_gives_something_else_is_told(tmp_path: Path, given: Any, words: str) -> None:

@@ -849,18 +849,14 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
     try:
         driver.start()
         tracker = driver._tracker
-        scheduler, batches = vars(driver._scheduler), vars(tracker.batches)
+        assert driver._scheduler is not None
+        options, runner, batches = driver._scheduler._options, driver._scheduler._runner, vars(tracker.batches)
+        rules, timer = runner._rules, driver._scheduler._timer
         managed, sharing = vars(tracker.managed), vars(tracker.sharing)
-        learning = scheduler["_completed"].__self__
-        assert {name: scheduler[f"_{name}"] for name in ("interval", "max_failures", "retry_delay")} == {
-            "interval": 7, "max_failures": 3, "retry_delay": 11,
-        }  # fmt: skip
-        assert (scheduler["_concurrent_jobs"], scheduler["_window_batches"], scheduler["_empty_batches"]) == (
-            13,
-            17,
-            True,
-        )
-        assert (scheduler["_unreadable_retry"], scheduler["_tasks"]()) == (19, 23)
+        learning = cast(Any, runner._hooks.completed).__self__
+        assert (timer._interval, rules.max_failures, rules.retry_delay_seconds) == (7, 3, 11)
+        assert (options.concurrent_jobs, options.window_batches, timer._empty_batches) == (13, 17, True)
+        assert (rules.unreadable_retry_seconds, timer._tasks()) == (19, 23)
         assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
         assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
         assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)

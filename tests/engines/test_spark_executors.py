@@ -125,7 +125,10 @@ print(tables.NAMES.decode(), driver.batches.decoding.__file__)
 
 
 def test_a_module_that_cannot_be_brought_is_refused_by_name(tmp_path: Path) -> None:
-    for name, words in (("nowhere_to_be_found", "no module 'nowhere_to_be_found'"), ("math", "no module or package")):
+    for name, words in (
+        ("nowhere_to_be_found", "no module 'nowhere_to_be_found'"),
+        ("math", "does not consist of Python files"),
+    ):
         with pytest.raises(UsageError, match=words):
             _shipped(tmp_path, name)
     assert not list(tmp_path.iterdir())

@@ -178,7 +178,7 @@ def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
     ("make", "words"),
     [
         (lambda f: ParquetOutput("s3://bucket/x"), "use a table format, such as DeltaOutput"),
-        (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can move"),
+        (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can rename"),
         (lambda f: ParquetOutput(f"file://{f}", name="../x"), "output '../x': allowed are"),
         (
             lambda f: ParquetOutput(f"file://{f}", partition_by=("a",)).write(batch_of(Turn(1)), rows_of(Turn(1))),
@@ -204,7 +204,7 @@ def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
         ),
         (
             lambda f: DeltaOutput(f"file://{f}/d", batch_column="place").write(batch_of(Turn(1)), rows_of(Turn(1))),
-            "have a column place already",
+            "already have a column place",
         ),
     ],
 )
@@ -216,11 +216,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[Path], Any], 
 
 def test_two_outputs_cannot_share_a_folder_and_a_strangers_marker_is_left(tmp_path: Path) -> None:
     ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(1)), rows_of(Turn(1)))
-    with pytest.raises(UsageError, match="is of output 'a' of stream 'flights'"):
+    with pytest.raises(UsageError, match="belongs to output 'a' of stream 'flights'"):
         ParquetOutput(f"file://{tmp_path}", name="b").write(batch_of(Turn(1)), rows_of(Turn(1)))
     (tmp_path / f"batch={Turn(2).batch_id}").mkdir()
     (tmp_path / f"batch={Turn(2).batch_id}" / "mine").write_text("kept")
-    with pytest.raises(StoreError, match="is there, and not by this run"):
+    with pytest.raises(StoreError, match="exists, and this run did not write it"):
         ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(2)), rows_of(Turn(2)))
     (tmp_path / f"batch={Turn(2).batch_id}" / MARKER).write_text("{}")
     with pytest.raises(StoreError, match="is no marker of Forebay"):
@@ -266,7 +266,7 @@ def test_kafka_refuses_what_it_cannot_send(kafka_broker: KafkaBroker, topic_name
     output = KafkaOutput(kafka_broker.options, topic, name=topic[-60:].lstrip("-"))
     with pytest.raises(UsageError, match="need a column value"):
         output.write(batch_of(Turn(1)), pa.table({"x": [1]}))
-    with pytest.raises(UsageError, match="column value is int64: bytes or text is allowed"):
+    with pytest.raises(UsageError, match="column value is int64: cast it to bytes or text"):
         output.write(batch_of(Turn(1)), pa.table({"value": [1]}))
     rows = pa.table({"value": ["a"], "headers": [[{"key": "h", "value": b"1"}]], "partition": [0]})
     assert output.write(batch_of(Turn(1)), rows).rows == 1
