@@ -13,7 +13,7 @@ from driver.batches.batch import Job, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.listeners.dispatch import Listener
 from driver.main import find_jobs, make_engine
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
@@ -103,12 +103,11 @@ class IngestContext:
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
                 self._settings,
-                upstream_of(self._settings),
-                engine,
-                jobs,
-                SystemClock(),
-                version("forebay"),
-                self._take_over,
+                upstream=upstream_of(self._settings),
+                engine=engine,
+                jobs=jobs,
+                clock=SystemClock(),
+                options=DriverOptions(release=version("forebay"), take_over=self._take_over),
                 listeners=self._listeners,
             )
             try:
@@ -134,8 +133,10 @@ class IngestContext:
                 self._ending.end()
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
-        """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns immediately when
-        called in the job or by a listener, else when it has ended."""
+        """Let the running jobs finish, and end; with ``drain`` as :meth:`driver.service.driver.Driver.stop`.
+
+        Return immediately when called in the job or by a listener, otherwise when the intake has ended.
+        """
         driver = self._driver
         if driver is not None:
             driver.stop(drain, timeout_seconds)

@@ -12,7 +12,7 @@ from typing import Any
 
 from driver.background.upstream import upstream_of
 from driver.batches.batch import Engine, NamedJob
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
 from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier
@@ -52,16 +52,17 @@ def with_engine(
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,
-        upstream_of(settings),
-        engine,
-        jobs,
-        clock,
-        version("forebay"),
-        take_over,
-        until_caught_up,
-        standby,
-        # one that is to end by itself ends with the failure
-        waits_when_failed=not until_caught_up,
+        upstream=upstream_of(settings),
+        engine=engine,
+        jobs=jobs,
+        clock=clock,
+        options=DriverOptions(
+            release=version("forebay"),
+            take_over=take_over,
+            until_caught_up=until_caught_up,
+            standby=standby,
+            waits_when_failed=not until_caught_up,  # a driver that is to end by itself ends with the failure
+        ),
     )
     driver.overdue = _end_at_once
     driver.watch, driver.came_round = notifier.watch, notifier.came_round

@@ -13,18 +13,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.batch_run import Taken
 from driver.batches.job_failures import FailingJobs, shown
+from driver.batches.reads import NextBatch, ReadUnfinished, SameBatch
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.batch_order import Run, following, window
-from driver.journal.events import Event, JobFailed, LossAccepted, ReplayBegun, ReplayedBatch
-from driver.journal.state import Batch, State
+from driver.decisions.batch_order import Run
+from driver.journal.events import Event, JobFailed, LossAccepted, ReplayBegun
 from driver.listeners.dispatch import BatchFailed, BatchStarted, Happened
-from driver.tracker.requests import Allocate, AllocateSpans, Ask, Complete, CompleteOutput, FailJob
+from driver.tracker.requests import Allocate, AllocateSpans, Complete, CompleteOutput, FailJob
 from forebay.kafka.consume.planning import sizes
 from forebay.messages import TrackedBatch
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
@@ -118,7 +117,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Everything unfinished in the journal is a rerun: it may have run before a crash, in whole or in part."""
-        self._reruns = {(0, batch.batch_id) for batch in self._loop.ask(Ask(State.unfinished))}
+        self._reruns = {(0, batch_id) for batch_id in self._loop.ask(ReadUnfinished())}
         self._failing.log_ended()
         self._timer.start()
 
@@ -230,7 +229,7 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._stopping.is_set():
             seen = self._changes
-            taken: Taken | None = self._loop.ask(Ask(self._begin))
+            taken = self._loop.ask(NextBatch(self._in_work, self._held_up, self._reruns, self._window_batches))
             if taken is not None:
                 return self._work(taken)
             with self._changed:
@@ -238,24 +237,8 @@ class Scheduler:
                 self._changed.wait_for(lambda seen=seen: self._changes != seen or self._stopping.is_set())  # type: ignore[misc]
         return None
 
-    def _begin(self, state: State) -> Taken | None:
-        """Takes the next batch into work; called in the deciding thread, so that no two workers get the same one."""
-        found = following(state, frozenset(self._in_work)) if not self._held_up else None
-        if found is None:
-            return None
-        batch, replay = found
-        self._in_work.add((replay, batch.batch_id))
-        return self._take(state, batch, replay)
-
-    def _again(self, state: State, work: BatchWork) -> Taken:
-        """The batch of ``work`` as the journal holds it now: a loss may have been accepted, a replay begun behind it."""
-        if work.replay:
-            return self._take(state, state.replaying[work.batch_id], work.replay)
-        return self._take(state, state.batches[work.batch_id])
-
-    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> Taken:
-        past = window(state, batch, replay > 0)[-self._window_batches :] if self._window_batches else ()
-        return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
+    def _same(self, work: BatchWork) -> SameBatch:
+        return SameBatch(work.batch_id, work.replay, self._reruns, self._window_batches)
 
     def _work(self, taken: Taken) -> BatchWork:
         *past, work = taken.work(
@@ -328,7 +311,7 @@ class Scheduler:
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
                 self._failing.forget(work.batch_id)
             left_over = False
-            work = replace(self._work(self._loop.ask(Ask(partial(self._again, work=work)))), written=list(written))
+            work = replace(self._work(self._loop.ask(self._same(work))), written=list(written))
         self._complete(work, attempts, worked_ms)
 
     def _delay(self, work: BatchWork) -> bool:

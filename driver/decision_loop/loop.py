@@ -11,12 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, overload
 
+from driver.decisions.clean_up import CleanSegment
 from driver.journal.events import Event
 from driver.journal.log import Journal
 from driver.tracker import Action, Tracker
-from driver.tracker.requests import BeginReplay, Request
+from driver.tracker.requests import Answered, AnswerType, BeginReplay, Request
 from forebay.messages import ClaimRequest, Message, OpenCursorRequest, RegisterRequest, ReportRequest, Trouble
 from forebay.model.errors import (
     FencedError,
@@ -29,6 +30,7 @@ from forebay.model.errors import (
 )
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from wal.retention import Judgement
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class DriverLoop:
         tracker: Tracker,
         journal: Journal,
         clock: Clock,
+        *,
         perform: Callable[[Action], None],
         failed: Callable[[BaseException], None],
         durable: Callable[[Sequence[Event]], None] = lambda _: None,
@@ -93,13 +96,28 @@ class DriverLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: Request) -> Future[Any]:
+    @overload
+    def submit(self, request: Answered[AnswerType]) -> Future[AnswerType]: ...
+
+    @overload
+    def submit(self, request: Request) -> Future[Any]: ...
+
+    def submit(self, request: Any) -> Future[Any]:
         """Queues ``request``. The future ends, once durable, with the answer or with the refusal (FencedError,
         RefusedError, UsageError); with TurnedAwayError if it may be taken later (the loop is full, or the journal's store is
         down to its reserve); with another UnreachableError if the loop has ended."""
         return self._enqueue(request, wait=False)
 
-    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any:
+    @overload
+    def ask(self, request: Answered[AnswerType], timeout_seconds: float | None = None) -> AnswerType: ...
+
+    @overload
+    def ask(self, request: CleanSegment, timeout_seconds: float | None = None) -> Judgement: ...
+
+    @overload
+    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any: ...
+
+    def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
         """:meth:`submit`, and waits: for room as well, since the driver's own threads have nobody else to ask. Not to be
         called from the deciding thread."""
         return self._enqueue(request, wait=True).result(timeout_seconds)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from driver.journal.state import State
 from driver.tracker import Tracker
-from driver.tracker.requests import Ask, BeginDrain, Request
+from driver.tracker.requests import Ask, BeginDrain, Read
 from forebay.model.errors import UnreachableError
 from forebay.model.values import is_reserved
 from forebay.process.clock import Clock
@@ -71,6 +71,19 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRemaining(Read[Remaining]):
+    """Reads what a drain waits for; arguments as of :func:`remaining`."""
+
+    tracker: Tracker
+    clock: Clock
+    since: float
+    receiver_timeout: float
+
+    def read(self, state: State) -> Remaining:
+        return remaining(self.tracker, self.clock.monotonic(), self.since, self.receiver_timeout)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What one driver did, from its start to its stop."""
 
@@ -96,8 +109,9 @@ class Drain:
 
     def __init__(
         self,
-        ask: Callable[[Request], object],
-        look: Callable[[State], Remaining],
+        *,
+        ask: Ask,
+        look: Read[Remaining],
         allocate: Callable[[], None],
         stopped: threading.Event,
         clock: Clock,
@@ -138,15 +152,11 @@ class Drain:
         return self.left.is_nothing
 
     def _order(self) -> None:
-        told = self._ask(BeginDrain())
-        assert isinstance(told, tuple)
-        self.receivers = told
+        self.receivers = self._ask(BeginDrain())
 
     def _see(self) -> Remaining:
-        left = self._ask(Ask(self._look))
-        assert isinstance(left, Remaining)
-        self.left = left
-        return left
+        self.left = self._ask(self._look)
+        return self.left
 
     def _goes_on(self) -> bool:
         return not self._stopped.wait(LOOK_SECONDS) and self._clock.monotonic() < self._deadline

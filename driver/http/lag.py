@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from driver.journal.state import State
+from driver.tracker.requests import Read
 from forebay.messages import LagAnswer, PartitionProgress
 from forebay.model.values import Block, TopicPartition
 
@@ -43,6 +45,14 @@ def lag(state: State) -> LagAnswer:
             for partition in sorted(state.partitions.values(), key=lambda partition: partition.tp)
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLag(Read[LagAnswer]):
+    """Reads how far the stream is behind."""
+
+    def read(self, state: State) -> LagAnswer:
+        return lag(state)
 
 
 def _not_completed(state: State) -> Iterator[Block]:

@@ -32,6 +32,7 @@ class Agents:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         driver_epoch: int,
         news: dict[str, AgentNews],

@@ -14,7 +14,7 @@ from forebay.model.values import TopicPartition
 class Claims:
     """Gives and ends claims. A claim is given by compare-and-set on the partition's token."""
 
-    def __init__(self, recorder: Recorder, commands: Commands, writers: Writers) -> None:
+    def __init__(self, *, recorder: Recorder, commands: Commands, writers: Writers) -> None:
         self._recorder = recorder
         self._commands = commands
         self._writers = writers

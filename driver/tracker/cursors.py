@@ -16,6 +16,7 @@ from typing import Any
 from driver.journal import events as ev
 from driver.journal.block_index import Place
 from driver.journal.state import Cursor, State
+from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
@@ -28,15 +29,6 @@ USER_LENGTH_MAX, KEY_LENGTH_MAX = 200, 200
 #: an idle user is journalled after this part of the time after which it would be forgotten
 HEARD_SHARE = 8
 NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.url)"
-
-
-@dataclass(frozen=True, slots=True)
-class CursorRules:
-    """``in_use_seconds``: so long after it was heard a user counts as at work. ``timeout_seconds``: a cursor whose user was not
-    heard for so long is forgotten."""
-
-    in_use_seconds: float = 10.0
-    timeout_seconds: float = 7 * 86_400.0
 
 
 @dataclass(slots=True)
@@ -72,7 +64,7 @@ CursorRequest = m.OpenCursorRequest | m.MoveCursorRequest | m.CloseCursorRequest
 class Cursors:
     """The tracker's share of deciding about cursors. ``has_wal``: whether the stream has one."""
 
-    def __init__(self, state: State, rules: CursorRules, has_wal: bool) -> None:
+    def __init__(self, *, state: State, rules: CursorRules, has_wal: bool) -> None:
         self.rules = rules
         self.news = CursorNews()
         self._state = state

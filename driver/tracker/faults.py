@@ -20,7 +20,7 @@ class Faults:
     ``on_gap``: the stream's policy; "record": a gap or new incarnation is recorded without asking a person.
     """
 
-    def __init__(self, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
+    def __init__(self, *, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
         self.hindered: dict[TopicPartition, str] = {}  # why the WAL can't be searched, of faults that wait for it
         self._recorder = recorder
         self._claims = claims

@@ -24,6 +24,7 @@ class Operators:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         commands: Commands,
         writers: Writers,

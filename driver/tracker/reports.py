@@ -13,7 +13,7 @@ from forebay.model.values import Block, OffsetRange
 class Reports:
     """Accepts a block if each of its ranges continues at its partition's position, under the current token of its sender."""
 
-    def __init__(self, recorder: Recorder, replicas: Replicas) -> None:
+    def __init__(self, *, recorder: Recorder, replicas: Replicas) -> None:
         self._recorder = recorder
         self._replicas = replicas
 

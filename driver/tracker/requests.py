@@ -1,28 +1,56 @@
-"""What the tracker is asked: the messages of receivers, agents and operators (``forebay.messages``), and these, which only the
-driver itself makes."""
+"""Requests to the tracker: the messages of receivers, agents, queries and operators, and requests of the driver's own threads.
+
+The messages are in ``forebay.messages``. A request of the driver's own threads is an :class:`Answered`, which names the type of
+its answer. One that only reads the state is a :class:`Read`; it is defined beside the code that sends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import HeldInKafka, RewindTo, no_spans
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
-from driver.journal.state import State
+from driver.journal.state import SnapshotCopy, State
 from forebay import messages as m
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import TopicPartition
 from wal.layout import BlockPlace
 
-#: signs of the words in which a person says who and why
+AnswerType = TypeVar("AnswerType")
+
+#: maximum number of characters that are kept of who decided, and why
 CAUSE_LENGTH_MAX = 300
 
 
+class Answered(Generic[AnswerType]):
+    """A request of one of the driver's own threads. Its type parameter is the type of the answer."""
+
+    __slots__ = ()
+
+
+class Read(Answered[AnswerType], ABC):
+    """Reads the state. A subclass is named for what it reads; it needs no case in the tracker."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read(self, state: State) -> AnswerType:
+        """Return the answer. Called in the decision loop; must not change ``state`` and must not block."""
+
+
+class Ask(Protocol):
+    """Sends a request to the decision loop and waits for the answer, as :meth:`driver.decision_loop.loop.DriverLoop.ask`."""
+
+    def __call__(self, request: Answered[AnswerType], /) -> AnswerType: ...
+
+
 @dataclass(frozen=True, slots=True)
-class FoundPartitions:
+class FoundPartitions(Answered[bool]):
     """Discovery resolved where these partitions begin. Those already known are ignored."""
 
     starts: tuple[ev.LifeStart, ...]
@@ -31,7 +59,7 @@ class FoundPartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocate:
+class Allocate(Answered["int | None"]):
     """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks. ``empty``: if no block
     waits, a batch without any is made."""
 
@@ -41,7 +69,7 @@ class Allocate:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginSpans:
+class BeginSpans(Answered[None]):
     """Partitions of a direct stream begin, as in ``events.SpansBegun``."""
 
     offsets: Mapping[str, int]
@@ -51,7 +79,7 @@ class BeginSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSpans:
+class EndSpans(Answered[None]):
     """Partitions of a direct stream are gone, or no longer what they were. ``again``: where those that go on in another life
     begin it; ``topic_ids``: theirs."""
 
@@ -63,7 +91,7 @@ class EndSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipSpans:
+class SkipSpans(Answered[None]):
     """Kafka dropped these offsets of a direct stream before they were in a batch, as in ``events.SpansSkipped``."""
 
     spans: tuple[Span, ...]
@@ -72,7 +100,7 @@ class SkipSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class NameCursor:
+class NameCursor(Answered[str]):
     """How a direct stream's cursor in an intake is to be named. The answer: its name, an older one where it has one."""
 
     name: str
@@ -80,7 +108,7 @@ class NameCursor:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateSpans:
+class AllocateSpans(Answered["int | None"]):
     """A direct stream's next batch. The answer: its id; None while ``max_queued_batches`` lie beyond the completed prefix."""
 
     spans: tuple[Span, ...]
@@ -88,7 +116,7 @@ class AllocateSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Answered[None]):
     """The job returned. ``replay``: the number of the replay that ran the batch; 0 if none did."""
 
     batch_id: int
@@ -98,7 +126,7 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteOutput:
+class CompleteOutput(Answered[None]):
     """One output of several returned; others follow. ``replay``: as in Complete."""
 
     batch_id: int
@@ -108,21 +136,21 @@ class CompleteOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class FailJob:
+class FailJob(Answered[None]):
     """An attempt at an unfinished batch failed; nothing is journalled of one that is completed by now."""
 
     failure: ev.JobFailed
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWindow:
+class KeepWindow(Answered[None]):
     """From now on ``batches`` batches before an unfinished one stay readable."""
 
     batches: int
 
 
 @dataclass(frozen=True, slots=True)
-class LearnRate:
+class LearnRate(Answered[None]):
     """The job was seen to take ``rate`` records/s (``driver.backpressure``)."""
 
     rate: float
@@ -130,12 +158,12 @@ class LearnRate:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginDrain:
+class BeginDrain(Answered[tuple[str, ...]]):
     """The driver is to end, and all receivers are to drain before. → ids of those that are told to."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeginReplay:
+class BeginReplay(Answered[m.OperatorAnswer]):
     """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's.
     ``held_in_kafka``: of a direct stream; it must not ask anybody."""
 
@@ -147,22 +175,22 @@ class BeginReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanLocalCopies:
+class CleanLocalCopies(Answered[None]):
     """Local copies of finished batches may go: one open clean-up per host at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanedUp:
+class CleanedUp(Answered[None]):
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(Answered[None]):
     batch_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Answered[tuple[SnapshotCopy, ...]]):
     """``path`` in the WAL's store durably holds the state before event ``next``. The answer: the copies that are kept."""
 
     next: int
@@ -185,19 +213,19 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Searches:
+class Searches(Answered[tuple[Search, ...]]):
     """→ the ``Search`` of each partition whose trouble has not been tried yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
+class Barred(Answered[bool]):
     """Barriers lie in the WAL. → whether each holds: nothing at or after it was deleted before it was made."""
 
     places: tuple[BlockPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NothingToAdopt:
+class NothingToAdopt(Answered[bool]):
     """The WAL was searched and holds nothing at the position. ``adoptable_from``: the next offset that it holds, -1: none.
     → whether the trouble is decided upon now."""
 
@@ -206,7 +234,7 @@ class NothingToAdopt:
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionHindered:
+class AdoptionHindered(Answered[None]):
     """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
 
     tp: TopicPartition
@@ -214,7 +242,7 @@ class AdoptionHindered:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldForReset:
+class HoldForReset(Answered[str]):
     """Nobody is granted a claim of ``partitions`` until they are let go; whoever has one is told to claim again. May be
     repeated. → what they wait for before their life may end, in words; "": nothing."""
 
@@ -222,7 +250,7 @@ class HoldForReset:
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Answered[None]):
     """A person begins new lives of partitions that are held."""
 
     starts: tuple[ev.LifeStart, ...]
@@ -231,25 +259,18 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(Answered[None]):
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceReceivers:
+class PlaceReceivers(Answered[tuple[str, ...]]):
     """A placing interval has passed. → what changed of managed receivers since the last one, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireCursors:
+class ExpireCursors(Answered[tuple[str, ...]]):
     """Cursors whose users were not heard for too long are forgotten. → a sentence for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
-
-    read: Callable[[State], Any]
 
 
 Request = (
@@ -299,7 +320,7 @@ Request = (
     | LetGo
     | PlaceReceivers
     | ExpireCursors
-    | Ask
+    | Read[Any]
 )
 
 

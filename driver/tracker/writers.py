@@ -18,7 +18,7 @@ class Writers:
     settled by its own heartbeat, sent after it knew of the claim. ``receiver_news``: receiver id → its last heartbeat.
     """
 
-    def __init__(self, recorder: Recorder, receiver_news: Mapping[str, ReceiverNews]) -> None:
+    def __init__(self, *, recorder: Recorder, receiver_news: Mapping[str, ReceiverNews]) -> None:
         self._recorder = recorder
         self._receiver_news = receiver_news
         #: receiver id → partitions where it may write under a token that another receiver's claim has ended

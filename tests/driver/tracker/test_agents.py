@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from driver.batches.batch_run import Taken
-from driver.http.status import status
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker import agents
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block
+from tests.support.shown import shown
 from tests.support.tracked import STREAM, Tracked
 
 
@@ -45,8 +45,7 @@ def test_blocks_with_a_damaged_copy_are_shown_and_go_with_their_block() -> None:
     (block,) = taken_in(tracked, 1)
     assert beat(tracked, damaged=(block.id,), damaged_blocks=7, old_blocks=(block.id,)) == ()
     assert tracked.tracker.agent_news["h1"].heartbeat.damaged == (block.id,)
-    shown = {"running": {}, "recent": (), "state": "active", "detail": "", "tiers": {}}
-    (agent,) = status(tracked.tracker, 0.0, "", 30.0, shown).agents
+    (agent,) = shown(tracked.tracker, 0.0).agents
     assert (agent.damaged, agent.damaged_blocks) == ((block.id,), 7)
 
 
@@ -137,8 +136,7 @@ def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
 def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
     tracked = Tracked()
     beat(tracked, state="draining", load=1.5, requests=3, free_bytes=7, copies=("a",))
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": []}
-    (agent,) = status(tracked.tracker, 1.0, "test", 10.0, soft).agents
+    (agent,) = shown(tracked.tracker, 1.0, 10.0).agents
     assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)
 
 

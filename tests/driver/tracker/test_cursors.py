@@ -11,7 +11,6 @@ import pytest
 
 from driver.decisions import intake
 from driver.decisions.clean_up import CleanSegment
-from driver.http.status import status
 from driver.journal import transitions
 from driver.journal.block_index import BlockIndex, LifeBlocks
 from driver.journal.events import (
@@ -31,7 +30,8 @@ from driver.tracker.requests import CleanedUp, ExpireCursors, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import Gap, TopicPartition
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from tests.support.shown import shown
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp, tracker_options
 from wal.retention import FrameFacts, Limits, SegmentFacts
 
 RULES = CursorRules(in_use_seconds=10, timeout_seconds=3_600)
@@ -297,7 +297,7 @@ def test_a_driver_that_has_just_begun_takes_it_that_every_user_is_at_work() -> N
     open_(t, place(0))
     again = Tracked.__new__(Tracked)
     again.state, again.events, again.now_ms = t.state, [], t.now_ms
-    again.tracker = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    again.tracker = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, tracker_options(cursor_rules=RULES))
     with pytest.raises(RefusedError, match="in use by u1"):
         open_(again, place(0), user="u2")
     again.now_ms += 10_000
@@ -407,7 +407,7 @@ def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_i
         move(t, answer.epoch)
         assert t.say(ExpireCursors()) == ()
     assert [type(event) for event in t.events].count(CursorMoved) == 4  # an idle one is journalled now and then
-    again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, tracker_options(cursor_rules=RULES))
     now_ms = t.now_ms + 8_000_000  # nobody was there to hear
     assert again.decide(ExpireCursors(), 100.0, now_ms).answer == ()
     assert again.decide(ExpireCursors(), 100.0 + 3_600, now_ms + 3_600_000).answer == ()
@@ -469,8 +469,7 @@ def test_a_query_that_could_not_begin_leaves_no_cursor() -> None:
 
 
 def shown_cursors(t: Tracked) -> tuple[m.TrackedCursor, ...]:
-    soft: dict[str, Any] = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
-    return status(t.tracker, t.now_ms / 1000, "test", 30.0, soft, t.now_ms).cursors
+    return shown(t.tracker, t.now_ms / 1000, now_ms=t.now_ms).cursors
 
 
 def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:

@@ -1,0 +1,62 @@
+"""What the scheduler asks the decision loop for: which batches are unfinished, and the next batch to run."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from driver.batches.batch_run import Taken
+from driver.decisions.batch_order import Run, following, window
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from driver.tracker.requests import Read
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnfinished(Read[tuple[int, ...]]):
+    """Reads the ids of all batches that are not completed."""
+
+    def read(self, state: State) -> tuple[int, ...]:
+        return tuple(batch.batch_id for batch in state.unfinished())
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch(Read["Taken | None"]):
+    """Reads the next batch to run; None: there is none, or a batch blocks the others.
+
+    ``in_work``: the batches that run. The batch is added to it in the decision loop, so that no two workers get the same one.
+    ``held_up``: those among them that fail or can't be read. ``reruns``: batches that may have run before. ``window_batches``:
+    how many earlier batches the job can read. The sets are the scheduler's own.
+    """
+
+    in_work: set[Run]
+    held_up: Set[Run]
+    reruns: Set[Run]
+    window_batches: int
+
+    def read(self, state: State) -> Taken | None:
+        found = following(state, frozenset(self.in_work)) if not self.held_up else None
+        if found is None:
+            return None
+        batch, replay = found
+        self.in_work.add((replay, batch.batch_id))
+        return _taken(state, batch, replay, self.reruns, self.window_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class SameBatch(Read[Taken]):
+    """Reads a running batch again: a loss may have been accepted since, or a replay begun behind it."""
+
+    batch_id: int
+    replay: int
+    reruns: Set[Run]
+    window_batches: int
+
+    def read(self, state: State) -> Taken:
+        batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
+        return _taken(state, batch, self.replay, self.reruns, self.window_batches)
+
+
+def _taken(state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[Run], window_batches: int) -> Taken:
+    past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()
+    return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)
