@@ -635,7 +635,7 @@ def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_lat
         assert standby.forestalled == 1
         assert "failed" not in (standby._view.not_ready() or "")
         # a drain soon after waits for receivers that it has not heard of yet, however long it stood by
-        assert standby._leads_since > standby._started_at
+        assert standby._leadership.since > standby._started_at
     finally:
         standby.close()
 
