@@ -31,8 +31,8 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.replay import Horizon, ReplayPlan, RewindTo, needed, plan
 from driver.http.lag import lag
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
+from driver.journal import reading as journal
 from driver.journal.lease import Lease, LeaseKeeper, is_gone, read_lease, wait_until_stale
 from driver.journal.state import State
 from driver.tracker import Tracker, TrackerOptions
@@ -72,7 +72,7 @@ def leading(
     StoreError, CorruptionError, NewerVersionError."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as closing:
-        opened, state = journal.lead(
+        opened, state = opening.lead(
             storage,
             name,
             owner,

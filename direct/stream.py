@@ -47,9 +47,10 @@ from direct.tasks import TaskReading
 from driver.background.cleaner import Cleaner
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import BatchWork, Engine, Job, NamedJob
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.local_engine import letters_of
-from driver.batches.scheduler import Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.journal import history
@@ -76,6 +77,8 @@ log = logging.getLogger(__name__)
 
 #: between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
+#: pause before a batch with records that can't be read is tried again, as ``driver.unreadable_retry`` of an intake
+UNREADABLE_RETRY_SECONDS = 30.0
 HISTORY_SEGMENT_BYTES = 64_000_000
 
 
@@ -279,18 +282,24 @@ class DirectStream:
             loop,
             self._engine,
             self._jobs,
-            self._clock,
-            settings.interval_seconds,
-            lambda: 1,
-            settings.max_failures,
-            settings.retry_seconds,
-            headers=False,
-            epoch=led.epoch,
-            window_batches=settings.window_batches,
-            completed=learned if settings.backpressure else None,
-            allocation=self._plan,
-            lost=self._lost,
-            settle=settle,
+            clock=self._clock,
+            options=BatchOptions(
+                batch_interval_seconds=settings.interval_seconds,
+                tasks=lambda: 1,
+                headers=False,
+                epoch=led.epoch,
+                window_batches=settings.window_batches,
+                allocation=self._plan,
+            ),
+            rules=AttemptRules(
+                max_failures=settings.max_failures,
+                retry_delay_seconds=settings.retry_seconds,
+                unreadable_retry_seconds=UNREADABLE_RETRY_SECONDS,
+                is_direct=True,
+            ),
+            hooks=BatchHooks(
+                completed=learned if settings.backpressure else None, confirm=confirm_dead_letters, lost=self._lost
+            ),
         )
         self._loop = loop
         loop.ask(KeepWindow(settings.window_batches))  # decided before any batch begins, or goes to the history

@@ -11,7 +11,7 @@ from typing import Any
 from driver.background.upstream import upstream_of
 from driver.batches.batch import Job, NamedJob
 from driver.decision_loop.stopping import Summary
-from driver.listeners.dispatch import Listener
+from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import UsageError

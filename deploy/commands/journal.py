@@ -30,7 +30,7 @@ from forebay.model.errors import CorruptionError, ForebayError, NewerVersionErro
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from driver.journal.log import Reading
+    from driver.journal.reading import StoredJournal
     from forebay.settings.schema import Settings
     from recovery.rebuild import Plan
     from wal.storage import Storage
@@ -82,7 +82,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     """Reads claims, every segment with all its checksums, and the snapshot copies, if there is a WAL. Fences nobody, changes
     nothing."""
     from driver.journal import lineage
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
     from recovery.rebuild import snapshot_copies
     from wal.layout import parse_journal
 
@@ -110,7 +110,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
-    from driver.journal import log as journal
+    from driver.journal.files import Claim, claim_path, segment_paths
     from forebay.model.values import lineage_of
     from wal.frame import Frame, FrameKind
     from wal.scan import Damage, Newer, scan_segment
@@ -119,11 +119,11 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
     events: Counter[str] = Counter()
     damage: list[str] = []
     try:
-        claim = msgspec.json.decode(storage.read(journal.claim_path(stream, epoch)), type=journal.Claim)
+        claim = msgspec.json.decode(storage.read(claim_path(stream, epoch)), type=Claim)
         owner, claimed_ms = claim.owner, claim.time_ms
     except (FileNotFoundError, msgspec.MsgspecError):
         damage.append("its claim is absent, or can't be read")
-    paths = journal.segment_paths(storage, stream, epoch)
+    paths = segment_paths(storage, stream, epoch)
     for path in paths:
         try:
             size += storage.size(path)
@@ -152,7 +152,7 @@ def _kinds(payload: bytes) -> list[str]:
 
 
 def _copy(storage: Storage, path: str) -> Copy:
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
 
     try:
         state = journal.snapshot_in(storage, path)
@@ -166,7 +166,7 @@ def _copy(storage: Storage, path: str) -> Copy:
     return Copy(path, size, state.lineage, state.events, "")
 
 
-def _summary(found: Reading) -> dict[str, int]:
+def _summary(found: StoredJournal) -> dict[str, int]:
     state = found.state
     if state is None:
         return {}

@@ -18,7 +18,7 @@ from enum import Enum
 
 import msgspec
 
-from driver.journal.log import SnapshotMeta
+from driver.journal.files import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
 from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError

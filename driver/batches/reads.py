@@ -6,7 +6,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from driver.batches.batch_run import Taken
-from driver.decisions.batch_order import Run, following, window
+from driver.batches.progress import Progress
+from driver.decisions.batch_order import RunKey, following, window
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
 from driver.tracker.requests import Read
@@ -24,22 +25,21 @@ class ReadUnfinished(Read[tuple[int, ...]]):
 class NextBatch(Read["Taken | None"]):
     """Reads the next batch to run; None: there is none, or a batch blocks the others.
 
-    ``in_work``: the batches that run. The batch is added to it in the decision loop, so that no two workers get the same one.
-    ``held_up``: those among them that fail or can't be read. ``reruns``: batches that may have run before. ``window_batches``:
-    how many earlier batches the job can read. The sets are the scheduler's own.
+    The batch is added to the batches in work of ``progress`` in the decision loop, so that no two workers get the same batch.
+    ``reruns``: batches that may have run before. ``window_batches``: how many earlier batches the job can read.
     """
 
-    in_work: set[Run]
-    held_up: Set[Run]
-    reruns: Set[Run]
+    progress: Progress
+    reruns: Set[RunKey]
     window_batches: int
 
     def read(self, state: State) -> Taken | None:
-        found = following(state, frozenset(self.in_work)) if not self.held_up else None
+        progress = self.progress
+        found = following(state, frozenset(progress.in_work)) if not progress.held_up else None
         if found is None:
             return None
         batch, replay = found
-        self.in_work.add((replay, batch.batch_id))
+        progress.in_work.add((replay, batch.batch_id))
         return _taken(state, batch, replay, self.reruns, self.window_batches)
 
 
@@ -49,7 +49,7 @@ class SameBatch(Read[Taken]):
 
     batch_id: int
     replay: int
-    reruns: Set[Run]
+    reruns: Set[RunKey]
     window_batches: int
 
     def read(self, state: State) -> Taken:
@@ -57,6 +57,6 @@ class SameBatch(Read[Taken]):
         return _taken(state, batch, self.replay, self.reruns, self.window_batches)
 
 
-def _taken(state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[Run], window_batches: int) -> Taken:
+def _taken(state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int) -> Taken:
     past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()
     return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)

@@ -9,10 +9,10 @@ from driver.journal.state import Batch, State
 from forebay.model.values import lineage_of, numbered
 
 #: names one run of a batch: (replay, batch id); replay 0: its first run
-Run = tuple[int, int]
+RunKey = tuple[int, int]
 
 
-def following(state: State, in_work: Collection[Run]) -> tuple[Batch | ReplayedBatch, int] | None:
+def following(state: State, in_work: Collection[RunKey]) -> tuple[Batch | ReplayedBatch, int] | None:
     """The batch that begins next, with the number of its replay (0: none); None if none can begin now.
 
     Batches begin in order, and several may be in work. What a replay has yet to run comes before batches that never ran, and

@@ -12,7 +12,7 @@ from itertools import accumulate
 from forebay.model.values import Block
 
 #: topic, partition
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 def pack(blocks: Sequence[Block], tasks: int) -> tuple[tuple[str, ...], ...]:
@@ -45,15 +45,15 @@ def _in_order(blocks: Sequence[Block], by_host: Collection[Sequence[Block]]) -> 
     if len(by_host) < 2:
         return True
     partitions = [_partitions(held) for held in by_host]
-    seen: set[Place] = set()
-    moved: set[Place] = set()
+    seen: set[PartitionKey] = set()
+    moved: set[PartitionKey] = set()
     for of_host in partitions:
         moved |= of_host & seen
         seen |= of_host
     if not moved:
         return True
     accepted = {block.meta.id: number for number, block in enumerate(blocks)}
-    last: dict[Place, int] = {}
+    last: dict[PartitionKey, int] = {}
     for held in by_host:
         for block in held:
             number = accepted[block.meta.id]
@@ -66,7 +66,7 @@ def _in_order(blocks: Sequence[Block], by_host: Collection[Sequence[Block]]) -> 
     return True
 
 
-def _partitions(blocks: Sequence[Block]) -> set[Place]:
+def _partitions(blocks: Sequence[Block]) -> set[PartitionKey]:
     by_token = {r.token: r for block in blocks for r in block.meta.ranges}  # few, and each of one partition
     return {(r.topic, r.partition) for r in by_token.values()}
 

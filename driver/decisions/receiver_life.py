@@ -23,7 +23,7 @@ from forebay.process.restarts import RestartPolicy
 LATE_ROUNDS_MAX = 2.0
 
 
-class State(Enum):
+class ReceiverState(Enum):
     SCHEDULED = "scheduled"  # wanted, and not known to run yet
     ACTIVE = "active"  # its process runs
     DRAINING = "draining"  # it is told to end
@@ -31,7 +31,7 @@ class State(Enum):
     FAILED = "failed"  # it ended by itself, or its host is gone
 
 
-class Happened(Enum):
+class ReceiverChange(Enum):
     RUNS = "its agent says that it runs"
     ENDED = "its agent says that it does not run"
     LOST = "its host is silent, and so is it"
@@ -42,23 +42,23 @@ class Happened(Enum):
 
 
 #: each row is a promise; what is not here changes nothing. A test goes over all of it
-TRANSITIONS: dict[tuple[State, Happened], State] = {
-    (State.SCHEDULED, Happened.RUNS): State.ACTIVE,
-    (State.SCHEDULED, Happened.ENDED): State.FAILED,
-    (State.SCHEDULED, Happened.LOST): State.FAILED,
-    (State.SCHEDULED, Happened.UNWANTED): State.DRAINING,  # its start may have been ordered
-    (State.ACTIVE, Happened.ENDED): State.FAILED,  # with exit code 0 too: it is wanted
-    (State.ACTIVE, Happened.LOST): State.FAILED,
-    (State.ACTIVE, Happened.HANGS): State.DRAINING,  # it is killed, and started elsewhere
-    (State.ACTIVE, Happened.MOVED): State.DRAINING,
-    (State.ACTIVE, Happened.UNWANTED): State.DRAINING,
-    (State.DRAINING, Happened.ENDED): State.STOPPED,
-    (State.DRAINING, Happened.LOST): State.STOPPED,
-    (State.STOPPED, Happened.WANTED): State.SCHEDULED,
-    (State.STOPPED, Happened.RUNS): State.DRAINING,  # somebody else's start: an older driver's
-    (State.FAILED, Happened.RUNS): State.ACTIVE,  # its host is back, with it
-    (State.FAILED, Happened.WANTED): State.SCHEDULED,
-    (State.FAILED, Happened.UNWANTED): State.STOPPED,
+TRANSITIONS: dict[tuple[ReceiverState, ReceiverChange], ReceiverState] = {
+    (ReceiverState.SCHEDULED, ReceiverChange.RUNS): ReceiverState.ACTIVE,
+    (ReceiverState.SCHEDULED, ReceiverChange.ENDED): ReceiverState.FAILED,
+    (ReceiverState.SCHEDULED, ReceiverChange.LOST): ReceiverState.FAILED,
+    (ReceiverState.SCHEDULED, ReceiverChange.UNWANTED): ReceiverState.DRAINING,  # its start may have been ordered
+    (ReceiverState.ACTIVE, ReceiverChange.ENDED): ReceiverState.FAILED,  # with exit code 0 too: it is wanted
+    (ReceiverState.ACTIVE, ReceiverChange.LOST): ReceiverState.FAILED,
+    (ReceiverState.ACTIVE, ReceiverChange.HANGS): ReceiverState.DRAINING,  # it is killed, and started elsewhere
+    (ReceiverState.ACTIVE, ReceiverChange.MOVED): ReceiverState.DRAINING,
+    (ReceiverState.ACTIVE, ReceiverChange.UNWANTED): ReceiverState.DRAINING,
+    (ReceiverState.DRAINING, ReceiverChange.ENDED): ReceiverState.STOPPED,
+    (ReceiverState.DRAINING, ReceiverChange.LOST): ReceiverState.STOPPED,
+    (ReceiverState.STOPPED, ReceiverChange.WANTED): ReceiverState.SCHEDULED,
+    (ReceiverState.STOPPED, ReceiverChange.RUNS): ReceiverState.DRAINING,  # somebody else's start: an older driver's
+    (ReceiverState.FAILED, ReceiverChange.RUNS): ReceiverState.ACTIVE,  # its host is back, with it
+    (ReceiverState.FAILED, ReceiverChange.WANTED): ReceiverState.SCHEDULED,
+    (ReceiverState.FAILED, ReceiverChange.UNWANTED): ReceiverState.STOPPED,
 }
 
 
@@ -80,7 +80,7 @@ class Silence:
 class _Receiver:
     number: int
     receiver_id: str
-    state: State = State.SCHEDULED
+    state: ReceiverState = ReceiverState.SCHEDULED
     host: str = ""  # where it runs, or is to run
     moves_to: str = ""
     run: tuple[int, int] | None = None  # driver epoch and version of its start; None: not ordered
@@ -99,7 +99,9 @@ class _Receiver:
 
     @property
     def has_process(self) -> bool:
-        return self.state in (State.ACTIVE, State.DRAINING) or (self.state is State.SCHEDULED and self.run is not None)
+        return self.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING) or (
+            self.state is ReceiverState.SCHEDULED and self.run is not None
+        )
 
 
 class ManagedReceivers:
@@ -148,9 +150,9 @@ class ManagedReceivers:
         for number in range(count):
             receiver = self._add(number)
             if host := known.get(number):
-                receiver.state, receiver.host, receiver.presumed = State.ACTIVE, host, True
+                receiver.state, receiver.host, receiver.presumed = ReceiverState.ACTIVE, host, True
 
-    def _add(self, number: int, state: State = State.SCHEDULED) -> _Receiver:
+    def _add(self, number: int, state: ReceiverState = ReceiverState.SCHEDULED) -> _Receiver:
         made = self._receivers[number] = _Receiver(number, managed_id(self._stream, number), state)
         return made
 
@@ -160,7 +162,7 @@ class ManagedReceivers:
         for number in range(count):
             if number not in self._receivers:
                 self._add(number)
-        self._settle(now)
+        self._schedule_and_drain(now)
 
     def notes(self) -> list[str]:
         """What changed since they were asked for last, a sentence each, for the log."""
@@ -169,7 +171,7 @@ class ManagedReceivers:
 
     # ---- what happened -----------------------------------------------------------------------------------------------
 
-    def _happen(self, receiver: _Receiver, what: Happened, now: float, words: str = "") -> bool:
+    def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, words: str = "") -> bool:
         """Whether the table has a row for it."""
         then = TRANSITIONS.get((receiver.state, what))
         if then is None:
@@ -193,7 +195,7 @@ class ManagedReceivers:
             number = managed_ordinal(self._stream, process.receiver_id)
             if number is None or not process.running:
                 continue
-            receiver = self._receivers.get(number) or self._add(number, State.STOPPED)
+            receiver = self._receivers.get(number) or self._add(number, ReceiverState.STOPPED)
             if receiver.host != beat.host and not self._adopt(receiver, beat.host):
                 commands.append(self._command("kill-receiver", receiver, self._versions))
         for receiver in self._receivers.values():
@@ -221,22 +223,24 @@ class ManagedReceivers:
         if process is not None and process.running:
             receiver.run = (process.driver_epoch, process.version)
             receiver.pid, receiver.presumed = process.pid, False
-            if self._happen(receiver, Happened.RUNS, now):
+            if self._change(receiver, ReceiverChange.RUNS, now):
                 receiver.began_at, receiver.silence, receiver.detail = now, Silence(), ""
             return
         obeyed = process is not None and receiver.run == (process.driver_epoch, process.version)
-        if receiver.state in (State.ACTIVE, State.DRAINING) or (receiver.state is State.SCHEDULED and obeyed):
+        if receiver.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING) or (
+            receiver.state is ReceiverState.SCHEDULED and obeyed
+        ):
             self._ended(receiver, process, now)
 
     def _ended(self, receiver: _Receiver, process: m.ReceiverProcess | None, now: float) -> None:
-        told = receiver.state is State.DRAINING
+        told = receiver.state is ReceiverState.DRAINING
         if process is not None and receiver.run == (process.driver_epoch, process.version):
             receiver.exit_code = process.exit_code
             receiver.detail = process.last_words
         else:
             receiver.exit_code, receiver.detail = None, "its agent does not know it any more"
         code = "" if receiver.exit_code is None else f"exit code {receiver.exit_code}"
-        self._happen(receiver, Happened.ENDED, now, "; ".join(filter(None, [code, receiver.detail])))
+        self._change(receiver, ReceiverChange.ENDED, now, "; ".join(filter(None, [code, receiver.detail])))
         # one that is only presumed ran under another driver: nothing failed as far as anybody knows
         if (not told or receiver.kill) and not receiver.presumed:
             self._count_failure(receiver, now)
@@ -268,10 +272,10 @@ class ManagedReceivers:
 
     def _order(self, receiver: _Receiver, beat: m.AgentHeartbeatRequest, now: float) -> m.Command | None:
         """Repeated with every heartbeat until the agent says that it is so."""
-        if receiver.state is State.DRAINING:
+        if receiver.state is ReceiverState.DRAINING:
             kind = "kill-receiver" if receiver.kill else "stop-receiver"
             return self._command(kind, receiver, self._versions)
-        if receiver.state is not State.SCHEDULED or not beat.capacity:
+        if receiver.state is not ReceiverState.SCHEDULED or not beat.capacity:
             return None
         if receiver.run is None:
             self._versions += 1
@@ -289,7 +293,7 @@ class ManagedReceivers:
         lost = self._lost_hosts(passed, agents_heard_at)
         for receiver in self._receivers.values():
             self._listen(receiver, passed, lost, agents_heard_at, receivers_heard_at, now)
-        self._settle(now)
+        self._schedule_and_drain(now)
         self._place(now)
 
     def _lost_hosts(self, passed: float, heard_at: Mapping[str, float]) -> set[str]:
@@ -323,38 +327,38 @@ class ManagedReceivers:
         known = heard_at is not None and heard_at >= receiver.began_at
         patience_seconds = self._timeout_seconds if known else self._start_patience_seconds
         if receiver.host in lost and (silent_seconds > self._timeout_seconds or not receiver.has_process):
-            self._give_up(receiver, now, f"host {receiver.host} is not heard any more")
+            self._declare_lost(receiver, now, f"host {receiver.host} is not heard any more")
         elif receiver.kill and silent_seconds > patience_seconds + self._timeout_seconds:
             # such as one that waits within the kernel for a disk that is gone: it ends with the wait, and is fenced
-            self._give_up(receiver, now, f"it could not be killed on {receiver.host}")
+            self._declare_lost(receiver, now, f"it could not be killed on {receiver.host}")
         elif (
             silent_seconds > patience_seconds
             and receiver.host in self._hosts
-            and receiver.state in (State.ACTIVE, State.DRAINING)
+            and receiver.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING)
             and not receiver.kill
         ):
-            self._happen(receiver, Happened.HANGS, now, f"silent for {silent_seconds:.0f} s")
+            self._change(receiver, ReceiverChange.HANGS, now, f"silent for {silent_seconds:.0f} s")
             receiver.kill = True
             receiver.avoided[receiver.host] = now + self._avoid_seconds
             receiver.detail = f"it said nothing for {silent_seconds:.0f} s"
 
-    def _give_up(self, receiver: _Receiver, now: float, words: str) -> None:
+    def _declare_lost(self, receiver: _Receiver, now: float, words: str) -> None:
         """Nobody will tell that its process ended. Should it go on, it is fenced when another one registers."""
         receiver.restarts += receiver.has_process
-        self._happen(receiver, Happened.LOST, now, words)
+        self._change(receiver, ReceiverChange.LOST, now, words)
         receiver.detail, receiver.host = words, ""
         self._clear(receiver)
 
-    def _settle(self, now: float) -> None:
+    def _schedule_and_drain(self, now: float) -> None:
         """Those wanted are scheduled when their delay is over, the others drain."""
         for receiver in self._receivers.values():
             if receiver.number >= self._count:
-                self._happen(receiver, Happened.UNWANTED, now)
+                self._change(receiver, ReceiverChange.UNWANTED, now)
                 receiver.moves_to = ""
-                if receiver.state is State.DRAINING and not receiver.host:
-                    self._happen(receiver, Happened.ENDED, now)
+                if receiver.state is ReceiverState.DRAINING and not receiver.host:
+                    self._change(receiver, ReceiverChange.ENDED, now)
             elif now >= receiver.due_at:
-                self._happen(receiver, Happened.WANTED, now)
+                self._change(receiver, ReceiverChange.WANTED, now)
 
     def _place(self, now: float) -> None:
         hosts = tuple(Host(name, beat.capacity, frozenset(beat.labels)) for name, beat in sorted(self._hosts.items()))
@@ -367,17 +371,17 @@ class ManagedReceivers:
             if (
                 receiver.host in self._hosts
                 and receiver.host not in able
-                and receiver.state in (State.SCHEDULED, State.FAILED, State.STOPPED)
+                and receiver.state in (ReceiverState.SCHEDULED, ReceiverState.FAILED, ReceiverState.STOPPED)
             ):
                 receiver.host, receiver.run = "", None  # an agent that is about to end starts none any more
-            if receiver.state is State.SCHEDULED or receiver.host:
+            if receiver.state is ReceiverState.SCHEDULED or receiver.host:
                 places[receiver.number] = receiver.moves_to or receiver.host
         moving = sum(bool(receiver.moves_to) for receiver in wanted)
         placement = place(
             Fleet(
                 hosts,
                 places,
-                [r.number for r in wanted if r.state is State.ACTIVE and not r.presumed],
+                [r.number for r in wanted if r.state is ReceiverState.ACTIVE and not r.presumed],
                 {r.number: frozenset(r.avoided) for r in wanted if r.avoided},
             ),
             self._preferred,
@@ -387,14 +391,18 @@ class ManagedReceivers:
         at_host = Counter({**places, **placement.starts, **placement.moves}.values())
         for receiver in wanted:
             beat = self._hosts.get(receiver.host)
-            waits = beat is not None and receiver.state is State.SCHEDULED and at_host[receiver.host] > beat.capacity
+            waits = (
+                beat is not None
+                and receiver.state is ReceiverState.SCHEDULED
+                and at_host[receiver.host] > beat.capacity
+            )
             receiver.homeless = receiver.number in placement.homeless or waits  # its agent starts no more than it may
         for number, name in placement.starts.items():
             self._receivers[number].host = name
             self._receivers[number].run = None
         for number, name in placement.moves.items():
             receiver = self._receivers[number]
-            self._happen(receiver, Happened.MOVED, now, f"to {name}")
+            self._change(receiver, ReceiverChange.MOVED, now, f"to {name}")
             receiver.moves_to, receiver.detail = name, ""
 
     # ---- what people see ---------------------------------------------------------------------------------------------
@@ -422,9 +430,9 @@ class ManagedReceivers:
         words = [receiver.detail]
         if receiver.presumed:
             words.append("not heard of since this driver leads")
-        elif receiver.state in (State.FAILED, State.STOPPED) and receiver.number < self._count:
+        elif receiver.state in (ReceiverState.FAILED, ReceiverState.STOPPED) and receiver.number < self._count:
             words.append(f"started again in {max(0.0, receiver.due_at - now):.1f} s")
-        elif receiver.state is State.SCHEDULED and not receiver.host and not receiver.homeless:
+        elif receiver.state is ReceiverState.SCHEDULED and not receiver.host and not receiver.homeless:
             words.append(f"waits up to {max(0.0, self._share_at - now):.0f} s for hosts of its own")
         if receiver.avoided:
             words.append(f"kept failing on {', '.join(sorted(receiver.avoided))}")

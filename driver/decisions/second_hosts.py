@@ -14,7 +14,7 @@ from forebay.messages import SecondHost
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostSpace:
     """A host whose agent was heard of lately."""
 
     url: str
@@ -25,7 +25,7 @@ def second_host(
     own_host: str,
     current: str,
     refusing: Iterable[str],
-    hosts: Mapping[str, Host],
+    hosts: Mapping[str, HostSpace],
     loads: Mapping[str, int],
     room_bytes: int,
 ) -> SecondHost | None:
@@ -45,5 +45,5 @@ def second_host(
 
 
 def loads(seconds: Iterable[str]) -> Counter[str]:
-    """Host → how many receivers copy to it. ``seconds``: of each receiver, where its second copies go; "": nowhere."""
+    """HostSpace → how many receivers copy to it. ``seconds``: of each receiver, where its second copies go; "": nowhere."""
     return Counter(host for host in seconds if host)

@@ -330,8 +330,8 @@ class State(msgspec.Struct, dict=True):
 
     def __post_init__(self) -> None:
         try:
-            self.__dict__["index"] = BlockIndex.of(self)
-        except LookupError as error:  # in the words that a decoder takes for damage
+            self.__dict__["index"] = self.build_index()
+        except LookupError as error:  # a decoder reports a ValueError as damage
             raise ValueError(f"it names {error}, which it does not hold") from None
 
     @property
@@ -339,6 +339,49 @@ class State(msgspec.Struct, dict=True):
         """Derived from the fields; no part of a snapshot."""
         index: BlockIndex = self.__dict__["index"]
         return index
+
+    def build_index(self) -> BlockIndex:
+        """Return a new index of the state as it is. Reads all of the state once."""
+        index = BlockIndex()
+        index.waiting_records = sum(self.blocks[block_id].meta.records for block_id in self.waiting)
+        for batch in self.batches.values():
+            if batch.completed_ms is None:
+                records = sum(self.blocks[b].meta.records for b in batch.block_ids)
+                index.records[batch.batch_id] = records + sum(span.size for span in batch.spans)
+        for cursor in self.cursors.values():
+            for key, place in cursor.vector.items():
+                index.lowest[key] = min(place, index.lowest.get(key, place))
+        for block in self.blocks.values():
+            index.add(block)
+        for block_id, completed_ms in self.released.items():
+            index.release(self.blocks[block_id], completed_ms)
+        again = self.replay_blocks()
+        for block_id in again:
+            if block_id in self.released:
+                index.hold(self.blocks[block_id])
+        for batch in self.batches.values():
+            if self.is_past(batch.number):
+                index.finish(b for block_id in batch.block_ids if (b := self.blocks[block_id]).in_wal)
+        index.finish(self.blocks[block_id] for block_id in self.released)
+        index.clean(self.blocks[block_id] for block_id in again if block_id in self.blocks)
+        for cleanup in self.cleanups.values():
+            index.clean((self.blocks[b] for b in cleanup.blocks if b in self.blocks), cleanup.host)
+        return index
+
+    def replay_blocks(self) -> dict[str, None]:
+        """Return the ids of the blocks that the batches of a replay, or their windows, have not read yet, in order."""
+        batches = (*self.replay_window.values(), *self.replaying.values())
+        return {block_id: None for batch in batches for task in batch.tasks for block_id in task}
+
+    def unread_blocks(self) -> set[str]:
+        """Return the ids of the blocks in the WAL that a cursor has not read yet. Reads all blocks once."""
+        if not self.cursors:
+            return set()
+        return {block.id for block in self.blocks.values() if block.in_wal and self.index.unread(block)}
+
+    def slowest_cursor(self, key: str) -> Place | None:
+        """Return the place before which every cursor that reads the partition has finished; None if no cursor reads it."""
+        return min((cursor.vector[key] for cursor in self.cursors.values() if key in cursor.vector), default=None)
 
     def is_covered(self, path: str) -> bool:
         """Whether both copies say of every block in the segment that it is released (INV-8)."""

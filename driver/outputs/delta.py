@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, run_of
+from driver.outputs.run import OutputRun, check_output_name, run_of
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.process import failpoints
 
@@ -26,7 +26,7 @@ _PIECES_WAITING = 2
 _LOOK_SECONDS = 0.2
 
 
-def transaction(run: Run) -> tuple[str, int]:
+def transaction(run: OutputRun) -> tuple[str, int]:
     """Delta's transaction of a run: application id and version (``txnAppId``, ``txnVersion``).
 
     The application is stream, output, lineage and replay, the version the batch id. So a journal that was rebuilt, whose
@@ -93,11 +93,11 @@ class DeltaOutput:
         except StoreError:
             self._table = None
             raise
-        return told(batch, written)
+        return noted(batch, written)
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _write(self, run: Run, data: Any) -> Written:
+    def _write(self, run: OutputRun, data: Any) -> Written:
         table = self._open()
         if table is not None:
             skipped = self._reason_to_skip(run, table)
@@ -121,7 +121,7 @@ class DeltaOutput:
         failpoints.hit("output.after-commit")
         return Written(self.name, count)
 
-    def _reason_to_skip(self, run: Run, table: DeltaTable) -> str:
+    def _reason_to_skip(self, run: OutputRun, table: DeltaTable) -> str:
         newest = table.transaction_version(_epochs(run))
         if newest is not None and newest > run.epoch:
             raise FencedError(
@@ -135,7 +135,12 @@ class DeltaOutput:
         return f"{run.words} is written already" + ("" if last == version else f", and so is {last}")
 
     def _commit(
-        self, table: DeltaTable, run: Run, schema: pa.Schema, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+        self,
+        table: DeltaTable,
+        run: OutputRun,
+        schema: pa.Schema,
+        first: pa.RecordBatch,
+        rest: Iterator[pa.RecordBatch],
     ) -> int:
         from deltalake import write_deltalake
 
@@ -157,11 +162,11 @@ class DeltaOutput:
             failpoints.hit("output.before-commit")
         return count
 
-    def _replaced(self, run: Run) -> str | None:
+    def _replaced(self, run: OutputRun) -> str | None:
         """Which rows ``run`` takes the place of."""
         return f"{self._batch_column} = '{_label(run)}'" if self._batch_column and run.replay else None
 
-    def _remove_replaced(self, table: DeltaTable, run: Run) -> None:
+    def _remove_replaced(self, table: DeltaTable, run: OutputRun) -> None:
         from deltalake.exceptions import DeltaError
 
         replaced = self._replaced(run)
@@ -172,7 +177,7 @@ class DeltaOutput:
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
 
-    def _labelled(self, rows: pa.RecordBatch, run: Run) -> pa.RecordBatch:
+    def _labelled(self, rows: pa.RecordBatch, run: OutputRun) -> pa.RecordBatch:
         if not self._batch_column:
             return rows
         if self._batch_column in rows.schema.names:
@@ -277,7 +282,7 @@ class _GivenUpError(Exception):
     """The rows ended by an error: what was written of them is not to be committed."""
 
 
-def _properties(run: Run) -> CommitProperties:
+def _properties(run: OutputRun) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
@@ -291,10 +296,10 @@ def _in_one_line(error: BaseException | None) -> str:
     return " ".join(str(error).split())
 
 
-def _epochs(run: Run) -> str:
+def _epochs(run: OutputRun) -> str:
     """The application whose version is the epoch of the driver that wrote last."""
     return f"forebay/{run.stream}/{run.output}"
 
 
-def _label(run: Run) -> str:
+def _label(run: OutputRun) -> str:
     return f"{run.stream}/{run.output}/{run.batch_id}"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of
 from forebay.kafka.produce.rows import Record
 from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
 from forebay.model.errors import UsageError
@@ -56,7 +56,7 @@ class KafkaOutput:
         self._same_partitions = same_partitions
         self._timeout = timeout_seconds
         self._sender: TransactionalSender | None = None
-        self._last: Run | None = None
+        self._last: OutputRun | None = None
 
     def write(self, batch: Batch, data: Any) -> Written:
         """As ``Output.write``."""
@@ -64,7 +64,7 @@ class KafkaOutput:
         sender = self._opened(run)
         skipped = reason_to_skip(run, self._last)
         if skipped:
-            return told(batch, Written(self.name, 0, skipped))
+            return noted(batch, Written(self.name, 0, skipped))
         failpoints.hit("output.before-write")
         try:
             sender.begin()
@@ -82,7 +82,7 @@ class KafkaOutput:
             raise
         failpoints.hit("output.after-commit")
         self._last = marker
-        return told(batch, Written(self.name, rows))
+        return noted(batch, Written(self.name, rows))
 
     def close(self) -> None:
         """Closes the producer. The output may be used again."""
@@ -92,7 +92,7 @@ class KafkaOutput:
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _opened(self, run: Run) -> TransactionalSender:
+    def _opened(self, run: OutputRun) -> TransactionalSender:
         if self._sender is None:
             transactional_id = f"forebay/{run.stream}/{run.output}"
             group = transactional_group(transactional_id)

@@ -30,7 +30,7 @@ class Output(Protocol):
     def write(self, batch: Batch, data: Any) -> Written: ...
 
 
-def told(batch: Batch, written: Written) -> Written:
+def noted(batch: Batch, written: Written) -> Written:
     """Logs ``written``, and shows it with the batch."""
     (log.warning if written.skipped else log.info)("batch %d: %s", batch.id, written)
     batch.note(written)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import is_frame, pieces
-from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.model.values import check_name
 from forebay.process import failpoints
@@ -75,7 +75,7 @@ class ParquetOutput:
         there = self._marker(place)
         skipped = reason_to_skip(run, self._own(there, run, place))
         if skipped:
-            return told(batch, Written(self.name, 0, skipped))
+            return noted(batch, Written(self.name, 0, skipped))
         failpoints.hit("output.before-write")
         attempt = f"{self._workshop(run)}/attempt-{run.epoch}-{run.batch_id}"
         rows = self._write_attempt(attempt, data)
@@ -89,21 +89,21 @@ class ParquetOutput:
         failpoints.hit("output.after-commit")
         if there is not None:
             self._tidy(run)
-        return told(batch, Written(self.name, rows))
+        return noted(batch, Written(self.name, rows))
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _workshop(self, run: Run) -> str:
+    def _workshop(self, run: OutputRun) -> str:
         return f"{_ASIDE}/{check_name('stream', run.stream)}-{self.name}"
 
-    def _marker(self, folder: str) -> Run | None:
+    def _marker(self, folder: str) -> OutputRun | None:
         try:
             content = self._folders.read(f"{folder}/{MARKER}")
         except FileNotFoundError:
             return None
         return decoded(content, f"{self._folders.url}/{folder}/{MARKER}")
 
-    def _own(self, there: Run | None, run: Run, place: str) -> Run | None:
+    def _own(self, there: OutputRun | None, run: OutputRun, place: str) -> OutputRun | None:
         if there is not None and (there.stream, there.output) != (run.stream, run.output):
             raise UsageError(
                 f"{self._folders.url}/{place} is of output {there.output!r} of stream {there.stream!r}: give each output a "
@@ -111,7 +111,7 @@ class ParquetOutput:
             )
         return there
 
-    def _tidy(self, run: Run) -> None:
+    def _tidy(self, run: OutputRun) -> None:
         """Removes what drivers up to this one's epoch left: attempts, and what gave way; that goes back to its place if it
         is empty there. A newer driver's things are left alone (INV-4)."""
         workshop = self._workshop(run)
@@ -147,7 +147,7 @@ class ParquetOutput:
             failpoints.hit("output.mid-write")
         return rows
 
-    def _move_aside(self, run: Run, place: str) -> None:
+    def _move_aside(self, run: OutputRun, place: str) -> None:
         aside = f"{self._workshop(run)}/aside-{run.epoch}-{run.batch_id}"
         self._folders.move_folder(place, aside)
         # a newer driver may have put its own there since it was looked at
@@ -156,7 +156,7 @@ class ParquetOutput:
             self._folders.move_folder(aside, place)
             raise FencedError(f"{self._folders.url}/{place} was written by a newer driver (epoch {moved.epoch})")
 
-    def _move_in(self, run: Run, attempt: str, place: str) -> None:
+    def _move_in(self, run: OutputRun, attempt: str, place: str) -> None:
         try:
             self._folders.move_folder(attempt, place)
         except (FileExistsError, FileNotFoundError) as error:

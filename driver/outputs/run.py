@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from driver.batches.batch import Batch
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class OutputRun(msgspec.Struct, frozen=True, kw_only=True):
     """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
     driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them.
     ``newest``: in a marker that took the place of another (:meth:`after`), id of the newest batch whose first run is in."""
@@ -38,7 +38,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         replayed = f" in replay {self.replay}" if self.replay else ""
         return f"batch {self.batch_id} (number {self.number}){replayed}"
 
-    def after(self, last: Run | None) -> Run:
+    def after(self, last: OutputRun | None) -> OutputRun:
         """The marker that takes the place of ``last``. That of a replay still tells which first runs are in: one that was
         committed before the replay and not completed, since its driver was killed, runs again after it."""
         before = last.newest if last is not None else 0
@@ -48,15 +48,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
 
-def decoded(text: str | bytes, place: str) -> Run:
+def decoded(text: str | bytes, place: str) -> OutputRun:
     """Raises StoreError if ``text``, found at ``place``, is no marker."""
     try:
-        return msgspec.json.decode(text, type=Run)
+        return msgspec.json.decode(text, type=OutputRun)
     except msgspec.DecodeError as error:
         raise StoreError(f"{place} is no marker of Forebay ({error}): another program wrote there") from None
 
 
-def run_of(batch: Batch, output: str) -> Run:
+def run_of(batch: Batch, output: str) -> OutputRun:
     """Raises UsageError if the batch comes from a driver that runs several at once, or the output has written it in this very
     run: what comes second would be taken for written already."""
     if batch.concurrent:
@@ -68,7 +68,7 @@ def run_of(batch: Batch, output: str) -> Run:
             f"output {output!r} writes a batch once, and this one was given to it before: give each output a name of its own, "
             "or write all rows at once"
         )
-    return Run(
+    return OutputRun(
         stream=batch.stream,
         output=output,
         lineage=batch.lineage,
@@ -87,7 +87,7 @@ def check_output_name(name: str) -> str:
         raise UsageError(str(error)) from None
 
 
-def reason_to_skip(run: Run, last: Run | None) -> str:
+def reason_to_skip(run: OutputRun, last: OutputRun | None) -> str:
     """Why ``run`` is not to be written over ``last``, the newest that the output holds; "" if it is.
 
     A run is skipped if it is the last one, or an older one of the same line: batches are committed in order, so it is in. A

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, check_output_name, reason_to_skip, run_of
 from forebay.model.errors import StoreError, UsageError
 from forebay.process import failpoints
 
@@ -94,7 +94,7 @@ class SqlOutput:
         """As ``Output.write``."""
         run = run_of(batch, self.name)
         table, markers = self._asked(self._find_tables)
-        return told(batch, self._asked(lambda: self._write(run, batch, data, table, markers)))
+        return noted(batch, self._asked(lambda: self._write(run, batch, data, table, markers)))
 
     def close(self) -> None:
         """Gives the connections back. The output may be used again."""
@@ -102,7 +102,7 @@ class SqlOutput:
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _write(self, run: Run, batch: Batch, data: Any, table: Table, markers: Table) -> Written:
+    def _write(self, run: OutputRun, batch: Batch, data: Any, table: Table, markers: Table) -> Written:
         with self._engine.begin() as connection:
             if self._engine.dialect.name == "postgresql":
                 milliseconds = round(self._idle_seconds * 1000)
@@ -120,16 +120,16 @@ class SqlOutput:
         return Written(self.name, rows)
 
     @staticmethod
-    def _locked(connection: Connection, run: Run, markers: Table) -> Run | None:
+    def _locked(connection: Connection, run: OutputRun, markers: Table) -> OutputRun | None:
         """The marker. Its row, or on SQLite the database, is locked until the transaction ends: the first statement writes."""
         if not connection.execute(_of(markers.update(), markers, run).values(epoch=markers.c.epoch)).rowcount:
             # of two drivers that come here at once one fails, for the row has a primary key
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
             return None
         row = connection.execute(_of(markers.select(), markers, run)).one()._mapping
-        return Run(**{field: row[field] for field in Run.__struct_fields__})
+        return OutputRun(**{field: row[field] for field in OutputRun.__struct_fields__})
 
-    def _write_rows(self, connection: Connection, run: Run, batch: Batch, data: Any, table: Table) -> int:
+    def _write_rows(self, connection: Connection, run: OutputRun, batch: Batch, data: Any, table: Table) -> int:
         statement: Any = table.insert()
         label = f"{run.stream}/{run.output}/{run.batch_id}"
         if self._batch_column and batch.replay:
@@ -227,9 +227,9 @@ class SqlOutput:
             raise StoreError(f"output {self.name!r}: {type(cause).__name__}: {' '.join(str(cause).split())}") from error
 
 
-def _of(statement: Any, markers: Table, run: Run) -> Any:
+def _of(statement: Any, markers: Table, run: OutputRun) -> Any:
     return statement.where(markers.c.stream == run.stream, markers.c.output == run.output)
 
 
-def _columns(run: Run) -> dict[str, Any]:
+def _columns(run: OutputRun) -> dict[str, Any]:
     return {field: getattr(run, field) for field in run.__struct_fields__}

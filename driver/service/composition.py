@@ -15,9 +15,10 @@ from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_o
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.background.upstream import Upstream
 from driver.batches.backpressure import Backpressure
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
-from driver.batches.scheduler import Completed, Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks, Completed
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.clean_up import retention_limits
@@ -28,9 +29,9 @@ from driver.http.health import Grace, Health
 from driver.journal.events import Event
 from driver.journal.history import HistoryWriter
 from driver.journal.lease import lease_path
-from driver.journal.log import Journal
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
+from driver.journal.writing import Journal
 from driver.service.admission import Admission
 from driver.service.agents import ActiveAgents
 from driver.service.commits import Commits
@@ -187,22 +188,28 @@ def make_scheduler(
         loop,
         engine,
         given.jobs,
-        given.clock,
-        driver.batch_interval,
-        lambda: driver.tasks_per_batch or max(driver.tasks_min, engine.parallelism),
-        driver.job_max_failures,
-        driver.job_retry_delay,
-        settings.kafka.headers,
-        epoch=epoch,
-        concurrent_jobs=driver.concurrent_jobs,
-        window_batches=driver.window_batches,
-        empty_batches=driver.empty_batches == "deliver",
-        completed=_backpressure(settings, loop, state, given.clock.wall_ms()),
-        settle=settle,
-        told=given.listeners.tell_all,
-        copies=copies,
-        unreadable_retry_seconds=driver.unreadable_retry,
-        waits_when_failed=given.options.waits_when_failed,
+        clock=given.clock,
+        options=BatchOptions(
+            batch_interval_seconds=driver.batch_interval,
+            tasks=lambda: driver.tasks_per_batch or max(driver.tasks_min, engine.parallelism),
+            headers=settings.kafka.headers,
+            epoch=epoch,
+            concurrent_jobs=driver.concurrent_jobs,
+            window_batches=driver.window_batches,
+            empty_batches=driver.empty_batches == "deliver",
+            copies=copies,
+        ),
+        rules=AttemptRules(
+            max_failures=driver.job_max_failures,
+            retry_delay_seconds=driver.job_retry_delay,
+            unreadable_retry_seconds=driver.unreadable_retry,
+            waits_when_failed=given.options.waits_when_failed,
+        ),
+        hooks=BatchHooks(
+            completed=_backpressure(settings, loop, state, given.clock.wall_ms()),
+            confirm=confirm_dead_letters,
+            tell=given.listeners.tell_all,
+        ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,
     )

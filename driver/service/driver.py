@@ -13,7 +13,8 @@ from driver.batches.batch import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.http.api import tracker_application
 from driver.journal.lease import wait_until_stale
-from driver.listeners.dispatch import Channel, Listener, Listeners, Receiving, Told, find_listener
+from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
+from driver.listeners.events import Listener
 from driver.listeners.web_hook import WebHook
 from driver.service.activity import Activity
 from driver.service.admission import Admission
@@ -272,7 +273,7 @@ class Driver:
 
     def add_listener(self, listener: Listener) -> None:
         """Pass events to ``listener`` from now on. May be called at any time and from any thread."""
-        self._given.listeners.add(Channel(Told(listener), self._given.settings.driver.listener_queue))
+        self._given.listeners.add(Channel(ListenerSink(listener), self._given.settings.driver.listener_queue))
 
     def in_callback(self) -> bool:
         """Return whether this thread runs jobs or listeners, so that it must not wait for the driver's end."""
@@ -287,8 +288,8 @@ class Driver:
 
 def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Listeners:
     driver = settings.driver
-    receiving: list[Receiving] = [Told(find_listener(name), name) for name in driver.listeners]
-    receiving += [Told(listener) for listener in more]
+    receiving: list[EventSink] = [ListenerSink(find_listener(name), name) for name in driver.listeners]
+    receiving += [ListenerSink(listener) for listener in more]
     if driver.web_hook is not None:
         receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
     return Listeners([Channel(one, driver.listener_queue) for one in receiving], clock.wall_ms)

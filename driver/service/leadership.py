@@ -10,9 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from driver.journal import log as journal
+from driver.journal import opening
 from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by
 from driver.journal.state import State
+from driver.journal.writing import Journal
 from driver.service.activity import Activity
 from driver.service.futures import failed, refused
 from driver.service.stores import Stores
@@ -54,7 +55,7 @@ class Leadership:
         self._lease: LeaseKeeper | None = None
         self._lease_before: Lease | None = None  # of the driver that led before
 
-    def lead(self, stores: Stores, url: str, *, standby: bool) -> tuple[journal.Journal, State] | None:
+    def lead(self, stores: Stores, url: str, *, standby: bool) -> tuple[Journal, State] | None:
         """Open the journal as its leader; as a standby, once no other driver leads. None: stopped before it led.
 
         ``url``: where this driver serves. Raises LeaseHeld, FencedError, CorruptionError, StoreError.
@@ -88,7 +89,7 @@ class Leadership:
         elif lease is not None:
             lease.stop()
 
-    def _wait_and_open(self, stores: Stores, url: str) -> tuple[journal.Journal, State] | None:
+    def _wait_and_open(self, stores: Stores, url: str) -> tuple[Journal, State] | None:
         """Wait as a standby, then open the journal. If another standby is faster, wait on."""
         activity, stream = self._activity, self._settings.stream
         activity.state = "standby"
@@ -115,20 +116,20 @@ class Leadership:
             log.info("standby: %s", detail)
         self.leader, self._activity.detail = lease.url if lease is not None else "", detail
 
-    def _open(self, stores: Stores, url: str) -> tuple[journal.Journal, State]:
+    def _open(self, stores: Stores, url: str) -> tuple[Journal, State]:
         """Open the journal. The lease is kept from the claim on, or another standby would take over while this driver reads."""
         settings = self._settings
         try:
-            opened, state = journal.lead(
+            opened, state = opening.lead(
                 stores.journal,
                 settings.stream,
                 self._owner,
                 self._clock.wall_ms(),
                 lambda: self._clock.wall_ms() / 1000.0,
                 lambda: secrets.randbits(64),
-                settings.driver.journal_segment_size,
-                stores.wal,
-                lambda epoch: self._keep_lease(stores, epoch, url),
+                segment_bytes=settings.driver.journal_segment_size,
+                wal=stores.wal,
+                claimed=lambda epoch: self._keep_lease(stores, epoch, url),
             )
         except CorruptionError as error:
             way_out = DAMAGED_JOURNAL if stores.wal is not None else DAMAGED_JOURNAL_WITHOUT_WAL

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from driver.http.health import HealthLog
 from driver.http.status import receiver_state
 from driver.journal.state import State
-from driver.listeners.dispatch import SeenReceiver, ended
+from driver.listeners.derivation import SeenReceiver, ended
 from driver.service.composition import Parts
 from driver.service.options import Given
 from driver.service.view import LeaderView, ReadHealth

@@ -25,7 +25,7 @@ from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
-from driver.decisions.batch_order import Run
+from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
@@ -79,7 +79,7 @@ class SparkJobs(ABC):
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
-        self._groups: dict[Run, str] = {}  # of attempts that run, or failed
+        self._groups: dict[RunKey, str] = {}  # of attempts that run, or failed
         self._stopping = threading.Event()
         self._checked: frozenset[str] = frozenset()  # executors that were looked at, as host:port
 
@@ -221,7 +221,7 @@ class SparkJobs(ABC):
                     log.error("%s", error)
         self._groups.clear()
 
-    def _await_old_tasks(self, context: SparkContext, run: Run) -> None:
+    def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
         """Returns when no task of the failed attempt runs any more: a late one could write over the retry's output."""
         group = self._groups.get(run)
         if group is None:

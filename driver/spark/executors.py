@@ -32,7 +32,7 @@ _OTHER_PYTHON = re.compile(r"different (?:minor )?version: (\d+\.\d+)\S* than th
 _NO_PYTHON = re.compile(r'Cannot run program "(.*?)"')
 
 
-class Found(NamedTuple):
+class ExecutorPython(NamedTuple):
     """What the Python of an executor has: ``trouble`` says why ``module`` can't be imported, "" if all can."""
 
     host: str
@@ -148,7 +148,7 @@ def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = 
         raise UsageError(words) from None
     release = version("forebay")
     for one in found:
-        words = refused(Found(*one), release)
+        words = refused(ExecutorPython(*one), release)
         if words is not None:
             raise UsageError(words)
 
@@ -182,7 +182,7 @@ def _look(modules: Sequence[str]) -> Any:
     return look
 
 
-def refused(found: Found, release: str) -> str | None:
+def refused(found: ExecutorPython, release: str) -> str | None:
     """Why tasks can't run there, in one sentence; None if they can. ``release``: of this driver."""
     where = f"the Python of Spark's executors on {found.host}"
     if found.pyarrow and int(found.pyarrow.partition(".")[0]) < PYARROW_MAJOR_MIN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from driver.decisions.second_hosts import Host, loads, second_host
+from driver.decisions.second_hosts import HostSpace, loads, second_host
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import AgentNews, ReceiverNews
 from driver.tracker.names import check_names
@@ -74,7 +74,7 @@ class Replicas:
         if rules is None or rules.copies < 2:
             return None
         hosts = {
-            host: Host(news.heartbeat.url, news.heartbeat.free_bytes)
+            host: HostSpace(news.heartbeat.url, news.heartbeat.free_bytes)
             for host, news in self._agent_news.items()
             if now - news.at < rules.timeout_seconds and news.heartbeat.state == "active"
         }

@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator
 import msgspec
 
 from driver.journal import lineage
-from driver.journal import log as journal
+from driver.journal import reading as journal
+from driver.journal.files import Claim, claim_path, newest_claim
 from driver.journal.history import HistoryWriter
-from driver.journal.log import Claim, Journal, claim_path, newest_claim
 from driver.journal.state import BrokenInvariant, State
+from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
 from forebay.model.values import Block, lineage_of, numbered
 from forebay.process import failpoints
@@ -108,7 +109,7 @@ def steps(
             writer.close()
     yield "archived"
     failpoints.hit("rebuild.after-history")
-    opened = Journal(journal_storage, stream, epoch, state, segment_bytes, now, new_uid)
+    opened = Journal(journal_storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
     try:
         opened.snapshot()
         yield "snapshot"

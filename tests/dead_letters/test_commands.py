@@ -19,7 +19,7 @@ from driver.batches.decoding import Decoder, decode_task
 from driver.batches.local_engine import dead_letter_plan
 from driver.batches.tasks import KafkaRecord
 from driver.decisions.replay import RewindTo
-from driver.listeners.dispatch import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
+from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
 from driver.tracker.requests import BeginReplay
 from forebay import messages as m
 from forebay.http.client import Client

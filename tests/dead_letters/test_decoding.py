@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch, BatchWork
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks import KafkaRecord
@@ -72,7 +72,7 @@ class Decoding:
         run = replace(work, attempt=attempt, decodes=[])
         self.engine.run(run, job)
         if settled:
-            settle(run)
+            confirm_dead_letters(run)
 
     def found(self) -> list[Found]:
         return dead_letters.counting(self.storage.list(dead_letters.stream_folder("s")))

@@ -11,25 +11,20 @@ from typing import Any, get_args
 import pytest
 
 from driver.journal import events as ev
-from driver.listeners.dispatch import (
+from driver.listeners.derivation import SeenReceiver, ended, happened_in
+from driver.listeners.dispatch import Channel, Listeners, ListenerSink, find_listener
+from driver.listeners.events import (
     METHODS,
     BatchCompleted,
     BatchSubmitted,
     BlockAdded,
-    Channel,
     GapFound,
     Happened,
     Listener,
-    Listeners,
     RateChanged,
     ReceiverFailed,
     ReceiverStarted,
     ReceiverStopped,
-    SeenReceiver,
-    Told,
-    ended,
-    find_listener,
-    told_of,
 )
 from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
 from forebay.model.errors import SettingsError
@@ -87,7 +82,7 @@ def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
 
     def say(request: Any) -> Any:
         decision = t.decide(request)
-        heard.extend(happened for event in decision.events for happened in told_of(event, 9))
+        heard.extend(happened for event in decision.events for happened in happened_in(event, 9))
         return decision.answer
 
     t.say = say  # type: ignore[method-assign]
@@ -106,7 +101,7 @@ def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
 def test_trouble_and_gaps_of_a_partition_are_both_found_gaps() -> None:
     trouble = ev.TroubleFound("a", 1, "out-of-range", 10, 20, False, "", -1)
     gap = ev.GapRecorded("a", 1, Gap(10, 20, "aged out"), 5)
-    found = [told_of(event, 1)[0] for event in (trouble, gap)]
+    found = [happened_in(event, 1)[0] for event in (trouble, gap)]
     assert all(isinstance(one, GapFound) and (one.from_offset, one.until_offset) == (10, 20) for one in found)
     assert [one.recorded for one in found] == [False, True]  # type: ignore[union-attr]
 
@@ -129,7 +124,7 @@ def test_who_falls_silent_has_failed_unless_it_was_draining_and_is_told_of_once(
 
 def test_order_is_kept_and_what_was_told_before_the_end_still_arrives(telling: Callable[..., Listeners]) -> None:
     kept = Kept()
-    listeners = telling(Told(kept), length=1000)
+    listeners = telling(ListenerSink(kept), length=1000)
     listeners.tell_all([rate(n) for n in range(500)])
     listeners.stop(PATIENCE_SECONDS)
     assert kept.heard == list(range(500))
@@ -140,7 +135,7 @@ def test_a_slow_listener_costs_itself_events_and_nobody_else(telling: Callable[.
     """INV-6: its queue is bounded, what does not fit is counted, and telling never waits."""
     slow, quick = Kept(), Kept()
     slow.hold.clear()
-    listeners = telling(Told(slow, "slow"), Told(quick, "quick"), length=50)
+    listeners = telling(ListenerSink(slow, "slow"), ListenerSink(quick, "quick"), length=50)
     listeners.tell_all([rate(0)])
     assert slow.began.wait(PATIENCE_SECONDS)
     for n in range(1, 70):
@@ -165,7 +160,7 @@ def test_a_listener_that_raises_is_told_on_and_logged_once_for_each_kind(
     class Partial:
         """Has none of the methods."""
 
-    listeners = telling(Told(Broken(), "broken"), Told(Partial(), "partial"))
+    listeners = telling(ListenerSink(Broken(), "broken"), ListenerSink(Partial(), "partial"))
     listeners.tell_all([rate(n) for n in range(6)])
     listeners.stop(PATIENCE_SECONDS)
     broken, partial = listeners.status
@@ -179,7 +174,7 @@ def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Li
     assert not listeners
     listeners.tell_all([rate(1)])
     kept = Kept()
-    listeners.add(Channel(Told(kept), 10))
+    listeners.add(Channel(ListenerSink(kept), 10))
     listeners.tell_all([rate(2)])
     listeners.stop(PATIENCE_SECONDS)
     assert kept.heard == [2]
@@ -190,7 +185,7 @@ def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Li
     [
         ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
         ("json:Nothing", "module 'json' has no class 'Nothing'"),
-        ("driver.listeners.dispatch:Told", "can't be made without arguments: TypeError"),
+        ("driver.listeners.dispatch:ListenerSink", "can't be made without arguments: TypeError"),
     ],
 )
 def test_a_listener_that_the_settings_name_wrongly_is_refused_in_words(name: str, words: str) -> None:

@@ -19,10 +19,10 @@ from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.lineage import LineageFound
-from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
+from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver, DriverOptions
 from forebay import messages as m
 from forebay.http.client import Client
@@ -889,18 +889,15 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         driver.start()
         assert driver._parts is not None
         tracker = driver._parts.tracker
-        scheduler, batches = vars(driver._parts.scheduler), vars(tracker.batches)
+        scheduler, batches = driver._parts.scheduler, vars(tracker.batches)
+        options, rules = scheduler._options, scheduler._runner._rules
         managed, sharing = vars(tracker.managed), vars(tracker.sharing)
-        learning = scheduler["_completed"].__self__
-        assert {name: scheduler[f"_{name}"] for name in ("interval", "max_failures", "retry_delay")} == {
-            "interval": 7, "max_failures": 3, "retry_delay": 11,
-        }  # fmt: skip
-        assert (scheduler["_concurrent_jobs"], scheduler["_window_batches"], scheduler["_empty_batches"]) == (
-            13,
-            17,
-            True,
-        )
-        assert (scheduler["_unreadable_retry"], scheduler["_tasks"]()) == (19, 23)
+        learning = scheduler._runner._hooks.completed.__self__  # type: ignore[union-attr]
+        assert (options.batch_interval_seconds, rules.max_failures, rules.retry_delay_seconds) == (7, 3, 11)
+        assert (options.concurrent_jobs, options.window_batches, options.empty_batches) == (13, 17, True)
+        assert (rules.unreadable_retry_seconds, options.tasks()) == (19, 23)
+        timer = vars(scheduler._timer)
+        assert (timer["_interval"], timer["_empty_batches"]) == (7, True)
         assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
         assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
         assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)

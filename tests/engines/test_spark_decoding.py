@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch, BatchWork
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.tasks import KafkaRecord
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UnreadableBlockError, UsageError
@@ -71,7 +71,7 @@ def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_r
             batch.decode(number, "no such type at all (")
 
     engine.run(batch_work, job)
-    settle(batch_work)
+    confirm_dead_letters(batch_work)
     count, rows, here = seen
     assert count == 10
     assert rows == [(f"{task}@{n}", n) for task in range(2) for n in range(6) if n != 3]

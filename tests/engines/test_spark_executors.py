@@ -20,7 +20,17 @@ from driver.batches.batch import Batch, BatchWork
 from driver.spark import engine as spark_engine
 from driver.spark import executors as spark_executors
 from driver.spark.engine import SparkJobs
-from driver.spark.executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, bring, misfit, refused, ship, strangers
+from driver.spark.executors import (
+    _FIRST,
+    PYARROW_MAJOR_MIN,
+    ExecutorPython,
+    _look,
+    bring,
+    misfit,
+    refused,
+    ship,
+    strangers,
+)
 from forebay.model.errors import UsageError
 from tests.support.pythons import bare_python, other_python
 
@@ -28,7 +38,7 @@ _ROOT = Path(driver.__file__).parents[1]
 
 
 def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
-    good = Found("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
+    good = ExecutorPython("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
     assert refused(good, "0.1.0") is None
     assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
     for found, words in (

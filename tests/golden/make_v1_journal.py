@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker.requests import Archived
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
@@ -41,7 +41,7 @@ def main(directory: Path) -> None:
             done = history.finished(t.state)
             t.say(Archived(tuple(b.batch_id for b in done)))
     opened, _ = journal.lead(
-        storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), 64_000_000, storages[1]
+        storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), wal=storages[1]
     )
     opened.append(t.events)
     opened.sync()

@@ -14,15 +14,15 @@ from deltalake import DeltaTable
 
 from driver.outputs import DeltaOutput, KafkaOutput, ParquetOutput, SqlOutput, Written, transaction_of
 from driver.outputs.parquet import MARKER
-from driver.outputs.run import Run, decoded, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, decoded, reason_to_skip, run_of
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import FencedError, StoreError, UnreadableBlockError, UsageError
 from forebay.model.values import numbered
 from tests.support.output_process import Turn, batch_of, rows_of
 
 
-def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3, 1)) -> Run:
-    return Run(
+def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3, 1)) -> OutputRun:
+    return OutputRun(
         stream="s",
         output="o",
         lineage=lineage,
@@ -53,7 +53,7 @@ def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3,
     ],
 )
 def test_a_run_is_written_unless_it_or_a_later_one_of_its_line_is_there(
-    last: Run | None, own: Run, written: bool
+    last: OutputRun | None, own: OutputRun, written: bool
 ) -> None:
     assert (reason_to_skip(own, last) == "") == written
 

@@ -10,7 +10,7 @@ import pytest
 from deploy.commands.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal.transitions import apply
 from driver.tracker.requests import BeginReplay

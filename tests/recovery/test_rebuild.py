@@ -12,8 +12,8 @@ import pytest
 
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.journal import events as ev
-from driver.journal import history, lineage
-from driver.journal import log as journal
+from driver.journal import history, lineage, opening
+from driver.journal.files import Claim, claim_path
 from driver.journal.lease import LeaseKeeper, lease_path
 from driver.journal.lineage import LineageFound
 from driver.journal.state import State
@@ -69,7 +69,7 @@ class Lost:
 
     @property
     def claim(self) -> bytes:
-        return msgspec.json.encode(journal.Claim(numbered(1, 1), "test", 1))
+        return msgspec.json.encode(Claim(numbered(1, 1), "test", 1))
 
     def copy(self) -> str:
         following, state = encoded(self.t.state)
@@ -79,10 +79,10 @@ class Lost:
 
     def keep(self) -> None:
         """Writes the journal."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.wal.delete(layout.lineage_marker(STREAM, 1))
         self.wal.put_new(
-            layout.lineage_marker(STREAM, 1), self.journal.read(journal.claim_path(STREAM, numbered(1, 1)))
+            layout.lineage_marker(STREAM, 1), self.journal.read(claim_path(STREAM, numbered(1, 1)))
         )
         for event in self.t.events:
             apply(state, event)
@@ -126,7 +126,7 @@ class Lost:
         )
 
     def lead(self) -> State:
-        return journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=self.wal)[1]
+        return opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=self.wal)[1]
 
 
 def damage(storage: Storage, handle: Handle) -> None:
@@ -423,7 +423,7 @@ def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
         lost.copy()
         lost.take_in(epoch, offsets(0, 10, token))
         lost.keep()
-        led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
+        led, _ = opening.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
         keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, "test", "", 600.0)
         keeper.follow(lambda led=led: led.confirmed + 1)  # type: ignore[misc]  # one more, which is cut off
         keeper.begin()
@@ -539,7 +539,7 @@ def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> No
 def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() -> None:
     """INV-4: it asks for the lineage after its own, of which a killed attempt left nothing but its marker."""
     lost = Lost()
-    led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    led, _ = opening.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
     lost.copy()
     for path in lost.journal.list(""):
         lost.journal.delete(path)

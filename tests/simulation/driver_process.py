@@ -22,13 +22,14 @@ from driver.background.cleaner import CleanedWal, Cleaner, due_paths
 from driver.background.discovery import check_commits
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
-from driver.decisions.batch_order import Run, following, window
+from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
-from driver.journal import log as journal
 from driver.journal.events import Event, LifeStart, ReplayedBatch
+from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
+from driver.journal.writing import Journal
 from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import (
@@ -118,14 +119,14 @@ class DriverProcess:
         self.paused = False
         self.killed = False
         self.ended: BaseException | None = None
-        self.journal: journal.Journal
+        self.journal: Journal
         self.tracker: Tracker
         self.leading = False
         self.since_snapshot = 0
         self.queue: deque[Waiting] = deque()
         self._group: list[Waiting] = []
         self._deletes: deque[DeleteSegment] = deque()
-        self._in_work: set[Run] = set()
+        self._in_work: set[RunKey] = set()
         self._main = self._run()
         self._next = next(self._main)
         self._tasks: dict[str, Task] = {}
@@ -277,7 +278,7 @@ class DriverProcess:
             yield from self._finish(decided)
 
     def _open(self) -> Generator[str, None, None]:
-        """``journal.lead``, step by step."""
+        """``opening.lead``, step by step."""
         world = self.world
         opening = world.kinds.opening(
             world.journal,
@@ -286,12 +287,12 @@ class DriverProcess:
             world.wall_ms,
             lambda: world.now,
             world.new_uid,
-            1_000_000,
-            None if world.options.copies else world.wal,
+            segment_bytes=1_000_000,
+            wal=None if world.options.copies else world.wal,
         )
         yield "claim"
         next(opening)
-        epoch = journal.newest_claim(world.journal, world.stream)
+        epoch = newest_claim(world.journal, world.stream)
         self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
             self._lease.begin()

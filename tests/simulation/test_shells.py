@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker import Action, Tracker
 from forebay import messages as m
 from forebay.model.errors import FencedError, UnreachableError

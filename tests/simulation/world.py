@@ -15,7 +15,7 @@ import msgspec
 from driver.background.adoption import Adopter
 from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.block_index import Place
 from driver.journal.events import LifeStart
 from driver.journal.history import HistoryWriter
@@ -156,7 +156,7 @@ class Kinds:
 
     machine: Callable[..., ReceiverMachine] = ReceiverMachine
     tracker: Callable[..., Tracker] = Tracker
-    opening: Callable[..., Any] = journal.opening
+    opening: Callable[..., Any] = journal.opening_steps
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter

@@ -19,7 +19,7 @@ import msgspec
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.events import LifeStart
 from driver.journal.history import HistoryWriter
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms

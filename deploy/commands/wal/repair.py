@@ -25,8 +25,8 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.progress import progress_bar
+from driver.journal.files import newest_claim
 from driver.journal.lineage import REBUILDER
-from driver.journal.log import newest_claim
 from driver.journal.state import REPAIR_WRITER
 from forebay.model.values import Block, lineage_of
 from forebay.process.clock import SystemClock

@@ -53,7 +53,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
 
 def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int) -> RetentionReport:
     """What a round of clean-up at ``now_ms`` would do. Reads the journal and the headers of frames; fences nobody."""
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
     from wal.layout import parse_block
 
     state = journal.read_beside_a_writer(journal_storage, stream).state

@@ -16,9 +16,8 @@ from driver.background.adoption import Adopter, AdoptionThread, Orphan, advanced
 from driver.decision_loop.loop import GROWING
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import events as ev
-from driver.journal import transitions
 from driver.journal.state import ADOPTER, State
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, receivers
 from driver.tracker import Tracker
 from driver.tracker.requests import Request, Search, Searches
 from forebay import messages as m
@@ -819,7 +818,7 @@ def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted
 
 def test_of_epochs_that_nobody_barred_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: also where barriers are never made."""
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 2)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 2)
     t = Stream()
     epochs = []
     for number in range(4):

@@ -8,12 +8,13 @@ import pytest
 
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import BatchWork, NamedJob
-from driver.batches.scheduler import Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
 from driver.journal import events as ev
-from driver.journal.log import lead
+from driver.journal.opening import lead
 from driver.journal.state import LearnedRate
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
@@ -255,7 +256,13 @@ def test_the_scheduler_tells_of_each_completed_batch_when_it_was_due_and_what_it
 
     jobs = [NamedJob("a", lambda _=None: "a"), NamedJob("b", lambda _=None: "b")]
     scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, Engine()), jobs, clock, 1.0, lambda: 1, 4, 0.0, headers=False, completed=completed
+        cast(Any, Loop()),
+        cast(Any, Engine()),
+        jobs,
+        clock=clock,
+        options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False),
+        rules=AttemptRules(max_failures=4, retry_delay_seconds=0.0, unreadable_retry_seconds=30.0),
+        hooks=BatchHooks(completed=completed),
     )
     clock.advance(1.0)
     scheduler.run()

@@ -14,7 +14,7 @@ import pytest
 from driver.batches.batch import Batch, NamedJob
 from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
 from driver.batches.local_engine import LocalEngine
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.events import JobFailed
 from driver.service import Driver, DriverOptions
 from forebay import messages as m

@@ -12,7 +12,9 @@ import pytest
 from driver.decision_loop import loop as loop_module
 from driver.decision_loop.loop import DriverLoop
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening, writing
+from driver.journal import reading as journal
+from driver.journal.files import claim_path, epoch_folder
 from driver.journal.state import State
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, FoundPartitions
@@ -55,7 +57,7 @@ class Faulty(MemoryStorage):
 class Led:
     def __init__(self, reserve_bytes: int = 0) -> None:
         self.storage = Faulty(f"memory://loop-{next(numbers)}")
-        self.journal, self.state = journal.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+        self.journal, self.state = opening.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.failure: list[BaseException] = []
         self.ended = threading.Event()
         tracker = Tracker(self.state, self.journal.epoch, tracker_options())
@@ -123,7 +125,7 @@ def test_answers_leave_before_a_snapshot_that_is_due_is_written(led: Led, monkey
     led.loop.ask(CREATE)
     answered = threading.Event()
     seen: list[bool] = []
-    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 1)
     taken = threading.Event()
     led.loop.snapshot_taken = taken.set
     snapshot = led.journal.snapshot
@@ -195,7 +197,7 @@ def test_lack_of_space_waits_and_answers_when_there_is_space(led: Led) -> None:
 def test_a_superseded_driver_answers_nobody_and_ends_fenced(led: Led) -> None:
     """INV-4."""
     led.loop.ask(CREATE)
-    journal.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
+    opening.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
     with pytest.raises(UnreachableError):
         led.loop.submit(register("r1")).result(30)
     assert led.ended.wait(30)
@@ -206,22 +208,22 @@ def test_a_driver_that_was_superseded_while_it_wrote_a_snapshot_deletes_nothing(
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4: the newer epoch may be reading the segments that the snapshot supersedes."""
-    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 1)
     led.loop.ask(CREATE)
     led.loop.ask(ReadBy(lambda _: None))  # after the snapshot that the answer did not wait for
-    before = set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    before = set(led.storage.list(epoch_folder(STREAM, led.journal.epoch)))
     snapshot, taken = led.journal.snapshot, threading.Event()
     led.loop.snapshot_taken = taken.set
 
     def superseded() -> None:
         snapshot()
-        led.storage.put_new(journal.claim_path(STREAM, led.journal.epoch + 1), b"{}")
+        led.storage.put_new(claim_path(STREAM, led.journal.epoch + 1), b"{}")
 
     monkeypatch.setattr(led.journal, "snapshot", superseded)
     led.loop.submit(register("r1"))
     assert led.ended.wait(30)
     assert isinstance(led.failure[0], FencedError)
-    assert before <= set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    assert before <= set(led.storage.list(epoch_folder(STREAM, led.journal.epoch)))
     assert not taken.is_set()
 
 
@@ -371,7 +373,7 @@ def test_blocks_whose_allocation_failed_with_the_journal_are_allocated_once_by_t
         led.loop.ask(Allocate(1, 1))
     assert led.ended.wait(30)
     led.storage.before_sync = lambda: None
-    opened, state = journal.lead(led.storage, STREAM, "next", 2, lambda: 2.0, lambda: next(numbers))
+    opened, state = opening.lead(led.storage, STREAM, "next", 2, lambda: 2.0, lambda: next(numbers))
     assert bool(state.unfinished()) == lands
     following = Tracker(state, opened.epoch, tracker_options())
     for _ in range(2):

@@ -10,7 +10,6 @@ from driver.decisions.batch_order import following, window
 from driver.decisions.replay import RewindTo
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal.block_index import BlockIndex
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import (
@@ -198,7 +197,7 @@ def test_windows_in_a_replay_reach_what_its_batches_had_before_them() -> None:
         for block_id in (b for one in reached for b in t.state.batch_of if t.state.batch_of[b] == one):
             assert not t.state.index.spare.get("h1", {}).keys() & {block_id}
         t.say(Complete(batch_id, 1, 1, 1))
-        assert t.state.index == BlockIndex.of(t.state)
+        assert t.state.index == t.state.build_index()
     assert not t.state.replay_window
 
 
@@ -282,7 +281,7 @@ def test_the_index_is_that_of_the_state_under_windows_replays_and_jobs_side_by_s
             t.rewind(draw.randrange(1, t.state.completed_number + 1))
         elif kind == "again" and t.state.replay:
             t.say(Complete(next(iter(t.state.replaying)), 1, 1, t.state.replay.replay))
-        assert t.state.index == BlockIndex.of(t.state)
+        assert t.state.index == t.state.build_index()
         spare = {block for blocks in t.state.index.spare.values() for block in blocks}
         assert not spare & needed(t.state)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.decisions.receiver_life import TRANSITIONS, Happened, ManagedReceivers, State
+from driver.decisions.receiver_life import TRANSITIONS, ManagedReceivers, ReceiverChange, ReceiverState
 from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 
@@ -28,26 +28,26 @@ failed      active    .        .        .         .         stopped   scheduled
 """
 
 
-def rows() -> list[tuple[State, Happened, State]]:
+def rows() -> list[tuple[ReceiverState, ReceiverChange, ReceiverState]]:
     head, *lines = PICTURE.strip("\n").splitlines()
-    happened = [Happened[name] for name in head.split()]
+    happened = [ReceiverChange[name] for name in head.split()]
     found = []
     for line in lines:
         name, *then = line.split()
         found += [
-            (State(name), what, State(name) if after == "." else State(after))
+            (ReceiverState(name), what, ReceiverState(name) if after == "." else ReceiverState(after))
             for what, after in zip(happened, then, strict=True)
         ]
     return found
 
 
 @pytest.mark.parametrize(("state", "happened", "then"), rows())
-def test_each_transition_is_the_tables(state: State, happened: Happened, then: State) -> None:
+def test_each_transition_is_the_tables(state: ReceiverState, happened: ReceiverChange, then: ReceiverState) -> None:
     assert TRANSITIONS.get((state, happened), state) is then
 
 
 def test_the_picture_shows_every_state_and_happening() -> None:
-    assert {(state, what) for state, what, _ in rows()} == {(s, h) for s in State for h in Happened}
+    assert {(state, what) for state, what, _ in rows()} == {(s, h) for s in ReceiverState for h in ReceiverChange}
 
 
 # ---- played agents ---------------------------------------------------------------------------------------------------

@@ -12,12 +12,11 @@ from deploy.commands.audit import exceptions
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import Horizon, RewindTo, needed, plan, refuse
-from driver.journal import history, transitions
-from driver.journal.block_index import BlockIndex
+from driver.journal import history
 from driver.journal.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.journal.history import FinishedBatch, HistoryWriter
 from driver.journal.state import BrokenInvariant, Rebuild, State
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, replays
 from driver.tracker.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
@@ -205,7 +204,7 @@ def test_the_index_and_a_replayed_journal_agree_through_a_replay() -> None:
             apply(fresh, event)
         assert fresh == t.state
         decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
-        assert t.state.index == BlockIndex.of(t.state) == fresh.index == decoded.index
+        assert t.state.index == t.state.build_index() == fresh.index == decoded.index
 
 
 def test_a_rewind_beyond_the_horizon_is_refused_and_told_from_where_on_it_is_possible() -> None:
@@ -399,7 +398,7 @@ def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_ne
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-6, INV-7: by ``apply`` alone; the audit says how many there were."""
-    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(replays, "REPLAYS_KEPT", 3)
     t = Rewound()
     ids = t.work(1)
     for number in range(1, 6):
@@ -424,7 +423,7 @@ def test_a_snapshot_of_an_older_release_with_more_replays_is_read_and_goes_on(mo
         t.rewind(ids[0])
         t.replayed(ids[0])
     snapshot = msgspec.msgpack.encode(t.state)
-    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(replays, "REPLAYS_KEPT", 3)
     state = msgspec.msgpack.decode(snapshot, type=State)
     assert len(state.replays) == 5
     batch = history.finished(state)[0]

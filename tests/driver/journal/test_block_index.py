@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, retention_limits
-from driver.journal.block_index import BlockIndex
 from driver.journal.events import BlockMoved
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
@@ -60,7 +59,7 @@ def test_the_index_is_that_of_the_state_after_every_step() -> None:
     ]
     for step in steps:
         step()  # type: ignore[no-untyped-call]
-        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+        assert t.state.index == t.state.build_index() == decoded(t).index
 
 
 def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_along() -> None:
@@ -77,7 +76,7 @@ def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_alon
     for number, (name, block) in enumerate(list(t.state.blocks.items())):
         elsewhere = Handle(f"{STREAM}/blocks/{REPAIR_WRITER}/{1:016x}/00000001.seg", number * 1000, 1000, 7)
         apply(t.state, BlockMoved(name, elsewhere, block.local and number % 2 == 0))
-        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+        assert t.state.index == t.state.build_index() == decoded(t).index
     assert list(t.state.index.segments) == [elsewhere.path]
 
 

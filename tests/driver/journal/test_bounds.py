@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.journal import bounds
+from driver.journal import bounds, opening
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
@@ -40,7 +40,7 @@ def taken_in() -> list[ev.Event]:
 def old_journal(events: list[Any], snapshot: bool = False) -> Storage:
     """What an older release wrote of ``events``; ``snapshot``: as the state that they make."""
     storage = MemoryStorage(f"memory://bounds-{next(numbers)}")
-    led, _ = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(numbers))
+    led, _ = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(numbers))
     led.append(events)
     led.sync()
     led.close()
@@ -56,7 +56,7 @@ def changed(change: Change) -> list[Any]:
 
 
 def opened(storage: Storage) -> State:
-    return journal.lead(storage, STREAM, "test", 2_000, lambda: 1.0, lambda: next(numbers))[1]
+    return opening.lead(storage, STREAM, "test", 2_000, lambda: 1.0, lambda: next(numbers))[1]
 
 
 def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,13 +169,13 @@ def test_numbers_of_a_pair_are_brought_within_bounds() -> None:
 
 
 def test_events_of_a_newer_release_are_still_refused_as_such() -> None:
-    with pytest.raises(ForebayError, match="an event of a newer release"):
+    with pytest.raises(ForebayError, match="the event is of a newer release"):
         opened(old_journal([*taken_in(), {"event": "not-known-yet"}]))
 
 
 def test_journal_within_bounds_is_read_as_ever() -> None:
     storage = old_journal(taken_in())
-    assert journal.read(storage, STREAM).brought == ()
+    assert journal.read(storage, STREAM).corrections == ()
     state = opened(storage)
     assert (state.partitions[f"{TOPIC}/0"].position, state.partitions[f"{TOPIC}/0"].life.life) == (20, 1)
     assert bounds.decode(msgspec.msgpack.encode(taken_in()), tuple[ev.Event, ...]) is None

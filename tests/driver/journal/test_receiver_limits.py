@@ -10,11 +10,11 @@ import pytest
 from driver.decisions.clean_up import is_stray
 from driver.http.health import Grace, Health
 from driver.journal import events as ev
-from driver.journal import log as journal
-from driver.journal import receiver_limits, transitions
+from driver.journal import opening, receiver_limits
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import BrokenInvariant, OpenTrouble, State, is_fenced
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, receivers
+from driver.journal.writing import Journal
 from driver.tracker.requests import CleanedUp, CleanSegment
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
@@ -271,8 +271,8 @@ def test_forgotten_ids_are_durable_with_the_registration_that_they_make_room_for
     storage = MemoryStorage("memory://forgotten-ids")
     uids = iter(range(1, 100))
 
-    def lead() -> tuple[journal.Journal, State]:
-        return journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    def lead() -> tuple[Journal, State]:
+        return opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
 
     t = few()
     t.register("r1")
@@ -328,7 +328,7 @@ def test_receivers_that_are_killed_under_new_ids_for_years_are_fenced_and_forgot
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A killed one never says that it can't write any more. It stays known while its epoch may have to be barred."""
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 3)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 3)
     t = few()
     for number in range(40):
         receiver = f"pod-{number}"

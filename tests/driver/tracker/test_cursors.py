@@ -11,8 +11,7 @@ import pytest
 
 from driver.decisions import intake
 from driver.decisions.clean_up import CleanSegment
-from driver.journal import transitions
-from driver.journal.block_index import BlockIndex, LifeBlocks
+from driver.journal.block_index import LifeBlocks
 from driver.journal.events import (
     CleanupIntended,
     CursorEnded,
@@ -24,6 +23,7 @@ from driver.journal.events import (
 )
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
+from driver.journal.transitions import cursors as cursor_events
 from driver.tracker import cursors
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import CleanedUp, ExpireCursors, FoundPartitions
@@ -88,7 +88,7 @@ def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:
 
 def check_index(t: Tracked) -> None:
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
-    assert t.state.index == BlockIndex.of(t.state) == decoded.index
+    assert t.state.index == t.state.build_index() == decoded.index
     assert t.state.index.by_offset(t.state.blocks) == decoded.index.by_offset(decoded.blocks)
 
 
@@ -443,7 +443,7 @@ def test_an_expired_cursor_is_shown_until_a_person_has_seen_it_however_many_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5; INV-6: but not without a limit."""
-    monkeypatch.setattr(transitions, "ENDED_CURSORS_KEPT", 2)
+    monkeypatch.setattr(cursor_events, "ENDED_CURSORS_KEPT", 2)
     t, _, _ = worked()
     open_(t, place(0))
     t.now_ms += 3_600_001

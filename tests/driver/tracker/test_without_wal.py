@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from driver.decisions.replay import RewindTo, plan, refuse
-from driver.decisions.second_hosts import Host, second_host
-from driver.journal.block_index import BlockIndex
+from driver.decisions.second_hosts import HostSpace, second_host
 from driver.journal.state import State
 from driver.service.agents import hosts_needed
 from driver.service.leadership import refuse_other_keeping
@@ -60,7 +59,7 @@ class Copied(Tracked):
     def check(self) -> None:
         """INV-7: the index is that of the state, also of one that a snapshot brings back."""
         again: State = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
-        assert self.state.index == BlockIndex.of(self.state) == again.index
+        assert self.state.index == self.state.build_index() == again.index
 
 
 # ---- what is accepted ------------------------------------------------------------------------------------------------
@@ -291,7 +290,7 @@ def test_a_driver_waits_for_the_hosts_that_keep_what_is_unfinished() -> None:
 
 # ---- the second host -------------------------------------------------------------------------------------------------
 
-TWO = {"h1": Host("http://h1", 5_000), "h2": Host("http://h2", 5_000), "h3": Host("http://h3", 9_000)}
+TWO = {"h1": HostSpace("http://h1", 5_000), "h2": HostSpace("http://h2", 5_000), "h3": HostSpace("http://h3", 9_000)}
 
 
 def chosen(current: str = "", refusing: tuple[str, ...] = (), loads: dict[str, int] | None = None) -> str:
@@ -315,7 +314,7 @@ def test_where_all_refuse_one_is_named_all_the_same() -> None:
 
 
 def test_a_host_without_room_takes_no_copies() -> None:
-    full = {**TWO, "h3": Host("http://h3", 999)}
+    full = {**TWO, "h3": HostSpace("http://h3", 999)}
     assert second_host("h1", "h3", (), full, {}, 1_000) == m.SecondHost(host="h2", url="http://h2")
     assert second_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
 
