@@ -18,7 +18,7 @@ REPLAYED_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceStatus:
+class PartsStatus:
     """What the driver's parts report beside the tracker, none of it journalled.
 
     ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
@@ -38,7 +38,7 @@ class ServiceStatus:
 
 def status(
     tracker: Tracker,
-    service: ServiceStatus,
+    service: PartsStatus,
     *,
     release: str,
     now: float,

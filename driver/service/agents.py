@@ -28,7 +28,7 @@ class ActiveAgents:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
 
-    def news(self) -> list[AgentNews]:
+    def heartbeats(self) -> list[AgentNews]:
         """Return the agents' last heartbeats."""
         since = self._clock.monotonic() - self._timeout_seconds
         agents = list(self._tracker.agent_news.values())
@@ -36,19 +36,19 @@ class ActiveAgents:
 
     def urls(self) -> dict[str, str]:
         """Return host → URL of its agent."""
-        return {news.heartbeat.host: news.heartbeat.url for news in self.news()}
+        return {news.heartbeat.host: news.heartbeat.url for news in self.heartbeats()}
 
     def copies(self) -> dict[str, tuple[str, ...]]:
         """Return block id → hosts whose agents have a cached copy of it."""
         found: dict[str, tuple[str, ...]] = {}
-        for news in self.news():
+        for news in self.heartbeats():
             for block_id in news.copies:
                 found[block_id] = (*found.get(block_id, ()), news.heartbeat.host)
         return found
 
     def by_host(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return hosts with the ids of the blocks of which each has a cached copy."""
-        return tuple((news.heartbeat.host, tuple(news.copies)) for news in self.news())
+        return tuple((news.heartbeat.host, tuple(news.copies)) for news in self.heartbeats())
 
 
 def hosts_needed(state: State) -> set[str]:

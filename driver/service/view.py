@@ -13,7 +13,7 @@ from driver.background.reach import soon
 from driver.decision_loop.loop import RESERVE_REACHED
 from driver.decisions.problems import in_answer
 from driver.http.health import WAITING_FOR_SPACE, Verdict, journal_is_away
-from driver.http.status import ServiceStatus, status
+from driver.http.status import PartsStatus, status
 from driver.journal.state import State
 from driver.service.activity import Activity
 from driver.service.composition import Parts
@@ -101,7 +101,7 @@ class LeaderView:
         """Return the status. Called in the decision loop."""
         parts, clock = self._parts, self._given.clock
         state, detail = self._shown()
-        service = ServiceStatus(
+        service = PartsStatus(
             state=state,
             detail=detail,
             tiers=parts.scheduler.tiers,

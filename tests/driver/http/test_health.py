@@ -25,7 +25,7 @@ from driver.decision_loop.loop import RESERVE_REACHED
 from driver.decisions.problems import in_answer
 from driver.decisions.receiver_life import ManagedReceivers
 from driver.http.health import NAMES_SHOWN, WAITING_SECONDS, Grace, Health, HealthLog, Verdict, journal_is_away
-from driver.http.status import ServiceStatus, status
+from driver.http.status import PartsStatus, status
 from driver.journal import events as ev
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
@@ -478,7 +478,7 @@ def test_lag_is_unknown_when_the_end_is_old_and_never_zero() -> None:
     ends = Ends(lambda: {tp(): 40}, clock)
 
     def shown() -> m.TrackedPartition:
-        service = ServiceStatus(state="running")
+        service = PartsStatus(state="running")
         answer = status(t.tracker, service, release="test", now=0.0, now_ms=0, receiver_timeout=TIMEOUT, ends=ends)
         return answer.partitions[0]
 
