@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from driver.background.upstream import Upstream
-from driver.journal.events import LifeStart
+from driver.journal.events import IncarnationStart
 from driver.tracker.reads import ReadOffsets
 from driver.tracker.requests import Ask, HoldForReset, LetGo, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
@@ -62,15 +62,15 @@ class Resetting:
 
     def _starts(
         self, request: ResetRequest, partitions: tuple[TopicPartition, ...]
-    ) -> Mapping[TopicPartition, LifeStart]:
+    ) -> Mapping[TopicPartition, IncarnationStart]:
         topic = request.topic
         topic_id = self.admin.topic_ids([topic])[topic]
         offsets = self.admin.starting_offsets(_policy(request, partitions), partitions, self.group)
         if self.admin.topic_ids([topic])[topic] != topic_id:
             raise UnreachableError(f"topic {topic} changed while it was looked at: ask again")
-        return {tp: LifeStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
+        return {tp: IncarnationStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
 
-    def _planned(self, request: ResetRequest, starts: Mapping[TopicPartition, LifeStart]) -> ResetAnswer:
+    def _planned(self, request: ResetRequest, starts: Mapping[TopicPartition, IncarnationStart]) -> ResetAnswer:
         at = self.ask(ReadOffsets()).partitions
         return ResetAnswer(
             done=request.apply,
@@ -78,7 +78,7 @@ class Resetting:
                 PlannedReset(
                     topic=tp.topic,
                     partition=tp.partition,
-                    life=at[tp].life + 1,
+                    incarnation=at[tp].incarnation + 1,
                     position=at[tp].position,
                     start=start.start,
                 )

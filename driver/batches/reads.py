@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from driver.batches.batch_run import Taken
+from driver.batches.batch_run import BatchRun
 from driver.batches.progress import Progress
 from driver.decisions.batch_order import RunKey, following, window
 from driver.journal.events import ReplayedBatch
@@ -33,7 +33,7 @@ class NextBatch(Read["Taken | None"]):
     reruns: Set[RunKey]
     window_batches: int
 
-    def read(self, state: State) -> Taken | None:
+    def read(self, state: State) -> BatchRun | None:
         progress = self.progress
         found = following(state, frozenset(progress.in_work)) if not progress.held_up else None
         if found is None:
@@ -44,7 +44,7 @@ class NextBatch(Read["Taken | None"]):
 
 
 @dataclass(frozen=True, slots=True)
-class SameBatch(Read[Taken]):
+class SameBatch(Read[BatchRun]):
     """Reads a running batch again: a loss may have been accepted since, or a replay begun behind it."""
 
     batch_id: int
@@ -52,11 +52,13 @@ class SameBatch(Read[Taken]):
     reruns: Set[RunKey]
     window_batches: int
 
-    def read(self, state: State) -> Taken:
+    def read(self, state: State) -> BatchRun:
         batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
         return _taken(state, batch, self.replay, self.reruns, self.window_batches)
 
 
-def _taken(state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int) -> Taken:
+def _taken(
+    state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int
+) -> BatchRun:
     past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()
-    return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)
+    return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
-from driver.batches.batch_run import Taken
+from driver.batches.batch_run import BatchRun
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress
 from driver.batches.reads import NextBatch, ReadUnfinished, SameBatch
@@ -217,7 +217,7 @@ class Scheduler:
         """The batch of ``work`` as the journal has it now: a loss may have been accepted, or a replay begun, since."""
         return self._work(self._loop.ask(self._read_same(work.batch_id, work.replay)))
 
-    def _work(self, taken: Taken) -> BatchWork:
+    def _work(self, taken: BatchRun) -> BatchWork:
         options = self._options
         *past, work = taken.work(
             options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()

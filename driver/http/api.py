@@ -77,10 +77,10 @@ RECEIVER_ROUTES = RouteGroup(
             m.HeartbeatAnswer,
             "A receiver's state; commands for it",
         ),
-        Route("look", "/v1/partitions/look", m.LookRequest, m.LookAnswer, "Newest token, life and position"),
+        Route("look", "/v1/partitions/look", m.LookupRequest, m.LookupAnswer, "Newest token, life and position"),
         Route("claim", "/v1/partitions/claim", m.ClaimRequest, m.ClaimAnswer, "Claim partitions by compare-and-set"),
         Route("release_claims", "/v1/partitions/release", m.ReleaseRequest, m.Done, "End claims"),
-        Route("trouble", "/v1/partitions/trouble", m.Trouble, m.TroubleAnswer, "Kafka does not go on at the position"),
+        Route("trouble", "/v1/partitions/trouble", m.Fault, m.FaultAnswer, "Kafka does not go on at the position"),
         Route("report", "/v1/blocks/report", m.ReportRequest, m.ReportAnswer, "Report stored blocks"),
     ),
 )

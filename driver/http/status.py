@@ -55,20 +55,20 @@ def status(
     partitions = []
     reported: dict[tuple[str, str, int], m.PartitionStatus] = {
         (receiver_id, p.topic, p.partition): p
-        for receiver_id, news in tracker.receiver_news.items()
-        for p in news.heartbeat.partitions
+        for receiver_id, latest in tracker.receiver_heartbeats.items()
+        for p in latest.heartbeat.partitions
     }
     for p in state.partitions.values():
-        news = reported.get((p.owner, p.topic, p.partition))
-        last = tracker.receiver_news.get(p.owner)
-        seen = (news.high_watermark, now - last.at) if news is not None and last is not None else (-1, -1.0)
+        latest = reported.get((p.owner, p.topic, p.partition))
+        last = tracker.receiver_heartbeats.get(p.owner)
+        seen = (latest.high_watermark, now - last.at) if latest is not None and last is not None else (-1, -1.0)
         end, age = seen if ends is None else _end(ends.of(p.tp), seen[0])
         partitions.append(
             m.TrackedPartition(
                 topic=p.topic,
                 partition=p.partition,
-                life=p.life.life,
-                topic_id=p.life.topic_id,
+                incarnation=p.incarnation.number,
+                topic_id=p.incarnation.topic_id,
                 position=p.position,
                 completed=p.completed,
                 high_watermark=end,
@@ -77,22 +77,22 @@ def status(
                 receiver_id=p.owner,
                 token=p.token,
                 state="trouble"
-                if p.trouble
-                else news.state
-                if news is not None
+                if p.fault
+                else latest.state
+                if latest is not None
                 else "claimed"
                 if p.owner
                 else "unclaimed",
-                trouble=tracker.describe_trouble(p) if p.trouble else "",
+                fault=tracker.describe_fault(p) if p.fault else "",
                 foreign=service.foreign.get(p.tp, ""),
-                rate=news.rate if news is not None else 0.0,
+                rate=latest.rate if latest is not None else 0.0,
             )
         )
     receivers = []
     for r in state.receivers.values():
         if is_reserved(r.receiver_id):
             continue
-        last = tracker.receiver_news.get(r.receiver_id)
+        last = tracker.receiver_heartbeats.get(r.receiver_id)
         silent = now - last.at if last is not None else -1.0
         receivers.append(
             m.TrackedReceiver(
@@ -128,7 +128,7 @@ def status(
             damaged=a.heartbeat.damaged,
             damaged_blocks=a.heartbeat.damaged_blocks,
         )
-        for a in tracker.agent_news.values()
+        for a in tracker.agent_heartbeats.values()
     ]
     replayed = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
     batches = [
@@ -139,11 +139,11 @@ def status(
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
-        lineage=state.lineage,
+        timeline=state.timeline,
         driver_epoch=tracker.driver_epoch,
         state=service.state,
         detail=service.detail,
-        topic_ids_known=bool(state.partitions) and all(p.life.topic_id for p in state.partitions.values()),
+        topic_ids_known=bool(state.partitions) and all(p.incarnation.topic_id for p in state.partitions.values()),
         waiting_blocks=len(state.waiting),
         waiting_records=state.index.waiting_records,
         batches_completed=state.batches_completed,
@@ -175,7 +175,7 @@ def receiver_state(tracker: Tracker, receiver: Receiver, now: float, receiver_ti
     """Return the receiver's state, as ``messages.TrackedReceiver.state``."""
     if not receiver.instance_id:
         return "fenced"
-    last = tracker.receiver_news.get(receiver.receiver_id)
+    last = tracker.receiver_heartbeats.get(receiver.receiver_id)
     if last is None:
         return "registered"
     return "lost" if now - last.at > receiver_timeout else last.heartbeat.state

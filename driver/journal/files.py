@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 from wal import layout
 from wal.storage import Storage
 
@@ -69,7 +69,7 @@ def newest_claim(storage: Storage, stream: str) -> int:
     names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
     newest = max((int(name, 16) for name in names), default=0)
     while True:
-        for following in (newest + 1 if newest else 0, numbered(lineage_of(newest) + 1, 1)):
+        for following in (newest + 1 if newest else 0, numbered(timeline_of(newest) + 1, 1)):
             if following and storage.exists(claim_path(stream, following)):
                 newest = following
                 break

@@ -30,13 +30,13 @@ from typing import cast
 
 import msgspec
 
-from driver.journal import evidence, lineage
+from driver.journal import evidence, timeline
 from driver.journal.files import Claim, claim_path, newest_claim
 from driver.journal.reading import read_beside_a_writer
 from driver.journal.state import State
 from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
 from wal.storage import Storage
 
@@ -64,7 +64,7 @@ def lead(
     journal's marker. ``owner`` is written into the claim. ``claimed`` is called with the epoch as soon as it is claimed; the
     reading after it may take long.
 
-    Raises FencedError if another process claimed a newer epoch meanwhile; LineageFound if the WAL belongs to another journal;
+    Raises FencedError if another process claimed a newer epoch meanwhile; TimelineFound if the WAL belongs to another journal;
     CorruptionError, NewerVersionError, StoreError.
     """
     steps = opening_steps(
@@ -92,7 +92,7 @@ def opening_steps(
     """Do :func:`lead` step by step: yield the name of each completed step, return (journal, state). Between steps, the simulation
     crashes drivers and runs others."""
     newest = newest_claim(storage, stream)
-    marked = lineage.refuse_other(storage, wal, stream, lineage_of(newest)) if wal is not None else 0
+    marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
         claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
@@ -115,8 +115,8 @@ def opening_steps(
     for sentence in stored.corrections:
         log.error("journal of stream %s: %s", stream, sentence)
     if stored.state is None and marked:
-        raise lineage.unfinished(storage, stream, marked)
-    state = stored.state if stored.state is not None else State(stream=stream, lineage=lineage_of(epoch))
+        raise timeline.unfinished(storage, stream, marked)
+    state = stored.state if stored.state is not None else State(stream=stream, timeline=timeline_of(epoch))
     yield "read"
     journal = Journal(storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
     journal.snapshot()
@@ -125,10 +125,10 @@ def opening_steps(
     journal.check()
     if wal is not None:
         try:
-            first_claim = storage.read(claim_path(stream, numbered(lineage_of(epoch), 1)))
+            first_claim = storage.read(claim_path(stream, numbered(timeline_of(epoch), 1)))
         except FileNotFoundError:  # lost during the opening
-            raise lineage.unfinished(storage, stream, lineage_of(epoch)) from None
-        lineage.mark(storage, wal, stream, lineage_of(epoch), first_claim)
+            raise timeline.unfinished(storage, stream, timeline_of(epoch)) from None
+        timeline.mark(storage, wal, stream, timeline_of(epoch), first_claim)
     evidence.mark(storage, stream, epoch, claim)
     journal.drop_superseded()
     return journal, state

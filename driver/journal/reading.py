@@ -14,7 +14,7 @@ from driver.journal.files import EventsMeta, claim_path, newest_claim, segment_p
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 from wal import layout
 from wal.frame import UNDECODABLE, Frame, FrameKind
 from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
@@ -56,7 +56,7 @@ def read(storage: Storage, stream: str) -> StoredJournal:
             "segments are there, another start finds them"
         )  # fmt: skip
     segments = 0
-    for epoch in range(newest, numbered(max(1, lineage_of(newest)), 0), -1):
+    for epoch in range(newest, numbered(max(1, timeline_of(newest)), 0), -1):
         led = epoch == seen.epoch or evidence.is_marked(
             storage, stream, epoch
         )  # read first: the epoch may begin to lead
@@ -69,7 +69,7 @@ def read(storage: Storage, stream: str) -> StoredJournal:
             state = _snapshot_of(first, paths[base], corrections)
             if state is not None:
                 after = _replay(source, paths[base:], state, corrections)
-                if seen.lacks_events(lineage_of(epoch), state.events):
+                if seen.lacks_events(timeline_of(epoch), state.events):
                     raise CorruptionError(paths[-1], source.size(paths[-1]), seen.words(state.events))
                 if corrections:
                     corrections += bounds.begin_again(state)

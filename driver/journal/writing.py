@@ -10,7 +10,7 @@ from driver.journal import events as ev
 from driver.journal.files import EventsMeta, SnapshotMeta, claim_path, epoch_folder
 from driver.journal.state import State
 from forebay.model.errors import FencedError, OutOfSpaceError
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
 from wal import layout
 from wal.frame import FrameKind
@@ -87,12 +87,12 @@ class Journal:
     def check(self) -> None:
         """Raise FencedError if a newer epoch, or the first epoch of a rebuilt journal, is claimed. Call it after each durable
         write, before any answer or action (INV-4)."""
-        own = lineage_of(self.epoch)
+        own = timeline_of(self.epoch)
         for epoch in (self.epoch + 1, numbered(own + 1, 1)):
             if self._storage.exists(claim_path(self._stream, epoch)):
                 raise FencedError(
                     f"another driver leads stream {self._stream!r} since epoch {epoch}; this was {self.epoch}"
-                    if lineage_of(epoch) == own
+                    if timeline_of(epoch) == own
                     else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} continues, this was {own}"
                 )
         self.confirmed = self._durable
@@ -171,7 +171,7 @@ class Journal:
     def _drop_epochs(self, newest: int) -> None:
         """Delete all segments of the epoch ``newest`` and of older epochs of this timeline."""
         empty = 0
-        for epoch in range(newest, numbered(lineage_of(self.epoch), 0), -1):
+        for epoch in range(newest, numbered(timeline_of(self.epoch), 0), -1):
             paths = self._storage.list(epoch_folder(self._stream, epoch))
             for path in paths:
                 self._storage.delete(path)
@@ -186,7 +186,7 @@ class Journal:
     def _new_writer(self) -> LogWriter:
         first = 1 if self._writer is None else self._writer.next_sequence
         identity = SegmentIdentity(
-            stream=self._stream, writer="driver", epoch=self.epoch, lineage=lineage_of(self.epoch)
+            stream=self._stream, writer="driver", epoch=self.epoch, timeline=timeline_of(self.epoch)
         )
         return LogWriter(
             self._storage,

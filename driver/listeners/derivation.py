@@ -59,7 +59,7 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
                 detail=event.gap.cause,
             )
         ]
-    if isinstance(event, ev.TroubleFound):
+    if isinstance(event, ev.FaultRecorded):
         return [
             GapFound(
                 time_ms=now_ms,
@@ -69,7 +69,7 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
                 until_offset=event.accept_until,
                 recorded=False,
                 detail=event.kind,
-                new_life=event.new_life,
+                new_incarnation=event.new_incarnation,
             )
         ]
     return []

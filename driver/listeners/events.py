@@ -112,7 +112,7 @@ class GapFound(_Happened, frozen=True, tag="gap-found"):
     until_offset: int
     recorded: bool
     detail: str
-    new_life: bool = False
+    new_incarnation: bool = False
 
 
 Happened: TypeAlias = (

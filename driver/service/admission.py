@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from driver.tracker.requests import Request
-from forebay.messages import AgentHeartbeatRequest, ClaimRequest, LookRequest, RegisterRequest
+from forebay.messages import AgentHeartbeatRequest, ClaimRequest, LookupRequest, RegisterRequest
 from forebay.model.errors import UnreachableError
 
 NO_COPY = "no snapshot copy of the journal is stored beside the WAL yet"
@@ -34,10 +34,10 @@ class Admission:
         if not self.commits_checked and isinstance(request, AgentHeartbeatRequest):
             # an empty journal knows no block: until Kafka's commits say that it was not lost, no copy is a stray one
             request = msgspec.structs.replace(request, old_blocks=())
-        if not self.commits_checked and isinstance(request, LookRequest | ClaimRequest):
+        if not self.commits_checked and isinstance(request, LookupRequest | ClaimRequest):
             # a receiver that claims commits the position first: that would overwrite a commit that proves a lost journal (rule 5)
             raise UnreachableError(_NOT_COMPARED)
-        if not self.copied and isinstance(request, LookRequest | ClaimRequest):
+        if not self.copied and isinstance(request, LookupRequest | ClaimRequest):
             # what is accepted before there is a copy could not be found again if the journal were lost
             raise UnreachableError(NO_COPY)
         return request

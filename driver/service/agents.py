@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from driver.journal.state import State
 from driver.service.activity import Activity
-from driver.tracker import AgentNews, Tracker
+from driver.tracker import LastAgentHeartbeat, Tracker
 from driver.tracker.requests import Ask, Read
 from forebay.process.clock import Clock
 
@@ -28,27 +28,27 @@ class ActiveAgents:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
 
-    def heartbeats(self) -> list[AgentNews]:
+    def heartbeats(self) -> list[LastAgentHeartbeat]:
         """Return the agents' last heartbeats."""
         since = self._clock.monotonic() - self._timeout_seconds
-        agents = list(self._tracker.agent_news.values())
-        return [news for news in agents if news.at >= since and news.heartbeat.state == "active"]
+        agents = list(self._tracker.agent_heartbeats.values())
+        return [latest for latest in agents if latest.at >= since and latest.heartbeat.state == "active"]
 
     def urls(self) -> dict[str, str]:
         """Return host → URL of its agent."""
-        return {news.heartbeat.host: news.heartbeat.url for news in self.heartbeats()}
+        return {latest.heartbeat.host: latest.heartbeat.url for latest in self.heartbeats()}
 
     def copies(self) -> dict[str, tuple[str, ...]]:
         """Return block id → hosts whose agents have a cached copy of it."""
         found: dict[str, tuple[str, ...]] = {}
-        for news in self.heartbeats():
-            for block_id in news.copies:
-                found[block_id] = (*found.get(block_id, ()), news.heartbeat.host)
+        for latest in self.heartbeats():
+            for block_id in latest.copies:
+                found[block_id] = (*found.get(block_id, ()), latest.heartbeat.host)
         return found
 
     def by_host(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return hosts with the ids of the blocks of which each has a cached copy."""
-        return tuple((news.heartbeat.host, tuple(news.copies)) for news in self.heartbeats())
+        return tuple((latest.heartbeat.host, tuple(latest.copies)) for latest in self.heartbeats())
 
 
 def hosts_needed(state: State) -> set[str]:

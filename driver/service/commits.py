@@ -50,9 +50,9 @@ class Commits:
         """Read commits before positions: a commit follows its position, so a commit that was read before can't be ahead of it."""
         committed = self._upstream.committed(self._group, set(self._ask(ReadOffsets()).partitions))
         offsets = self._ask(ReadOffsets())
-        positions = {tp: (at.life, at.position) for tp, at in offsets.partitions.items()}
+        positions = {tp: (at.incarnation, at.position) for tp, at in offsets.partitions.items()}
         if not self._admission.commits_checked:
-            check_commits(committed, self._group, offsets.lineage, positions)
+            check_commits(committed, self._group, offsets.timeline, positions)
             self._admission.commits_checked = True
         foreign = foreign_commits(committed, self._group, {tp: position for tp, (_, position) in positions.items()})
         for tp in foreign.keys() - self.foreign.keys():
@@ -75,7 +75,7 @@ class CompletedGroup:
         offsets = self._ask(ReadOffsets())
         completed: Mapping[TopicPartition, PartitionOffsets] = offsets.partitions
         changed = {
-            tp: Committed(at.completed, -1, f"forebay:{offsets.lineage}:{at.life}")
+            tp: Committed(at.completed, -1, f"forebay:{offsets.timeline}:{at.incarnation}")
             for tp, at in completed.items()
             if self._published.get(tp) != at.completed
         }

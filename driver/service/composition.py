@@ -24,7 +24,7 @@ from driver.decisions.allocation import BatchLimits
 from driver.decisions.clean_up import retention_limits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.http.health import Grace, Health
 from driver.journal.events import Event
 from driver.journal.history import HistoryWriter
@@ -38,7 +38,7 @@ from driver.service.commits import Commits
 from driver.service.options import Given
 from driver.service.stores import Stores
 from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
-from forebay.model.values import TopicPartition, lineage_of, managed_ordinal
+from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 from wal import layout
@@ -253,12 +253,12 @@ def _copies(settings: Settings, stores: Stores, loop: DriverLoop, epoch: int, cl
 def _cleaned_wal(settings: Settings, stores: Stores, copies: SnapshotCopies | None, epoch: int) -> CleanedWal | None:
     if stores.wal is None or copies is None:
         return None
-    next_timeline = layout.lineage_marker(settings.stream, lineage_of(epoch) + 1)
+    next_timeline = layout.timeline_marker(settings.stream, timeline_of(epoch) + 1)
     return CleanedWal(stores.wal, retention_limits(settings), copies, partial(stores.wal.exists, next_timeline))
 
 
 def _ends(settings: Settings, upstream: Upstream, tracker: Tracker, clock: Clock) -> Ends | None:
-    if settings.own_source:
+    if settings.custom_source:
         return None
 
     # the dictionary is copied in one step, since the decision loop goes on meanwhile
@@ -274,7 +274,7 @@ def _probes(
     """Return the probes of Kafka and of the stores."""
     probes = [store_probe("journal", stores.journal, lease_path(settings.stream), clock)]
     if stores.wal is not None:
-        marker = layout.lineage_marker(settings.stream, tracker.state.lineage)
+        marker = layout.timeline_marker(settings.stream, tracker.state.timeline)
         probes.append(store_probe("wal", stores.wal, marker, clock))
     if ends is not None:
         probes.append(

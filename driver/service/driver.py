@@ -32,9 +32,9 @@ from driver.tracker.requests import KeepWindow
 from forebay.http.server import Server
 from forebay.model.errors import FencedError
 from forebay.process.clock import Clock
-from forebay.process.notify import Standing
+from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 from wal.encryption import load_keys
 from wal.storage import open_storage
@@ -259,9 +259,9 @@ class Driver:
         """Return what this driver did so far, and after a drain what it left. Must not be called in the decision loop."""
         return self._shutdown.summary()
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """Return the status for a supervisor: ready when the driver leads or is a standby."""
-        return Standing(
+        return ServiceStatus(
             self._parts is not None or self._leadership.leader is not None,
             ": ".join(filter(None, self._view.shown())),
             self._shutdown.seconds if self._shutdown.is_stopping else None,

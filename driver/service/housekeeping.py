@@ -85,7 +85,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         activity = self._activity
-        source = "source" if self._settings.own_source else "Kafka"
+        source = "source" if self._settings.custom_source else "Kafka"
         try:
             next_discovery = 0.0
             while True:
@@ -148,8 +148,8 @@ class Housekeeping:
             return
         ask = self._parts.loop.ask
         if self._targets is None:
-            lives = {tp: at.life for tp, at in ask(ReadOffsets()).partitions.items()}
-            self._targets = CatchUp.of(self._upstream.ends(lives), lives)
+            incarnations = {tp: at.incarnation for tp, at in ask(ReadOffsets()).partitions.items()}
+            self._targets = CatchUp.of(self._upstream.ends(incarnations), incarnations)
             log.info("catching up to the ends of the source, then stopping: %s", self._targets)
         elif not ask(ReadNotCaughtUp(self._targets)):
             log.info("caught up: all that the source held at the start is completed")

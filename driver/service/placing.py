@@ -36,8 +36,8 @@ class ReadReceivers(Read[dict[str, SeenReceiver]]):
         for receiver in state.receivers.values():
             name = receiver.receiver_id
             if not is_reserved(name):
-                news = self.tracker.receiver_news.get(name)
-                detail = news.heartbeat.detail if news is not None else ""
+                latest = self.tracker.receiver_heartbeats.get(name)
+                detail = latest.heartbeat.detail if latest is not None else ""
                 how = receiver_state(self.tracker, receiver, now, self.timeout_seconds)
                 seen[name] = SeenReceiver(name, receiver.host, receiver.epoch, how, detail)
         return seen

@@ -53,7 +53,7 @@ class IntakeAccess:
             key_file=settings.wal.key_file,
             blocks_directory=settings.agent.blocks,
             agent_urls=self.agents.urls(),
-            kafka={} if settings.own_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
+            kafka={} if settings.custom_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
             groups=(settings.group, settings.completed_group),
             headers=settings.kafka.headers,
         )

@@ -18,18 +18,18 @@
 from __future__ import annotations
 
 from driver.tracker.decision import Action, Decision, DeleteSegment
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.options import CopyRules, CursorRules, TrackerOptions
 from driver.tracker.tracker import Tracker
 
 __all__ = [
     "Action",
-    "AgentNews",
     "CopyRules",
     "CursorRules",
     "Decision",
     "DeleteSegment",
-    "ReceiverNews",
+    "LastAgentHeartbeat",
+    "LastHeartbeat",
     "Tracker",
     "TrackerOptions",
 ]

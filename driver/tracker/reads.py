@@ -17,7 +17,7 @@ class PartitionOffsets(NamedTuple):
     ``position``: the offset after the last accepted record. ``completed``: the offset after the last record of a completed batch.
     """
 
-    life: int
+    incarnation: int
     position: int
     completed: int
 
@@ -26,7 +26,7 @@ class PartitionOffsets(NamedTuple):
 class StreamOffsets:
     """How far each partition of the stream is, under the journal's timeline."""
 
-    lineage: int
+    timeline: int
     partitions: Mapping[TopicPartition, PartitionOffsets]
 
 
@@ -36,6 +36,6 @@ class ReadOffsets(Read[StreamOffsets]):
 
     def read(self, state: State) -> StreamOffsets:
         return StreamOffsets(
-            state.lineage,
-            {p.tp: PartitionOffsets(p.life.life, p.position, p.completed) for p in state.partitions.values()},
+            state.timeline,
+            {p.tp: PartitionOffsets(p.incarnation.number, p.position, p.completed) for p in state.partitions.values()},
         )

@@ -53,7 +53,7 @@ class Ask(Protocol):
 class FoundPartitions(Answered[bool]):
     """Discovery resolved where these partitions begin. Those already known are ignored."""
 
-    starts: tuple[ev.LifeStart, ...]
+    starts: tuple[ev.IncarnationStart, ...]
     time_ms: int
     cause: str
 
@@ -204,7 +204,7 @@ class Search:
     after that of all of them is settled."""
 
     tp: TopicPartition
-    life: int
+    incarnation: int
     topic_id: str
     position: int
     limit: int | None
@@ -234,7 +234,7 @@ class NothingToAdopt(Answered[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionHindered(Answered[None]):
+class AdoptionBlocked(Answered[None]):
     """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
 
     tp: TopicPartition
@@ -253,7 +253,7 @@ class HoldForReset(Answered[str]):
 class Reset(Answered[None]):
     """A person begins new lives of partitions that are held."""
 
-    starts: tuple[ev.LifeStart, ...]
+    starts: tuple[ev.IncarnationStart, ...]
     words: str
     cause: str
 
@@ -275,11 +275,11 @@ class ExpireCursors(Answered[tuple[str, ...]]):
 
 Request = (
     m.RegisterRequest
-    | m.LookRequest
+    | m.LookupRequest
     | m.ClaimRequest
     | m.ReleaseRequest
     | m.ReportRequest
-    | m.Trouble
+    | m.Fault
     | m.HeartbeatRequest
     | m.AgentHeartbeatRequest
     | m.AcceptGapRequest
@@ -295,7 +295,7 @@ Request = (
     | Searches
     | Barred
     | NothingToAdopt
-    | AdoptionHindered
+    | AdoptionBlocked
     | FoundPartitions
     | Allocate
     | BeginSpans

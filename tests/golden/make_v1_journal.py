@@ -40,9 +40,7 @@ def main(directory: Path) -> None:
             t.complete(batch)
             done = history.finished(t.state)
             t.say(Archived(tuple(b.batch_id for b in done)))
-    opened, _ = journal.lead(
-        storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), wal=storages[1]
-    )
+    opened, _ = journal.lead(storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), wal=storages[1])
     opened.append(t.events)
     opened.sync()
     opened.close()

@@ -23,9 +23,7 @@ def test_a_journal_of_the_release_before_goes_on_with_outputs_windows_and_jobs_s
     shutil.copytree(FOLDER, tmp_path / "old")
     storages = [open_storage(f"file://{tmp_path}/old/{name}") for name in ("journal", "wal")]
     uids = itertools.count(100)
-    opened, state = opening.lead(
-        storages[0], STREAM, "today", 5_000, lambda: 5.0, lambda: next(uids), wal=storages[1]
-    )
+    opened, state = opening.lead(storages[0], STREAM, "today", 5_000, lambda: 5.0, lambda: next(uids), wal=storages[1])
     tracker = Tracker(state, opened.epoch, tracker_options(max_queued_batches=6))
     first, unfinished, third = (numbered(1, number) for number in (1, 2, 3))
     assert [batch.batch_id for batch in history.read(storages[0], STREAM)] == [first]

@@ -418,9 +418,7 @@ def test_a_journal_without_one_of_its_objects_is_refused_or_whole(store: Store, 
                 claimed: list[int] = []
                 with pytest.raises(CorruptionError):
                     opening.lead(seen, "s", "next", 0, lambda: 0.0, lambda: 1, claimed=claimed.append)
-                storage.delete(
-                    claim_path("s", claimed[0])
-                )  # so that the next look has as few epochs to ask for
+                storage.delete(claim_path("s", claimed[0]))  # so that the next look has as few epochs to ask for
         else:
             outcomes[f"{fault} whole"] += 1
             assert found.state == expected.state, f"{fault} {path}"

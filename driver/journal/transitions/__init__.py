@@ -36,8 +36,8 @@ def _change(state: State, event: ev.Event) -> None:
             partitions.stream_created(state, event)
         case ev.PartitionsAdded():
             partitions.partitions_added(state, event)
-        case ev.LifeBegun():
-            partitions.life_begun(state, event)
+        case ev.IncarnationBegun():
+            partitions.incarnation_begun(state, event)
         case ev.ReceiverRegistered():
             receivers.receiver_registered(state, event)
         case ev.ReceiverFenced():
@@ -54,8 +54,8 @@ def _change(state: State, event: ev.Event) -> None:
             receivers.epoch_barred(state, event)
         case ev.BlockMoved():
             blocks.block_moved(state, event)
-        case ev.TroubleFound():
-            partitions.trouble_found(state, event)
+        case ev.FaultRecorded():
+            partitions.fault_found(state, event)
         case ev.AdoptionTried():
             partitions.adoption_tried(state, event)
         case ev.GapRecorded():

@@ -68,29 +68,29 @@ def batch_completed(state: State, event: ev.BatchCompleted) -> None:
 def _advance_completed_prefix(state: State) -> None:
     """The completed position, the clean-up and the published position follow the contiguous completed prefix."""
     while True:
-        following = state.batches.get(numbered(state.lineage, state.completed_number + 1))
+        following = state.batches.get(numbered(state.timeline, state.completed_number + 1))
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
-        _spare_copies(state, state.completed_number - state.window_batches)
+        _unneeded_copies(state, state.completed_number - state.window_batches)
         reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
-            (r.topic, r.partition, r.life): r.until_offset
+            (r.topic, r.partition, r.incarnation): r.until_offset
             for block in map(state.blocks.__getitem__, following.block_ids)
             for r in block.meta.ranges
         }
-        for span, life in following.lived_spans:
+        for span, incarnation in following.lived_spans:
             direct_partition(state, str(span.tp), span.from_offset)  # it may be of an older release
-            reached[span.topic, span.partition, life] = span.until_offset
-        for (topic, number, life_number), until in reached.items():
+            reached[span.topic, span.partition, incarnation] = span.until_offset
+        for (topic, number, incarnation_number), until in reached.items():
             partition = partition_of(state, topic, number)
-            if life_number == partition.life.life:
+            if incarnation_number == partition.incarnation.number:
                 partition.completed = max(partition.completed, until)
                 complete_gaps(partition)
 
 
-def _spare_copies(state: State, number: int) -> None:
+def _unneeded_copies(state: State, number: int) -> None:
     """No window reaches back to the batch any more: its local copies may go, unless a replay wants them."""
-    batch = state.batches.get(numbered(state.lineage, number)) if number > 0 else None
+    batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
         blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
         state.index.finish(block for block in blocks if block.in_wal)
@@ -101,9 +101,9 @@ def window_changed(state: State, event: ev.WindowChanged) -> None:
         raise BrokenInvariant(f"a window can't reach back {event.batches} batches")
     before, state.window_batches = state.window_batches, event.batches
     for number in range(state.completed_number - before + 1, state.completed_number - event.batches + 1):
-        _spare_copies(state, number)
+        _unneeded_copies(state, number)
     for number in range(max(1, state.completed_number - event.batches + 1), state.completed_number - before + 1):
-        batch = state.batches.get(numbered(state.lineage, number))
+        batch = state.batches.get(numbered(state.timeline, number))
         state.index.clean(state.blocks[block_id] for block_id in (batch.block_ids if batch is not None else ()))
 
 

@@ -18,17 +18,17 @@ def block_added(state: State, event: ev.BlockAdded) -> None:
         raise BrokenInvariant(f"block {block.meta.id} is held by no WAL and no host (INV-1)")
     for r in block.meta.ranges:
         partition = partition_of(state, r.topic, r.partition)
-        if r.life != partition.life.life or r.from_offset != partition.position:
+        if r.incarnation != partition.incarnation.number or r.from_offset != partition.position:
             raise BrokenInvariant(
-                f"block {block.meta.id}: {r.label} of life {r.life} does not continue position {partition.position} "
-                f"of life {partition.life.life} (INV-2)"
+                f"block {block.meta.id}: {r.label} of life {r.incarnation} does not continue position {partition.position} "
+                f"of life {partition.incarnation.number} (INV-2)"
             )
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
-        if partition.trouble is not None:  # where a receiver goes on by itself nothing is left to decide
+        if partition.fault is not None:  # where a receiver goes on by itself nothing is left to decide
             adopted = block.meta.receiver_id == ADOPTER
-            partition.trouble = partition.trouble.moved(r.until_offset) if adopted else None
+            partition.fault = partition.fault.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
     receiver = state.receivers[block.meta.receiver_id]

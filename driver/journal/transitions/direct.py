@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import Batch, BrokenInvariant, Life, Partition, RecordedGap, State
+from driver.journal.state import Batch, BrokenInvariant, Incarnation, Partition, RecordedGap, State
 from driver.journal.transitions.partition import complete_gaps
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import Gap
@@ -17,13 +17,17 @@ def spans_begun(state: State, event: ev.SpansBegun) -> None:
     for key, offset in event.offsets.items():
         topic, _, number = key.rpartition("/")
         before = state.partitions.get(key)
-        life = Life(
-            before.life.life + 1 if before else 1, event.topic_ids.get(topic, ""), offset, event.time_ms, event.cause
+        incarnation = Incarnation(
+            before.incarnation.number + 1 if before else 1,
+            event.topic_ids.get(topic, ""),
+            offset,
+            event.time_ms,
+            event.cause,
         )
         if before is None:
-            state.partitions[key] = Partition(topic, int(number), [life], offset, offset, leader_epoch=-1)
+            state.partitions[key] = Partition(topic, int(number), [incarnation], offset, offset, leader_epoch=-1)
         else:
-            before.lives.append(life)
+            before.incarnations.append(incarnation)
             before.position = before.completed = offset
     state.next_offsets.update(event.offsets)
     state.topic_ids.update(event.topic_ids)
@@ -32,7 +36,7 @@ def spans_begun(state: State, event: ev.SpansBegun) -> None:
 def spans_ended(state: State, event: ev.SpansEnded) -> None:
     for key in event.partitions:
         partition = direct_partition(state, key, state.next_offsets.pop(key))
-        partition.life.end = partition.position
+        partition.incarnation.end = partition.position
     left = {partition.rpartition("/")[0] for partition in state.next_offsets}
     state.topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic in left}
 
@@ -41,7 +45,7 @@ def spans_skipped(state: State, event: ev.SpansSkipped) -> None:
     for span in event.spans:
         partition = _move_on(state, span)
         gap = Gap(span.from_offset, span.until_offset, event.cause)
-        partition.gaps.append(RecordedGap(partition.life.life, gap, event.time_ms))
+        partition.gaps.append(RecordedGap(partition.incarnation.number, gap, event.time_ms))
         complete_gaps(partition)
 
 
@@ -59,19 +63,24 @@ def direct_partition(state: State, key: str, position: int) -> Partition:
     """Of a direct stream; one that began under an older release, which kept no lives, has its first one from ``position`` on."""
     if key not in state.partitions:
         topic, _, number = key.rpartition("/")
-        life = Life(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
-        state.partitions[key] = Partition(topic, int(number), [life], position, position, leader_epoch=-1)
+        incarnation = Incarnation(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
+        state.partitions[key] = Partition(topic, int(number), [incarnation], position, position, leader_epoch=-1)
     return state.partitions[key]
 
 
 def spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
-    lives = tuple(_move_on(state, span).life.life for span in event.spans)
+    incarnations = tuple(_move_on(state, span).incarnation.number for span in event.spans)
     state.batch_count += 1
     state.index.records[event.batch_id] = sum(span.size for span in event.spans)
     state.batches[event.batch_id] = Batch(
-        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=(), spans=event.spans, lives=lives
+        batch_id=event.batch_id,
+        number=event.number,
+        time_ms=event.time_ms,
+        tasks=(),
+        spans=event.spans,
+        incarnations=incarnations,
     )
 
 

@@ -25,5 +25,5 @@ def end_claim(partition: Partition) -> None:
 def complete_gaps(partition: Partition) -> None:
     """No batch will ever hold a gap: what is completed up to one is completed to its end."""
     for recorded in partition.gaps:
-        if recorded.life == partition.life.life and recorded.gap.from_offset == partition.completed:
+        if recorded.incarnation == partition.incarnation.number and recorded.gap.from_offset == partition.completed:
             partition.completed = recorded.gap.until_offset

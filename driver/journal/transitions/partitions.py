@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Life, OpenTrouble, Partition, RecordedGap, State
+from driver.journal.state import BrokenInvariant, Incarnation, OpenFault, Partition, RecordedGap, State
 from driver.journal.transitions.partition import complete_gaps, end_claim, partition_of
 
 
@@ -20,7 +20,7 @@ def partitions_added(state: State, event: ev.PartitionsAdded) -> None:
     _add_partitions(state, event.starts, event.time_ms, event.cause)
 
 
-def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int, cause: str) -> None:
+def _add_partitions(state: State, starts: tuple[ev.IncarnationStart, ...], time_ms: int, cause: str) -> None:
     state.shaped = state.events + 1
     for start in starts:
         key = f"{start.topic}/{start.partition}"
@@ -34,21 +34,23 @@ def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int
         state.partitions[key] = Partition(
             topic=start.topic,
             partition=start.partition,
-            lives=[Life(life=1, topic_id=start.topic_id, start=start.start, time_ms=time_ms, cause=cause)],
+            incarnations=[
+                Incarnation(number=1, topic_id=start.topic_id, start=start.start, time_ms=time_ms, cause=cause)
+            ],
             position=start.start,
             completed=start.start,
             leader_epoch=start.leader_epoch,
         )
 
 
-def life_begun(state: State, event: ev.LifeBegun) -> None:
+def incarnation_begun(state: State, event: ev.IncarnationBegun) -> None:
     start = event.start
     state.shaped = state.events + 1
     partition = partition_of(state, start.topic, start.partition)
-    partition.life.end = partition.position
-    partition.lives.append(
-        Life(
-            life=partition.life.life + 1,
+    partition.incarnation.end = partition.position
+    partition.incarnations.append(
+        Incarnation(
+            number=partition.incarnation.number + 1,
             topic_id=start.topic_id,
             start=start.start,
             time_ms=event.time_ms,
@@ -57,17 +59,17 @@ def life_begun(state: State, event: ev.LifeBegun) -> None:
     )
     partition.position = partition.completed = start.start
     partition.leader_epoch = start.leader_epoch
-    partition.trouble = None
+    partition.fault = None
     partition.writers = []
     end_claim(partition)
 
 
-def trouble_found(state: State, event: ev.TroubleFound) -> None:
-    partition_of(state, event.topic, event.partition).trouble = OpenTrouble(
+def fault_found(state: State, event: ev.FaultRecorded) -> None:
+    partition_of(state, event.topic, event.partition).fault = OpenFault(
         kind=event.kind,
         position=event.position,
         accept_until=event.accept_until,
-        new_life=event.new_life,
+        new_incarnation=event.new_incarnation,
         topic_id=event.topic_id,
         leader_epoch=event.leader_epoch,
     )
@@ -75,20 +77,18 @@ def trouble_found(state: State, event: ev.TroubleFound) -> None:
 
 def adoption_tried(state: State, event: ev.AdoptionTried) -> None:
     partition = partition_of(state, event.topic, event.partition)
-    if partition.trouble is None or event.token != partition.token:
+    if partition.fault is None or event.token != partition.token:
         raise BrokenInvariant(f"adoption was tried in {partition.tp}, which has no trouble or a newer token (INV-2)")
-    partition.trouble = msgspec.structs.replace(
-        partition.trouble, tried=event.token, adoptable_from=event.adoptable_from
-    )
+    partition.fault = msgspec.structs.replace(partition.fault, tried=event.token, adoptable_from=event.adoptable_from)
 
 
 def gap_recorded(state: State, event: ev.GapRecorded) -> None:
     partition = partition_of(state, event.topic, event.partition)
     if event.gap.from_offset != partition.position:
         raise BrokenInvariant(f"a gap of {partition.tp} begins at {event.gap.from_offset}, not at the position (INV-2)")
-    partition.gaps.append(RecordedGap(life=partition.life.life, gap=event.gap, time_ms=event.time_ms))
+    partition.gaps.append(RecordedGap(incarnation=partition.incarnation.number, gap=event.gap, time_ms=event.time_ms))
     partition.position = event.gap.until_offset
     complete_gaps(partition)
-    partition.trouble = partition.trouble.moved(partition.position) if partition.trouble is not None else None
+    partition.fault = partition.fault.moved(partition.position) if partition.fault is not None else None
     partition.writers = []
     end_claim(partition)

@@ -14,9 +14,9 @@ from driver.journal import events as ev
 from driver.journal import opening, writing
 from driver.journal import reading as journal
 from driver.journal.files import EventsMeta, claim_path, segment_paths
-from driver.journal.lineage import LineageFound
 from driver.journal.opening import opening_steps
 from driver.journal.state import State
+from driver.journal.timeline import TimelineFound
 from driver.journal.transitions import apply
 from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
@@ -58,7 +58,7 @@ def some_events(partitions: int = 2) -> list[ev.Event]:
 
 def test_an_empty_journal_opens_with_lineage_one(storage: Storage) -> None:
     led, state = lead(storage)
-    assert (state.lineage, led.epoch) == (1, numbered(1, 1))
+    assert (state.timeline, led.epoch) == (1, numbered(1, 1))
     assert not state.created
 
 
@@ -350,13 +350,13 @@ def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Stor
 
     open_journal()
     open_journal()
-    wal.put_new(layout.lineage_marker(STREAM, 2), b"{}")
+    wal.put_new(layout.timeline_marker(STREAM, 2), b"{}")
     before = storage.list("")
-    with pytest.raises(LineageFound, match="rebuild was not finished"):
+    with pytest.raises(TimelineFound, match="rebuild was not finished"):
         open_journal()
     assert storage.list("") == before
     storage.put_new(claim_path(STREAM, numbered(2, 1)), b"{}")
-    with pytest.raises(LineageFound, match="rebuild was not finished"):
+    with pytest.raises(TimelineFound, match="rebuild was not finished"):
         open_journal()
     assert journal.read(storage, STREAM).state is None
 
@@ -376,7 +376,7 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
         open_journal()
     for path in storage.list(f"{STREAM}/led"):
         storage.delete(path)
-    with pytest.raises(LineageFound, match="it was lost"):
+    with pytest.raises(TimelineFound, match="it was lost"):
         open_journal()
 
 

@@ -248,19 +248,19 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
     driver = Driver(storage)
     driver.write(5)
     driver.stop()
-    second_lineage = numbered(2, 1)
-    storage.put_new(claim_path(STREAM, second_lineage), b"{}")
+    second_timeline = numbered(2, 1)
+    storage.put_new(claim_path(STREAM, second_timeline), b"{}")
     rebuilt = Journal(
         storage,
         STREAM,
-        second_lineage,
-        State(stream=STREAM, lineage=2),
+        second_timeline,
+        State(stream=STREAM, timeline=2),
         segment_bytes=1_000,
         now=lambda: 1.0,
         new_uid=lambda: next(uids),
     )
     rebuilt.snapshot()
-    assert journal.read(storage, STREAM).epoch == second_lineage
+    assert journal.read(storage, STREAM).epoch == second_timeline
 
 
 # ---- claims, marks and leases -------------------------------------------------------------------------------------------
