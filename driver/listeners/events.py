@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from forebay.model.wire import WIRE_NAMES
 
-class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+
+class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename=WIRE_NAMES):
     time_ms: int  # when the driver noticed it, milliseconds since 1970 UTC
 
 

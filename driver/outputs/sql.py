@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from driver.batches.batch import Batch, Written
 from driver.outputs.output import noted
 from driver.outputs.rows import pieces
@@ -127,7 +129,7 @@ class SqlOutput:
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
             return None
         row = connection.execute(_of(markers.select(), markers, run)).one()._mapping
-        return OutputRun(**{field: row[field] for field in OutputRun.__struct_fields__})
+        return msgspec.convert({column: row[column] for column in OutputRun.__struct_encode_fields__}, OutputRun)
 
     def _write_rows(self, connection: Connection, run: OutputRun, batch: Batch, data: Any, table: Table) -> int:
         statement: Any = table.insert()
@@ -232,4 +234,5 @@ def _of(statement: Any, markers: Table, run: OutputRun) -> Any:
 
 
 def _columns(run: OutputRun) -> dict[str, Any]:
-    return {field: getattr(run, field) for field in run.__struct_fields__}
+    columns: dict[str, Any] = msgspec.to_builtins(run)
+    return columns
