@@ -22,7 +22,7 @@ class ReadUnfinished(Read[tuple[int, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class NextBatch(Read["Taken | None"]):
+class NextBatch(Read["BatchRun | None"]):
     """Reads the next batch to run; None: there is none, or a batch blocks the others.
 
     The batch is added to the batches in work of ``progress`` in the decision loop, so that no two workers get the same batch.
