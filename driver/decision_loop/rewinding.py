@@ -1,4 +1,4 @@
-"""A replay asked for: the history is read beside the deciding thread, which then decides (``driver.decisions.replay``)."""
+"""The start of a replay: reads the history outside the decision loop, which then decides (``driver.decisions.replay``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.messages import OperatorAnswer, ReplayRequest
 from forebay.model.errors import RefusedError, UsageError
 from wal.storage import Storage
 
-#: how often a replay is asked for again because batches moved to the history while it was read
+#: maximum number of attempts; a further one is made if batches moved to the history while it was read
 REPLAY_ATTEMPTS = 10
 
 

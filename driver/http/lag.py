@@ -1,4 +1,4 @@
-"""What the journal knows of how far the stream is behind: the driver's share of ``forebay lag``; Kafka knows the rest."""
+"""How far the stream is behind, by the journal: the driver's part of ``forebay lag``; Kafka's end offsets are the other part."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from driver.tracker.requests import Read
 from forebay.messages import LagAnswer, PartitionProgress
 from forebay.model.values import Block, TopicPartition
 
-#: the newest blocks, of which the mean size of a record is taken
+#: number of the newest blocks from which the mean size of a record is computed
 SAMPLED_BLOCKS = 1_000
-#: blocks that are looked at for the oldest one of each partition that is not completed
+#: maximum number of blocks that are searched for the oldest one of each partition that is not completed
 WAITING_BLOCKS = 10_000
 
 
 def lag(state: State) -> LagAnswer:
-    """A look at a bounded number of blocks: it is asked in the deciding thread."""
+    """Return how far each partition is, by a bounded number of blocks, since it runs in the decision loop."""
     records: dict[TopicPartition, int] = {}
     sizes: dict[TopicPartition, int] = {}
     for block in itertools.islice(reversed(state.blocks.values()), SAMPLED_BLOCKS):

@@ -49,7 +49,7 @@ def status(
     """Return the whole status.
 
     ``now``: seconds on the monotonic clock; ``now_ms``: wall clock. ``receiver_timeout``: how long after its last heartbeat a
-    receiver counts as lost, in seconds. ``ends``: Kafka's end offsets; None for a source of which only receivers know them.
+    receiver counts as lost, in seconds. ``ends``: Kafka's end offsets; None for a custom source, whose ends only receivers know.
     """
     state = tracker.state
     partitions = []

@@ -47,7 +47,7 @@ class ActiveAgents:
         return found
 
     def by_host(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return hosts with the ids of the blocks of which each has a cached copy."""
+        """Return each host with the ids of the blocks that its agent has cached copies of."""
         return tuple((latest.heartbeat.host, tuple(latest.copies)) for latest in self.heartbeats())
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: maximum time that the summary waits for the decision loop
 SUMMARY_SECONDS = 5.0
-#: what a supervisor is told to allow: for a running job if nothing is drained, and then for the end of Spark
+#: time that a supervisor is asked to allow: for a running job if nothing is drained, and then for the end of Spark
 LEAVE_SECONDS, CLOSE_SECONDS = 30.0, 15.0
 
 
@@ -70,7 +70,7 @@ class Shutdown:
 
     @property
     def seconds(self) -> float:
-        """Maximum time that the end takes, as a supervisor is told."""
+        """Maximum time of the stop, as reported to a supervisor."""
         driver = self._given.settings.driver
         drains = driver.stop == "drain" or self.is_draining
         return (driver.stop_timeout + GRACE_SECONDS if drains else LEAVE_SECONDS) + CLOSE_SECONDS
