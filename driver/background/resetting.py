@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from driver.background.upstream import Upstream
 from driver.journal.events import IncarnationStart
 from driver.tracker.reads import ReadOffsets
-from driver.tracker.requests import Ask, HoldForReset, LetGo, Reset
+from driver.tracker.requests import Ask, EndHold, HoldForReset, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -50,7 +50,7 @@ class Resetting:
             self.ask(Reset(tuple(starts.values()), f"reset to {_words(request)}", request.cause))
             return answer
         finally:
-            self.ask(LetGo(partitions))
+            self.ask(EndHold(partitions))
 
     def _named(self, request: ResetRequest) -> tuple[TopicPartition, ...]:
         known = self.ask(ReadOffsets()).partitions.keys()

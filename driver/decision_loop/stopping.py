@@ -109,7 +109,7 @@ class Drain:
     """Drains receivers and completes batches until all is completed, the time is over, or another thread sets ``stopped``.
 
     ``held_up``: whether a failed batch holds the others up, which then are not waited for.
-    ``allocate`` makes a batch of what waits. ``receivers``: those that were told to drain; ``left``: what was still to be
+    ``allocate`` makes a batch of what waits. ``receivers``: those that were ordered to drain; ``left``: what was still to be
     waited for when it ended.
     """
 
@@ -154,7 +154,7 @@ class Drain:
                 if not self._goes_on():
                     break
         except UnreachableError:
-            log.debug("the drain ends with the deciding thread")
+            log.debug("the drain ends with the decision loop")
         return self.left.is_nothing
 
     def _order(self) -> None:

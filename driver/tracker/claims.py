@@ -20,7 +20,7 @@ class Claims:
         self._writers = writers
         #: partitions that adoption has claimed → the receiver whose claim it ended, which is to claim again afterwards
         self._adopting: dict[TopicPartition, str] = {}
-        #: partitions that nobody may claim before a reset → their owner before it
+        #: partitions that can't be claimed before a reset → their owner before it
         self._held_for_reset: dict[TopicPartition, str] = {}
 
     def look_up(self, request: m.LookupRequest) -> m.LookupAnswer:

@@ -51,7 +51,7 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundPartitions(Answered[bool]):
-    """Discovery resolved where these partitions begin. Those already known are ignored."""
+    """Add partitions that begin at the offsets that discovery found, except known ones. Answer: whether any was new."""
 
     starts: tuple[ev.IncarnationStart, ...]
     time_ms: int
@@ -60,8 +60,11 @@ class FoundPartitions(Answered[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Allocate(Answered["int | None"]):
-    """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks. ``empty``: if no block
-    waits, a batch without any is made."""
+    """Make a batch of the blocks that wait. Answer: its id; None: no batch was made.
+
+    ``tasks``: minimum number of tasks, if there are as many blocks. ``empty``: whether a batch without blocks is made if no block
+    waits.
+    """
 
     time_ms: int
     tasks: int
@@ -70,7 +73,7 @@ class Allocate(Answered["int | None"]):
 
 @dataclass(frozen=True, slots=True)
 class BeginSpans(Answered[None]):
-    """Partitions of a direct stream begin, as in ``events.SpansBegun``."""
+    """Begin partitions of a direct stream, as in ``events.SpansBegun``."""
 
     offsets: Mapping[str, int]
     topic_ids: Mapping[str, str]
@@ -80,8 +83,10 @@ class BeginSpans(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class EndSpans(Answered[None]):
-    """Partitions of a direct stream are gone, or no longer what they were. ``again``: where those that go on in another life
-    begin it; ``topic_ids``: theirs."""
+    """End partitions of a direct stream that no longer exist, or whose topic was created again.
+
+    ``again``: partition → the offset at which it goes on in a new incarnation; ``topic_ids``: of these partitions.
+    """
 
     partitions: tuple[str, ...]
     time_ms: int
@@ -92,7 +97,7 @@ class EndSpans(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class SkipSpans(Answered[None]):
-    """Kafka dropped these offsets of a direct stream before they were in a batch, as in ``events.SpansSkipped``."""
+    """Go on without offsets that Kafka deleted before a direct stream read them, as in ``events.SpansSkipped``."""
 
     spans: tuple[Span, ...]
     time_ms: int
@@ -101,7 +106,7 @@ class SkipSpans(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class NameCursor(Answered[str]):
-    """How a direct stream's cursor in an intake is to be named. The answer: its name, an older one where it has one."""
+    """Name a direct stream's cursor in an intake. Answer: its name, which is the older one if it has one."""
 
     name: str
     time_ms: int
@@ -109,7 +114,7 @@ class NameCursor(Answered[str]):
 
 @dataclass(frozen=True, slots=True)
 class AllocateSpans(Answered["int | None"]):
-    """A direct stream's next batch. The answer: its id; None while ``max_queued_batches`` lie beyond the completed prefix."""
+    """Make a direct stream's next batch. Answer: its id; None: ``max_queued_batches`` are beyond the completed prefix."""
 
     spans: tuple[Span, ...]
     time_ms: int
@@ -117,7 +122,7 @@ class AllocateSpans(Answered["int | None"]):
 
 @dataclass(frozen=True, slots=True)
 class Complete(Answered[None]):
-    """The job returned. ``replay``: the number of the replay that ran the batch; 0 if none did."""
+    """Complete a batch whose job returned. ``replay``: the number of the replay that ran the batch; 0: no replay."""
 
     batch_id: int
     time_ms: int
@@ -127,7 +132,7 @@ class Complete(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class CompleteOutput(Answered[None]):
-    """One output of several returned; others follow. ``replay``: as in Complete."""
+    """Complete one of several outputs of a batch, but not the last. ``replay``: as in :class:`Complete`."""
 
     batch_id: int
     output: str
@@ -137,21 +142,21 @@ class CompleteOutput(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class FailJob(Answered[None]):
-    """An attempt at an unfinished batch failed; nothing is journalled of one that is completed by now."""
+    """Journal a failed attempt at a batch, unless the batch is completed by now."""
 
     failure: ev.JobFailed
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
-    """From now on ``batches`` batches before an unfinished one stay readable."""
+    """Keep ``batches`` batches before each unfinished one readable, from now on."""
 
     batches: int
 
 
 @dataclass(frozen=True, slots=True)
 class LearnRate(Answered[None]):
-    """The job was seen to take ``rate`` records/s (``driver.backpressure``)."""
+    """Learn that the job processes ``rate`` records per second (``driver.backpressure``)."""
 
     rate: float
     time_ms: int
@@ -159,13 +164,16 @@ class LearnRate(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class BeginDrain(Answered[tuple[str, ...]]):
-    """The driver is to end, and all receivers are to drain before. → ids of those that are told to."""
+    """Order all receivers to drain, before the driver ends. Answer: their ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginReplay(Answered[m.OperatorAnswer]):
-    """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's.
-    ``held_in_kafka``: of a direct stream; it must not ask anybody."""
+    """Run completed batches again, as an operator requests.
+
+    ``archived``: the batches of the history when ``archived_number`` was the number of the newest one. ``held_in_kafka``: of a
+    direct stream: which spans Kafka still holds; it must not block.
+    """
 
     to: RewindTo
     archived: tuple[FinishedBatch, ...]
@@ -176,22 +184,26 @@ class BeginReplay(Answered[m.OperatorAnswer]):
 
 @dataclass(frozen=True, slots=True)
 class CleanLocalCopies(Answered[None]):
-    """Local copies of finished batches may go: one open clean-up per host at a time."""
+    """Delete local copies of finished batches, with at most one open clean-up per host."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp(Answered[None]):
+    """End the clean-up ``number``: its segment was deleted."""
+
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Archived(Answered[None]):
+    """Drop batches from the state: the history durably holds them."""
+
     batch_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied(Answered[tuple[SnapshotCopy, ...]]):
-    """``path`` in the WAL's store durably holds the state before event ``next``. The answer: the copies that are kept."""
+    """Record a durable snapshot copy at ``path`` of the state before event ``next``. Answer: the copies that are kept."""
 
     next: int
     path: str
@@ -199,9 +211,11 @@ class Copied(Answered[tuple[SnapshotCopy, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A partition in trouble, for whose position the WAL is to be searched. ``limit``: what Kafka holds begins there; None:
-    it will never hold these offsets again. ``waits_for``: writers that could still sync, in words; the search must begin
-    after that of all of them is settled."""
+    """A search of the WAL for the position of a partition with a fault.
+
+    ``limit``: the first offset that Kafka holds; None: Kafka will never hold these offsets again. ``waits_for``: ids of receivers
+    that may still write blocks of the partition; the search must begin after all of them are settled.
+    """
 
     tp: TopicPartition
     incarnation: int
@@ -214,20 +228,22 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Searches(Answered[tuple[Search, ...]]):
-    """→ the ``Search`` of each partition whose trouble has not been tried yet."""
+    """List the searches of all partitions with a fault for which the WAL has not been searched yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barred(Answered[bool]):
-    """Barriers lie in the WAL. → whether each holds: nothing at or after it was deleted before it was made."""
+    """Record barriers in the WAL. Answer: whether each holds: nothing at or after it was deleted before it was written."""
 
     places: tuple[BlockPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToAdopt(Answered[bool]):
-    """The WAL was searched and holds nothing at the position. ``adoptable_from``: the next offset that it holds, -1: none.
-    → whether the trouble is decided upon now."""
+    """Record that the WAL was searched and holds nothing at the position. Answer: whether the fault can be decided now.
+
+    ``adoptable_from``: the next offset that the WAL holds; -1: none.
+    """
 
     search: Search
     adoptable_from: int
@@ -235,7 +251,7 @@ class NothingToAdopt(Answered[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionBlocked(Answered[None]):
-    """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
+    """Show on the status why the WAL can't be searched. ``words``: the reason; "": the WAL can be searched again."""
 
     tp: TopicPartition
     words: str
@@ -243,15 +259,17 @@ class AdoptionBlocked(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class HoldForReset(Answered[str]):
-    """Nobody is granted a claim of ``partitions`` until they are let go; whoever has one is told to claim again. May be
-    repeated. → what they wait for before their life may end, in words; "": nothing."""
+    """Give no claim of ``partitions`` until :class:`EndHold`, and order their owners to claim again. May be repeated.
+
+    Answer: what the partitions wait for before their incarnation may end, as a sentence; "": nothing.
+    """
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reset(Answered[None]):
-    """A person begins new lives of partitions that are held."""
+    """Begin new incarnations of held partitions, as an operator requests. ``words``: what was requested."""
 
     starts: tuple[ev.IncarnationStart, ...]
     words: str
@@ -259,18 +277,20 @@ class Reset(Answered[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo(Answered[None]):
+class EndHold(Answered[None]):
+    """Give claims of ``partitions`` again."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceReceivers(Answered[tuple[str, ...]]):
-    """A placing interval has passed. → what changed of managed receivers since the last one, a sentence each."""
+    """Place managed receivers. Answer: a sentence for each change since the last time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireCursors(Answered[tuple[str, ...]]):
-    """Cursors whose users were not heard for too long are forgotten. → a sentence for each."""
+    """End cursors whose last heartbeat is older than ``driver.cursor_timeout``. Answer: a sentence for each."""
 
 
 Request = (
@@ -317,7 +337,7 @@ Request = (
     | Copied
     | HoldForReset
     | Reset
-    | LetGo
+    | EndHold
     | PlaceReceivers
     | ExpireCursors
     | Read[Any]
@@ -325,6 +345,6 @@ Request = (
 
 
 def said_by(cause: str) -> str:
-    """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
+    """Return who decided, and why: the printable characters of ``cause``, at most ``CAUSE_LENGTH_MAX``."""
     words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
     return words or "a person"

@@ -46,6 +46,7 @@ from driver.tracker.requests import (
     Complete,
     CompleteOutput,
     Copied,
+    EndHold,
     EndSpans,
     ExpireCursors,
     FailJob,
@@ -53,7 +54,6 @@ from driver.tracker.requests import (
     HoldForReset,
     KeepWindow,
     LearnRate,
-    LetGo,
     NameCursor,
     NothingToAdopt,
     PlaceReceivers,
@@ -204,7 +204,7 @@ class Tracker:
                 return self.operators.hold_for_reset(request)
             case Reset():
                 self.operators.reset(request, now_ms)
-            case LetGo():
+            case EndHold():
                 self.operators.end_hold(request)
             # batches
             case FoundPartitions():

@@ -411,7 +411,7 @@ def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> 
     )  # fmt: skip
     answer = t.say(again)
     assert not answer.proceed
-    assert "accept-gap t/0 70 60`" in answer.message and "a new life begins at 60" in answer.message
+    assert "accept-gap t/0 70 60`" in answer.message and "a new incarnation begins at 60" in answer.message
     assert "forebay-adoption" not in answer.message
     with pytest.raises(RefusedError, match="before the WAL has been searched"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))

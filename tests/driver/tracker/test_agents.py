@@ -151,7 +151,7 @@ def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_ro
     tracked = Tracked()
     beat(tracked, host="h1")
     beat(tracked, host="h2")
-    with pytest.raises(RefusedError, match="no more are known"):
+    with pytest.raises(RefusedError, match="2 hosts have agents with a heartbeat within 3600 s, the maximum"):
         beat(tracked, host="h3")
     beat(tracked, host="h1")
     tracked.now_ms += int(agents.AGENT_FORGOTTEN_SECONDS * 1000) - 1
@@ -200,7 +200,7 @@ def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_hear
     tracked = Tracked()
     beat(tracked, url="http://h1:1")
     tracked.now_ms += 29_000
-    with pytest.raises(RefusedError, match="has an agent at http://h1:1, heard 29 s ago") as refused:
+    with pytest.raises(RefusedError, match="has an agent at http://h1:1, whose last heartbeat was 29 s ago") as refused:
         beat(tracked, url="http://elsewhere:1")
     assert refused.value.code == "other-url"
     assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://h1:1"

@@ -211,7 +211,7 @@ def test_a_block_that_says_it_lies_on_another_host_than_its_receivers_is_refused
     epoch = t.register(host="h1")
     block = t.block(epoch, [offsets(0, 5, t.claim(epoch).view.token)], local=True)
     forged = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, host="h2"))
-    with pytest.raises(UsageError, match="lies on 'h2', and its receiver registered on 'h1'"):
+    with pytest.raises(UsageError, match="names host 'h2', but its receiver registered on host 'h1'"):
         t.report(epoch, forged)
     assert t.state.partitions["t/0"].position == 0 and not t.state.blocks
     assert t.report(epoch, block)[0].accepted

@@ -118,7 +118,7 @@ def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it(
     (again,) = t.report(t.epoch, taken)
     assert again.accepted
     for said in ("", "h2"):
-        with pytest.raises(RefusedError, match="heard of no host yet") as refused:
+        with pytest.raises(RefusedError, match="knows no host yet") as refused:
             t.report(t.epoch, made)
         assert refused.value.code == "no-second-host"
         assert t.second(said) is None
