@@ -12,19 +12,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
 from driver.batches.batch_run import BatchRun
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress
+from driver.batches.reads import NextBatch, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
 from driver.batches.timer import BatchTimer
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.batch_order import RunKey, following, window
-from driver.journal.events import Event, LossAccepted, ReplayBegun, ReplayedBatch
-from driver.journal.state import Batch, State
-from driver.tracker.requests import AllocateSpans, Ask
+from driver.decisions.batch_order import RunKey
+from driver.journal.events import Event, LossAccepted, ReplayBegun
+from driver.tracker.requests import AllocateSpans
 from forebay.messages import TrackedBatch
 from forebay.process.clock import Clock
 
@@ -131,7 +130,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the timer. Every batch that is not completed in the journal counts as a rerun: it may have run in part."""
-        self._reruns.update((0, batch.batch_id) for batch in self._loop.ask(Ask(State.unfinished)))
+        self._reruns.update((0, batch_id) for batch_id in self._loop.ask(ReadUnfinished()))
         self._failing.log_ended()
         self._timer.start()
 
@@ -202,38 +201,25 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._progress.stopping.is_set():
             seen = self._progress.changes
-            taken: BatchRun | None = self._loop.ask(Ask(self._begin))
-            if taken is not None:
-                return self._work(taken)
+            run = self._loop.ask(self._read_next())
+            if run is not None:
+                return self._work(run)
             self._progress.await_change(seen)
         return None
 
-    def _begin(self, state: State) -> BatchRun | None:
-        """Take the next batch into work. Called in the decision loop, so that no two workers get the same batch."""
-        found = following(state, frozenset(self._progress.in_work)) if not self._progress.held_up else None
-        if found is None:
-            return None
-        batch, replay = found
-        self._progress.in_work.add((replay, batch.batch_id))
-        return self._take(state, batch, replay)
+    def _read_next(self) -> NextBatch:
+        return NextBatch(self._progress, self._reruns, self._options.window_batches)
+
+    def _read_same(self, batch_id: int, replay: int = 0) -> SameBatch:
+        return SameBatch(batch_id, replay, self._reruns, self._options.window_batches)
 
     def _same(self, work: BatchWork) -> BatchWork:
         """The batch of ``work`` as the journal has it now: a loss may have been accepted, or a replay begun, since."""
-        return self._work(self._loop.ask(Ask(partial(self._again, work=work))))
+        return self._work(self._loop.ask(self._read_same(work.batch_id, work.replay)))
 
-    def _again(self, state: State, work: BatchWork) -> BatchRun:
-        if work.replay:
-            return self._take(state, state.replaying[work.batch_id], work.replay)
-        return self._take(state, state.batches[work.batch_id])
-
-    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> BatchRun:
-        reach = self._options.window_batches
-        past = window(state, batch, replay > 0)[-reach:] if reach else ()
-        return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
-
-    def _work(self, taken: BatchRun) -> BatchWork:
+    def _work(self, run: BatchRun) -> BatchWork:
         options = self._options
-        *past, work = taken.work(
+        *past, work = run.work(
             options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()
         )
         return replace(work, past=tuple(past))

@@ -32,6 +32,7 @@ class Agents:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         driver_epoch: int,
         latest: dict[str, LastAgentHeartbeat],
@@ -82,8 +83,9 @@ class Agents:
             and silent_seconds < self._host_timeout_seconds
         ):
             raise RefusedError(
-                f"host {request.host!r} has an agent at {before.heartbeat.url}, heard {silent_seconds:.0f} s ago: one at "
-                f"{request.url} is taken when that has ended, or was silent for {self._host_timeout_seconds:g} s",
+                f"host {request.host!r} has an agent at {before.heartbeat.url}, whose last heartbeat was {silent_seconds:.0f} s "
+                f"ago; one at {request.url} is accepted when that agent has ended, or after {self._host_timeout_seconds:g} s "
+                "without a heartbeat",
                 "other-url",
             )
 
@@ -94,7 +96,7 @@ class Agents:
         host, latest = min(self.latest.items(), key=lambda item: item[1].at)
         if now - latest.at < AGENT_FORGOTTEN_SECONDS:
             raise RefusedError(
-                f"{AGENTS_MAX} hosts have agents, and each was heard within {AGENT_FORGOTTEN_SECONDS:g} s: no more are known",
+                f"{AGENTS_MAX} hosts have agents with a heartbeat within {AGENT_FORGOTTEN_SECONDS:g} s, the maximum",
                 "too-many",
             )
         del self.latest[host]

@@ -28,7 +28,7 @@ from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
 from recovery.rebuild import Plan
 from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.tracked import STREAM, Tracked, offsets, tracker_options
 from tests.support.unlisted import Unlisted
 from wal import layout
 from wal.blocks import encode_meta
@@ -57,7 +57,14 @@ class Lost:
         self.wal = self.wal or MemoryStorage(f"{name}-wal")
         self.wal.put_new(layout.timeline_marker(STREAM, 1), self.claim)
         self.copies = SnapshotCopies(
-            self.t.say, self.wal, STREAM, numbered(1, 1), ManualClock(1_000), 0.0, FOREVER, lambda: next(numbers)
+            self.t.say,
+            self.wal,
+            stream=STREAM,
+            epoch=numbered(1, 1),
+            clock=ManualClock(1_000),
+            interval_seconds=0.0,
+            limits=FOREVER,
+            new_uid=lambda: next(numbers),
         )
 
     @property
@@ -471,7 +478,7 @@ def test_numbers_of_the_new_lineage_are_beyond_all_that_the_old_one_gave() -> No
     lost.rebuild()
     state = lost.lead()
     assert min(state.next_epoch(), state.next_token(), state.next_batch_id(), state.cleanup_count + 1) > numbered(2, 0)
-    tracker = Tracker(state, numbered(2, 2), "stop", 4, 0)
+    tracker = Tracker(state, numbered(2, 2), tracker_options())
     with pytest.raises(FencedError, match="not registered"):
         tracker.decide(m.LookupRequest(receiver_id="r1", epoch=old, partitions=()), 0.0, 0)
 

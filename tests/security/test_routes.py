@@ -83,7 +83,9 @@ def guard(tmp_path: Path) -> Guard:
 @pytest.fixture(params=["driver", "agent"])
 def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_path: Path) -> Iterator[str]:
     if request.param == "driver":
-        app: Any = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+        app: Any = tracker_application(
+            submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard
+        )
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
@@ -182,7 +184,7 @@ def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, s
 
 
 def test_health_needs_no_token_and_says_why_only_to_whoever_has_one(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         unknown = ask(server.url, "GET", "/v1/health", None)
         assert unknown.status == 503 and b"reason" not in unknown.data
@@ -228,7 +230,7 @@ def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
 ) -> None:
     """On both ways: a body of unknown length goes through the framework."""
     name, field = ("agent:h1", "host") if "agents" in path else ("receiver:r1", "receiver_id")
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         for value, status in (("other", 403), (name.partition(":")[2], 200)):
             body: Any = msgspec.json.encode(msgspec.structs.replace(message, **{field: value}))
@@ -248,7 +250,7 @@ def test_a_message_that_is_whole_is_decided_for_nobody_who_may_not(
     path: str, message: Any, guard: Guard, submitted: Submitted
 ) -> None:
     """On the short way too, which takes nothing but whole messages."""
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(message)
         assert ask(server.url, "POST", path, None, body).status == 401
@@ -305,7 +307,7 @@ def test_tasks_are_sent_to_no_url_that_is_not_an_agents(url: str, https: bool, f
 
 
 def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     path, heartbeat = NAMED[-1]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url="file:///etc/passwd"))
@@ -317,7 +319,7 @@ def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard
 
 
 def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         with pytest.raises(AccessError, match="no token was sent: name a file with one in security"):
             Client(server.url).get("/v1/status", m.StatusAnswer)

@@ -35,7 +35,6 @@ from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import (
     Allocate,
     Archived,
-    Ask,
     CleanedUp,
     CleanLocalCopies,
     Complete,
@@ -66,6 +65,8 @@ from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
+from tests.support.reads import ReadBy
+from tests.support.tracked import tracker_options
 from wal import layout
 from wal.blocks import block_of_frame
 from wal.retention import Limits
@@ -310,10 +311,11 @@ class DriverProcess:
         self.tracker = world.kinds.tracker(
             state,
             self.journal.epoch,
-            world.options.on_gap,
-            world.options.max_queued_batches + world.options.concurrent_jobs - 1,
-            world.options.retention_ms,
-            world.options.retention_bytes,
+            tracker_options(
+                on_gap=world.options.on_gap,
+                max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
+                retention=Limits(world.options.retention_ms, world.options.retention_bytes),
+            ),
         )
         if world.options.copies:
             self.tracker.replicas.rules = CopyRules(world.options.copies, AGENT_SECONDS, 1)
@@ -331,33 +333,33 @@ class DriverProcess:
         self._copies = SnapshotCopies(
             lambda _: None,  # asked by a thread that is never started
             world.wal,
-            world.stream,
-            self.journal.epoch,
-            world.clock,
-            0.0,
-            self._limits,
-            world.new_uid,
+            stream=world.stream,
+            epoch=self.journal.epoch,
+            clock=world.clock,
+            interval_seconds=0.0,
+            limits=self._limits,
+            new_uid=world.new_uid,
         )
         self._cleaner = Cleaner(
             None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
             CleanedWal(world.wal, self._limits, self._copies),
-            self._history,
-            world.stream,
-            world.clock,
-            1.0,
-            lambda _: None,  # only its thread fails
+            history_writer=self._history,
+            stream=world.stream,
+            clock=world.clock,
+            pause_seconds=1.0,
+            failed=lambda _: None,  # only its thread fails
         )
         self.leading = True
         self._adopter = world.kinds.adopter(
             None if world.options.copies else world.wal,
-            world.stream,
-            "host-driver",
-            self.name,
-            "none",
-            SegmentLimits(world.options.segment_bytes, float("inf")),
-            lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
-            lambda: world.wall_ms,
-            world.new_uid,
+            stream=world.stream,
+            host="host-driver",
+            instance_id=self.name,
+            compression="none",
+            limits=SegmentLimits(world.options.segment_bytes, float("inf")),
+            topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
+            wall_ms=lambda: world.wall_ms,
+            new_uid=world.new_uid,
         )
         # whoever read by the cursor before died with the driver before: nobody waits for it
         self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
@@ -471,7 +473,7 @@ class DriverProcess:
         yield FoundPartitions(starts, world.wall_ms, "simulated")
         yield from self._copy()
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
-        positions = yield Ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
+        positions = yield ReadBy(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.timeline, positions)
 
     def _adopt(self) -> Task:
@@ -503,7 +505,7 @@ class DriverProcess:
         """One of ``driver.batches.scheduler``'s workers. It reads the batches of its window too."""
         while True:
             yield "begin"
-            work = yield Ask(self._begin_batch)
+            work = yield ReadBy(self._begin_batch)
             if work is None:
                 continue
             past = []
@@ -598,19 +600,19 @@ class DriverProcess:
 
     def _run_query(self, query: Query) -> Task:
         world, run = self.world, query.runs
-        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
         at = query.finished or dict.fromkeys(shown, (1, 0))
         request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
         epoch = (yield request).epoch
         if query.finished is None:
             query.losses = world.losses
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
             start = {tp: (p.incarnations[-1].number, p.position) for tp, p in shown.items() if tp in at}
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))
             query.finished = start
         while True:
             yield "trigger"
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
             begin = query.finished
             if query.planned is None:
                 query.planned = {tp: next_end(place, shown[tp]) for tp, place in begin.items()}
@@ -642,7 +644,7 @@ class DriverProcess:
         while True:
             yield "begin"
             yield from self._delete()
-            batches = yield Ask(self._finished)
+            batches = yield ReadBy(self._finished)
             if batches:
                 yield "archive"
                 try:
@@ -655,7 +657,7 @@ class DriverProcess:
                 continue
             yield from self._copy()
             limits = self._limits
-            due, named = yield Ask(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
+            due, named = yield ReadBy(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
             yield "list"
             segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
             for path in world.wal.list(f"{world.stream}/blocks"):
@@ -684,10 +686,10 @@ class DriverProcess:
         """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
         if self.world.options.copies:
             return
-        due = yield Ask(lambda state: copy_due(state, self._limits, self.world.wall_ms))
+        due = yield ReadBy(lambda state: copy_due(state, self._limits, self.world.wall_ms))
         if due not in (Due.NOW, Due.SOON):
             return
-        following, state = yield Ask(encoded)
+        following, state = yield ReadBy(encoded)
         yield "copy"
         try:
             path = self._copies.write(following, state)

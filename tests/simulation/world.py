@@ -22,7 +22,7 @@ from driver.journal.history import HistoryWriter
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
-from driver.tracker.requests import BeginReplay, HoldForReset, LetGo, Reset
+from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Reset
 from forebay import messages as m
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.units import Duration, Size
@@ -477,7 +477,7 @@ class World:
         asked = {
             "hold-reset": HoldForReset((tp,)),
             "reset": Reset((start,), "reset to earliest", "simulated"),
-            "let-go": LetGo((tp,)),
+            "let-go": EndHold((tp,)),
         }
         for name, request in asked.items():
             yield _fault(Step(f"{driver.name} {name} {tp}", partial(driver.queue.append, Waiting(request)), 1))

@@ -13,7 +13,6 @@ from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.http.status import status
 from driver.journal import events as ev
 from driver.journal.opening import lead
 from driver.journal.state import LearnedRate
@@ -23,7 +22,8 @@ from driver.tracker.requests import Allocate, LearnRate
 from forebay import messages as m
 from forebay.model.values import numbered
 from forebay.process.clock import ManualClock
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.shown import shown
+from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options
 from wal.storage import MemoryStorage
 
 
@@ -274,7 +274,6 @@ def test_status_shows_the_learned_rate_and_each_receivers_limit() -> None:
     t = tracked(1000.0)
     epoch = t.register()
     t.claim(epoch)
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
     request = m.HeartbeatRequest(
         receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0, rate=900.0,
         partitions=(
@@ -284,7 +283,7 @@ def test_status_shows_the_learned_rate_and_each_receivers_limit() -> None:
         ),
     )  # fmt: skip
     t.say(request)
-    answer = status(t.tracker, t.now_ms / 1000, "1", 30.0, soft)
+    answer = shown(t.tracker, t.now_ms / 1000)
     assert (answer.backpressure, answer.rate) == (True, 1000)
     assert [r.rate for r in answer.receivers] == [900]
     assert [p.rate for p in answer.partitions] == [800, 0]
@@ -294,7 +293,7 @@ def test_a_driver_that_opens_a_journal_begins_with_the_rate_it_holds() -> None:
     t = tracked()
     learn(t, 1000.0)
     assert t.state.learned is not None
-    after = Tracker(t.state, numbered(1, 2), "stop", 4, 0, sharing=RateSharing(RateLimits(), t.state.learned.rate))
+    after = Tracker(t.state, numbered(1, 2), tracker_options(), sharing=RateSharing(RateLimits(), t.state.learned.rate))
     epoch = t.register()
     t.tracker = after
     t.claim(epoch)

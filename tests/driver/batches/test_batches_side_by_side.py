@@ -168,7 +168,7 @@ def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: 
 
 def test_an_output_named_twice_is_refused(settings: Configure) -> None:  # noqa: F811
     context = IngestContext(None, settings()).foreach_batch(Collecting(1), "a")
-    with pytest.raises(UsageError, match="'a' is named twice"):
+    with pytest.raises(UsageError, match="'a' was added twice"):
         context.foreach_batch(Collecting(1), "a")
 
 

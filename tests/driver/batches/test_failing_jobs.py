@@ -16,7 +16,7 @@ from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
 from driver.batches.local_engine import LocalEngine
 from driver.journal import reading as journal
 from driver.journal.events import JobFailed
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin
@@ -65,12 +65,11 @@ class Running:
         named = [NamedJob(f"job-{number}", job) for number, job in enumerate(jobs)]
         self.driver = Driver(
             settings,
-            KafkaAdmin(settings.kafka.options),
-            LocalEngine(settings, dict),
-            named,
-            SystemClock(),
-            "test",
-            waits_when_failed=True,
+            upstream=KafkaAdmin(settings.kafka.options),
+            engine=LocalEngine(settings, dict),
+            jobs=named,
+            clock=SystemClock(),
+            options=DriverOptions(release="test", waits_when_failed=True),
         )
         self.error: BaseException | None = None
         self.driver.start()

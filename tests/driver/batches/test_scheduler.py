@@ -31,9 +31,9 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_regardless_of_the_settings
     block = t.take_in(epoch, token, 9)
     batch = t.state.batches[t.batch()]
     scheduler = scheduler_of()
-    assert not scheduler._work(scheduler._take(t.state, batch)).headers
+    assert not scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
-    assert scheduler._work(scheduler._take(t.state, batch)).headers
+    assert scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).headers
 
 
 def test_a_batch_has_the_topic_ids_of_its_incarnations_and_a_large_one_those_of_all() -> None:
@@ -45,7 +45,7 @@ def test_a_batch_has_the_topic_ids_of_its_incarnations_and_a_large_one_those_of_
 
     def topic_ids() -> dict[str, str]:
         batch = t.state.batches[t.batch()]
-        found = dict(scheduler._work(scheduler._take(t.state, batch)).topic_ids)
+        found = dict(scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).topic_ids)
         t.complete(batch.batch_id)
         return found
 
@@ -64,9 +64,9 @@ def test_a_batch_does_not_count_lost_records() -> None:
     t.take_in(epoch, token, 12)
     batch = t.state.batches[t.batch()]
     scheduler = scheduler_of()
-    assert scheduler._work(scheduler._take(t.state, batch)).records == 12
+    assert scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).records == 12
     batch.lost = (f"{TOPIC}/0[5, 12)",)
-    work = scheduler._work(scheduler._take(t.state, batch))
+    work = scheduler._work(scheduler._read_same(batch.batch_id).read(t.state))
     assert work.records == sum(r.records for r in work.ranges) == 5
 
 
@@ -93,7 +93,7 @@ def scheduler_of(
 
 
 def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
-    taken = scheduler._begin(t.state)
+    taken = scheduler._read_next().read(t.state)
     return scheduler._work(taken) if taken is not None else None
 
 
@@ -117,7 +117,7 @@ def test_batches_of_a_replay_run_before_new_batches_and_are_marked() -> None:
     before = following()
     assert before is not None
     assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
-    original = Batch(scheduler._work(scheduler._take(t.state, t.state.batches[first])), cast(Any, None))
+    original = Batch(scheduler._work(scheduler._read_same(first).read(t.state)), cast(Any, None))
     t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
     work = following()
     assert work is not None
@@ -267,7 +267,7 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     first = begun(scheduler, t)
     assert first is not None
     scheduler._progress.held_up.add((0, first.batch_id))
-    assert scheduler._begin(t.state) is None
+    assert scheduler._read_next().read(t.state) is None
     scheduler._progress.held_up.clear()
     following = begun(scheduler, t)
     assert following is not None

@@ -314,7 +314,7 @@ def test_epochs_ended_before_a_refused_registration_are_journalled(monkeypatch: 
 def test_status_shows_a_problem_before_ids_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_limits, "RECEIVERS_SHOWN", 3)
     t = Tracked(1)
-    health = Health(t.tracker, Grace(30.0, 60.0), False, t.now_ms / 1000)
+    health = Health(t.tracker, Grace(30.0, 60.0), managed=False, since=t.now_ms / 1000)
     for receiver in ("r1", "r2"):
         t.register(receiver)
     assert "receiver-ids" not in [problem.kind for problem in health.look(t.now_ms / 1000).problems]
