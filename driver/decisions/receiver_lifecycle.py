@@ -26,6 +26,8 @@ LATE_ROUNDS_MAX = 2.0
 
 
 class ReceiverState(Enum):
+    """The state of a managed receiver, as the driver knows it."""
+
     SCHEDULED = "scheduled"  # it is to run, and its agent has not reported yet that it does
     ACTIVE = "active"  # its process runs
     DRAINING = "draining"  # the driver has ordered it to end
@@ -34,6 +36,8 @@ class ReceiverState(Enum):
 
 
 class ReceiverChange(Enum):
+    """What may change a receiver's state; the value is the reason in the log."""
+
     RUNS = "its agent reports that it runs"
     ENDED = "its agent reports that it does not run"
     LOST = "neither its host nor the receiver sends heartbeats"
@@ -420,6 +424,7 @@ class ManagedReceivers:
     # ---- what people see ---------------------------------------------------------------------------------------------
 
     def status(self, now: float) -> Iterable[m.ManagedReceiver]:
+        """Return each receiver as status shows it, by number."""
         for _, receiver in sorted(self._receivers.items()):
             yield m.ManagedReceiver(
                 receiver_id=receiver.receiver_id,
