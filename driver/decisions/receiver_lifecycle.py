@@ -179,7 +179,7 @@ class ManagedReceivers:
         notes, self._notes = self._notes, []
         return notes
 
-    # ---- what happened -----------------------------------------------------------------------------------------------
+    # ---- heartbeats --------------------------------------------------------------------------------------------------
 
     def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, words: str = "") -> bool:
         """Change the receiver's state by the table. Return whether the table has a row for it."""
@@ -276,7 +276,7 @@ class ManagedReceivers:
         if failures >= self._host_failures_max:
             receiver.avoided[receiver.host] = now + self._avoid_seconds
 
-    # ---- what is to be done ------------------------------------------------------------------------------------------
+    # ---- orders and rounds -----------------------------------------------------------------------------------------
 
     def _command(self, kind: str, receiver: _Receiver, version: int) -> m.Command:
         return m.Command(version=version, driver_epoch=self._driver_epoch, kind=kind, receiver_id=receiver.receiver_id)
@@ -421,7 +421,7 @@ class ManagedReceivers:
             self._change(receiver, ReceiverChange.MOVED, now, f"to {name}")
             receiver.moves_to, receiver.detail = name, ""
 
-    # ---- what people see ---------------------------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------------------------
 
     def status(self, now: float) -> Iterable[m.ManagedReceiver]:
         """Return each receiver as status shows it, by number."""
