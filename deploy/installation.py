@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
 _PROGRAM = "/opt/forebay/bin/forebay"
 #: how the example leaves tokens out, and how an installed host names them: people's commands read the file, services are given
 #: it by systemd
-_NO_TOKENS, _TOKENS = f'# token_file = "{TOKENS}"  ', f'token_file = "{TOKENS}"    '
+_NO_TOKENS, _TOKENS = f'#token_file = "{TOKENS}"', f'token_file = "{TOKENS}"'
 
 
 @dataclass(frozen=True, slots=True)

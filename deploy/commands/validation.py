@@ -30,8 +30,9 @@ from deploy.console.invocation import (
 from driver.spark.address import check_address, check_master
 from driver.spark.java import check_java
 from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
+from forebay.settings.load import load, mistakes
 from forebay.settings.promises import without_wal
-from forebay.settings.schema import Settings, load, mistakes
+from forebay.settings.schema import Settings
 from forebay_start import hidden
 
 #: how long `validate` waits for a broker

@@ -20,7 +20,7 @@ from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import numbered
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters

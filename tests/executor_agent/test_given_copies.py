@@ -315,7 +315,7 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
     stored: Stored, pool: urllib3.PoolManager, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
+        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.load import from_values\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
     raw = {

@@ -15,7 +15,8 @@ from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import SystemClock
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from receiver import draft_store
 from receiver.inputs import Tick
 from receiver.main import compose

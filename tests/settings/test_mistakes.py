@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.model.errors import SettingsError
-from forebay.settings.schema import load, mistakes
+from forebay.settings.load import load, mistakes
 from forebay.settings.similar import did_you_mean
 
 WRONG = """

@@ -12,8 +12,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from forebay.model.errors import SettingsError
+from forebay.settings.load import from_values, load
 from forebay.settings.promises import without_wal
-from forebay.settings.schema import Section, Settings, from_values, load
+from forebay.settings.schema import Section, Settings
 
 GOOD = """
 stream = "flights"
@@ -224,7 +225,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "kafka.headers": NO_BOOL,
     "kafka.read_blocks": NO_BOOL,
     "kafka.read_timeout": NO_TIME,
-    "kafka.read_prefetch": ("1000000B", 'must be at least "1048576B"'),
+    "kafka.read_prefetch": ("1000000B", 'must be at least "1MiB"'),
     "kafka.discovery_interval": NO_TIME,
     "wal.url": ("/var/lib", 'write it as "file:///folder"'),
     "wal.segment_size": NO_BYTES,
@@ -251,7 +252,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "receiver.block_size": NO_BYTES,
     "receiver.source": ("files", 'write "kafka", or module:Class, as in "sources:Tail"'),
     "receiver.source_options": ("a", "write a table"),
-    "receiver.memory": ("1000000B", 'must be at least receiver.block_size ("16000000B")'),
+    "receiver.memory": ("1000000B", 'must be at least receiver.block_size ("16MB")'),
     "receiver.poll_records": NONE_AT_ALL,
     "receiver.store_timeout": NO_TIME,
     "receiver.drain_timeout": NO_TIME,
@@ -326,7 +327,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "security.ca_file": ("ca.pem", "write the whole path of a file, from / on"),
     "security.cert_file": ("c.pem", "write the whole path of a file, from / on"),
     "security.key_file": ("k.pem", "write the whole path of a file, from / on"),
-    "security.request_size": ("1000B", 'must be at least "65536B"'),
+    "security.request_size": ("1000B", 'must be at least "64KiB"'),
     "security.request_timeout": NO_TIME,
     "security.connections_max": (7, "must be at least 8"),
     "security.hosts": (["http://proxy"], 'write a host name alone, as in "forebay.example.com"'),
@@ -469,7 +470,7 @@ def test_a_missing_section_is_named(section: str) -> None:
         ("FOREBAY__KAFKA__STARTING_OFFSETS", "{x", ["not valid TOML"]),
         ("FOREBAY__RECEIVERS__COUNT", "1", ["no section [receivers]", "receiver"]),
         ("FOREBAY__RECEIVER", "1", ["names a section", "FOREBAY__RECEIVER__KEY"]),
-        ("FOREBAY__STREAM", "a b", ["stream 'a b'"]),
+        ("FOREBAY__STREAM", "a b", ['stream = "a b"']),
     ],
 )
 def test_a_wrong_override_is_blamed_on_its_variable_and_not_on_the_file(

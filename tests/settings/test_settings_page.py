@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from forebay.settings.schema import Section, Settings, from_values, load
+from forebay.settings import reference
+from forebay.settings.fitting import fitted
+from forebay.settings.load import from_values, load
+from forebay.settings.schema import Section, Settings
+from forebay.settings.toml_text import toml_text
 from scripts import settings_page
 from tests.settings.test_settings import good_values
 
@@ -97,12 +102,23 @@ def test_check_names_the_page_when_it_is_not_what_the_code_says(
     assert len(settings_page.problems()) == 1
 
 
-def test_check_names_a_key_without_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
-    comments = settings_page._comments()
-    monkeypatch.setattr(settings_page, "_comments", lambda: {**comments, ("WalSettings", "reserve"): ""})
-    assert settings_page.problems() == [
-        "forebay/settings/schema.py: without a comment that says what it means: wal.reserve"
-    ]
+def test_check_names_the_example_when_it_is_not_what_the_code_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = tmp_path / "one-machine.toml"
+    changed.write_text(settings_page.example().replace("#poll_records = 10000", "#poll_records = 20000", 1))
+    monkeypatch.setattr(settings_page, "EXAMPLE", changed)
+    assert [problem.split()[0] for problem in settings_page.problems()] == ["one-machine.toml"]
+
+
+@pytest.mark.parametrize("missing", ["description", "example"])
+def test_check_names_a_key_without_a_description_or_an_example(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    keys = reference.keys_by_section()
+    key = dataclasses.replace(keys["wal"]["key_file"], **{missing: "" if missing == "description" else None})
+    changed = {**keys, "wal": {**keys["wal"], "key_file": key}}
+    monkeypatch.setattr(reference, "keys_by_section", lambda: changed)
+    (problem,) = settings_page.problems()
+    assert problem.startswith("forebay/settings/schema: ") and problem.endswith("wal.key_file")
 
 
 #: keys beside a default on other pages: in parentheses behind the key, or in a table with a column for it
@@ -146,14 +162,27 @@ def test_readme_names_the_default_bounds_of_retention() -> None:
 OWN = {
     "stream", "kafka.topics", "wal.url", "receiver.count", "driver.journal", "driver.job", "agent.blocks", "dead_letters.url",
 }  # fmt: skip
+ONE_MACHINE = ROOT / "deploy" / "examples" / "one-machine.toml"
 
 
-def test_the_example_of_one_machine_shows_defaults_but_for_what_it_names_itself() -> None:
-    path = ROOT / "deploy" / "examples" / "one-machine.toml"
-    written = tomllib.loads(path.read_text(encoding="utf-8"))
-    names = {f"{s}.{n}" for s, own in written.items() if isinstance(own, dict) for n in own} | {
-        name for name, own in written.items() if not isinstance(own, dict)
+def test_the_example_of_one_machine_sets_only_what_it_names_itself() -> None:
+    example, defaults = load(ONE_MACHINE, {}), from_values(good_values())
+    differing = {key for key in keys() if value(example, key) != value(defaults, key)}
+    assert differing == OWN
+
+
+def test_the_example_of_one_machine_shows_every_key_once_with_its_default() -> None:
+    text = re.sub(r"^#(?=[a-z_]+ = )", "", ONE_MACHINE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    written = tomllib.loads(text)
+    shown = {f"{s}.{n}" for s, own in written.items() if isinstance(own, dict) for n in own if "." not in n} | {
+        name for name, own in written.items() if not isinstance(own, dict) or not own
     }
-    example, defaults = load(path, {}), from_values(good_values())
-    differing = {key for key in keys() if key in names and value(example, key) != value(defaults, key)}
-    assert differing - OWN == set()
+    assert shown == set(keys())
+    defaults = from_values(good_values())
+    for key in sorted(shown - OWN):
+        section, _, name = key.rpartition(".")
+        own = written[section][name] if section else written[name]
+        if value(defaults, key) is None:
+            fitted(reference.keys_by_section()[section][name], own)  # raises an error if the example is refused
+        else:
+            assert value(given(key, toml_text(own)), key) == value(defaults, key), key

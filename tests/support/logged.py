@@ -20,7 +20,8 @@ from forebay.kafka.consume.ranges import Wanted
 from forebay.model.errors import ForebayError
 from forebay.model.records import RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.blocks import encode_meta, write_local
