@@ -15,7 +15,7 @@ class CursorPlace(Message, frozen=True, kw_only=True):
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     offset: Offset
 
     @property

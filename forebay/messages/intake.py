@@ -11,10 +11,10 @@ from forebay.messages.message import PARTITIONS_MAX, Message
 from forebay.model.values import Block, Number, Offset, PartitionNumber, Text, TimeMs, Topic, TopicPartition
 
 
-class LifeView(Message, frozen=True, kw_only=True):
+class IncarnationView(Message, frozen=True, kw_only=True):
     """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
 
-    life: Number
+    incarnation: Number
     start: Offset
     topic_id: str = ""
     end: Offset | None = None
@@ -26,7 +26,7 @@ class IntakePartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: PartitionNumber
     position: Offset
-    lives: tuple[LifeView, ...]
+    incarnations: tuple[IncarnationView, ...]
 
     @property
     def tp(self) -> TopicPartition:
@@ -53,12 +53,12 @@ class IntakeAnswer(Message, frozen=True, kw_only=True):
     headers: bool = False
 
 
-class LifeSpan(Message, frozen=True, kw_only=True):
+class IncarnationSpan(Message, frozen=True, kw_only=True):
     """Offsets ``[from, until)`` of one partition in one life."""
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
 
@@ -72,7 +72,7 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
     cause: str
@@ -81,7 +81,7 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 class BlocksRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/blocks. The blocks that hold records of ``spans``: as many as one answer takes."""
 
-    spans: Annotated[tuple[LifeSpan, ...], Meta(max_length=PARTITIONS_MAX)]
+    spans: Annotated[tuple[IncarnationSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class BlocksAnswer(Message, frozen=True, kw_only=True):
@@ -116,14 +116,14 @@ class SpanAnswer(Message, frozen=True, kw_only=True):
     ``intake``: its only partition is the one that was asked for, if it was ever taken in."""
 
     intake: IntakeAnswer
-    spans: tuple[LifeSpan, ...]
+    spans: tuple[IncarnationSpan, ...]
     found: BlocksAnswer
 
 
 class TimedSpan(Message, frozen=True, kw_only=True):
     """The first record of ``span`` at or after ``time_ms`` is wanted."""
 
-    span: LifeSpan
+    span: IncarnationSpan
     time_ms: TimeMs
 
 

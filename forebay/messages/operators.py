@@ -41,7 +41,7 @@ class PlannedReset(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     start: int
 

@@ -17,7 +17,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
     partition: PartitionNumber
     known: bool
     token: Number = 0  # the newest token given for this partition, 0 if none yet
-    life: Number = 0
+    incarnation: Number = 0
     position: Offset = 0
     leader_epoch: LeaderEpoch = -1
     topic_id: str = ""  # "" where the broker can't tell
@@ -28,7 +28,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class LookRequest(Message, frozen=True, kw_only=True):
+class LookupRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/look. Changes nothing."""
 
     receiver_id: Text
@@ -36,7 +36,7 @@ class LookRequest(Message, frozen=True, kw_only=True):
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
-class LookAnswer(Message, frozen=True, kw_only=True):
+class LookupAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionView, ...]
 
 
@@ -78,7 +78,7 @@ class ReleaseRequest(Message, frozen=True, kw_only=True):
     releases: Annotated[tuple[Release, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
-class Trouble(Message, frozen=True, kw_only=True):
+class Fault(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/trouble. Kafka no longer continues at the position (rule 8).
 
     kind: ``out-of-range`` (position below ``low`` or above ``high``), ``truncated`` (a lower leader epoch), ``recreated``
@@ -98,7 +98,7 @@ class Trouble(Message, frozen=True, kw_only=True):
     leader_epoch: LeaderEpoch = -1
 
 
-class TroubleAnswer(Message, frozen=True, kw_only=True):
+class FaultAnswer(Message, frozen=True, kw_only=True):
     """``proceed``: the journal now has a gap or a new life; claim again. Otherwise the partition stays paused."""
 
     proceed: bool

@@ -28,7 +28,7 @@ class RegisterRequest(Message, frozen=True, kw_only=True):
 class RegisterAnswer(Message, frozen=True, kw_only=True):
     epoch: Number
     driver_epoch: Number
-    lineage: Number
+    timeline: Number
     topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
 
 
@@ -87,14 +87,14 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
         tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
     ] = ()  # the last few that did not end it, the latest last
     rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
-    second_host: Text = ""  # where its second copies go; "": nowhere yet
+    replica_host: Text = ""  # where its second copies go; "": nowhere yet
     refusing_hosts: Annotated[
         tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
     ] = ()  # that lately did not take a second copy of it
     release: Text = ""  # of its software
 
 
-class SecondHost(Message, frozen=True, kw_only=True):
+class ReplicaHost(Message, frozen=True, kw_only=True):
     """Where a receiver puts its second copies: a host, and the url of its agent."""
 
     host: str
@@ -109,5 +109,5 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
 
     driver_epoch: Number
     commands: tuple[Command, ...] = ()
-    second_host: SecondHost | None = None
+    replica_host: ReplicaHost | None = None
     topics: tuple[str, ...] | None = None

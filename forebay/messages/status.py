@@ -14,7 +14,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     topic_id: str
     position: int  # taken in
     completed: int  # up to here all batches are completed
@@ -22,7 +22,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     receiver_id: str  # "" if unclaimed
     token: int
     state: str  # as PartitionStatus.state; "unclaimed"
-    trouble: str = ""  # what must be decided, with the command that does it
+    fault: str = ""  # what must be decided, with the command that does it
     foreign: str = ""  # where somebody else has set the group's offset, which changes nothing
     rate: float = 0.0  # as PartitionStatus.rate
     end_age_seconds: float = -1.0  # since high_watermark was read; -1: not known
@@ -55,7 +55,7 @@ class ManagedReceiver(Message, frozen=True, kw_only=True):
     exit_code: int | None = None  # of its last end; negative: the signal
     detail: str = ""  # what it waits for, why it ended
     moves_to: str = ""  # the host where it starts when it has drained here
-    trouble: str = ""  # what a person must do
+    fault: str = ""  # what a person must do
 
 
 class TrackedAgent(Message, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
 
     stream: str
     release: str
-    lineage: int
+    timeline: int
     driver_epoch: int
     state: str  # waiting (says for what) | running | stopping | failed
     detail: str
@@ -176,7 +176,7 @@ class PartitionProgress(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     completed: int
     record_bytes: float  # the mean of the records taken in last, of keys and values; 0: none is known

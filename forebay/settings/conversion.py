@@ -38,7 +38,7 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> Settings:
             table = None
         values[name] = _section(name, table, mistakes)
     settings = Settings(**values)
-    if "kafka" not in raw and not settings.own_source and not mistakes.concern("receiver.source"):
+    if "kafka" not in raw and not settings.custom_source and not mistakes.concern("receiver.source"):
         mistakes.add("kafka", _MISSING.format("kafka"))
     return settings
 

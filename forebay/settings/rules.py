@@ -48,9 +48,9 @@ def _written(settings: Settings, raw: Mapping[str, Any], key: str) -> Any:
 
 def _topics_or_pattern(settings: Settings) -> Iterator[Broken]:
     kafka = settings.kafka
-    if not settings.own_source and bool(kafka.topics) == (kafka.pattern is not None):
+    if not settings.custom_source and bool(kafka.topics) == (kafka.pattern is not None):
         yield Broken("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two', whole=True)
-    if settings.own_source and (kafka.topics or kafka.pattern is not None):
+    if settings.custom_source and (kafka.topics or kafka.pattern is not None):
         key = "kafka.topics" if kafka.topics else "kafka.pattern"
         words = f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; leave it out"
         yield Broken(key, words, whole=True)
@@ -62,18 +62,18 @@ def _topics_once(settings: Settings) -> Iterator[Broken]:
 
 
 def _broker(settings: Settings) -> Iterator[Broken]:
-    if not settings.own_source and not _has_broker(settings):
+    if not settings.custom_source and not _has_broker(settings):
         words = 'kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"'
         yield Broken("kafka.bootstrap.servers", words, whole=True)
 
 
 def _starting_offsets(settings: Settings) -> Iterator[Broken]:
-    if settings.own_source and settings.kafka.starting_offsets not in ("earliest", "latest"):
+    if settings.custom_source and settings.kafka.starting_offsets not in ("earliest", "latest"):
         yield Broken("kafka.starting_offsets", 'with a custom source allowed are "earliest" and "latest"')
 
 
 def _source_options(settings: Settings) -> Iterator[Broken]:
-    if not settings.own_source and settings.receiver.source_options:
+    if not settings.custom_source and settings.receiver.source_options:
         words = "receiver.source_options are of a custom source: name its class in receiver.source"
         yield Broken("receiver.source_options", words, whole=True)
 
@@ -86,7 +86,7 @@ def _has_broker(settings: Settings) -> bool:
 
 
 def _managed(settings: Settings) -> Iterator[Broken]:
-    if settings.receiver.mode != "managed" and not settings.own_source:
+    if settings.receiver.mode != "managed" and not settings.custom_source:
         return
     count = settings.receiver.count
     if count > MANAGED_COUNT_MAX:

@@ -57,8 +57,8 @@ def test_validate_says_what_a_stream_without_a_wal_does_not_survive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from deploy.commands.validation import check_folders
+    from forebay.settings.durability_notes import without_wal
     from forebay.settings.load import load
-    from forebay.settings.promises import without_wal
 
     config = tmp_path / "forebay.toml"
     config.write_text(CONFIG.format(folder=tmp_path))

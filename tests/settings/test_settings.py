@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from forebay.model.errors import SettingsError
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.load import from_values, load
-from forebay.settings.promises import without_wal
 from forebay.settings.schema import Section, Settings
 
 GOOD = """

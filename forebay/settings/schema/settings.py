@@ -44,7 +44,7 @@ class Settings(Section, frozen=True, kw_only=True):
         return [("of stream", self.stream)]
 
     @property
-    def own_source(self) -> bool:
+    def custom_source(self) -> bool:
         """Whether receivers read from a custom source, not from Kafka."""
         return self.receiver.source != KAFKA_SOURCE
 
