@@ -9,12 +9,13 @@ from msgspec import Meta
 
 from forebay.messages.message import PARTITIONS_MAX, Message
 from forebay.model.values import Block, Number, Offset, PartitionNumber, Text, TimeMs, Topic, TopicPartition
+from forebay.model.wire import WIRE_NAMES
 
 
-class IncarnationView(Message, frozen=True, kw_only=True):
+class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, "number": "life"}):
     """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
 
-    incarnation: Number
+    number: Number
     start: Offset
     topic_id: str = ""
     end: Offset | None = None

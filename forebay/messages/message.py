@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from forebay.model.wire import WIRE_NAMES
+
 #: entries of a list of partitions, or of what is said of each
 PARTITIONS_MAX = 100_000
 
 
-class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class Message(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     pass
 
 
