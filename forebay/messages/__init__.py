@@ -1,7 +1,7 @@
-"""The HTTP messages between receivers, agents, the driver and the command line: JSON bodies, version 1.
+"""HTTP messages between receivers, agents, the driver and the command line: JSON bodies, version 1.
 
-Unknown fields are ignored, so that a newer peer can say more. A refusal is HTTP 409 (fenced: ``code = "fenced"``), 400
-(bad input), 404, or 503 (not ready yet: try again), always with a :class:`Refusal` body.
+Readers ignore unknown fields, so a newer peer can send more. A refusal is HTTP 409 (``code = "fenced"`` or a conflict), 400 (bad
+input), 404, or 503 (not ready yet: retry), always with a :class:`Refusal` as body.
 """
 
 from __future__ import annotations

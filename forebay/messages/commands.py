@@ -1,4 +1,4 @@
-"""Commands of the driver, which it sends in its answers to heartbeats."""
+"""Commands of the driver to receivers and agents, sent in the answers to their heartbeats."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from forebay.model.values import Amount, Number, PartitionNumber, TopicPartition
 
 
 class PartitionRate(Message, frozen=True, kw_only=True):
+    """Maximum intake rate of one partition."""
+
     topic: str
     partition: PartitionNumber
     records_per_second: Amount
 
 
 class Rates(Message, frozen=True, kw_only=True):
-    """What a receiver may take in: in all, and of each partition named."""
+    """Maximum intake rates of a receiver: in total, and of each partition named."""
 
     records_per_second: Amount
     partitions: tuple[PartitionRate, ...] = ()
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """An order that rides on the answer to a heartbeat, repeated until its ``version`` is acknowledged; idempotent.
+    """One command. It is idempotent, and the driver repeats it until its ``version`` is acknowledged.
 
-    kind: ``stop`` | ``drain`` (receivers), ``reclaim`` (``partitions``: claim these again), ``rate`` (``rates``: take in no more;
-    a newer one replaces it), ``delete`` (agents: ``blocks``),
-    ``start-receiver`` | ``stop-receiver`` (it drains) | ``kill-receiver`` (agents: ``receiver_id``). The last three are not
-    acknowledged: they are repeated until the agent's heartbeat says that it is so. A start is done once for its version,
-    the others only to a start that is not newer than they are.
-    ``driver_epoch`` below the highest one seen: refused by whoever gets it (INV-4).
+    ``kind`` for receivers: ``stop``, ``drain``, ``reclaim`` (claim ``partitions`` again) or ``rate`` (take in at most ``rates``;
+    a newer command replaces an older one).
+
+    ``kind`` for agents: ``delete`` (delete ``blocks``), ``start-receiver``, ``stop-receiver`` (it drains) or ``kill-receiver``
+    (these three: ``receiver_id``). The last three are not acknowledged. The driver repeats them until the agent's heartbeat shows
+    the result. The agent does a start once for each version, and applies the other two only to a start with the same or a lower
+    version.
+
+    The recipient refuses a command with a ``driver_epoch`` below the highest one that it has seen (INV-4).
     """
 
     version: Number

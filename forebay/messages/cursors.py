@@ -1,4 +1,4 @@
-"""Messages with which a query over the intake keeps its cursor."""
+"""Cursors of queries over the intake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay.model.values import Number, Offset, PartitionNumber, Text, Topic, T
 
 
 class CursorPlace(Message, frozen=True, kw_only=True):
-    """Up to here a cursor has finished a partition: the offset is the next one to read."""
+    """Position of a cursor in one partition: ``offset`` is the next one to read, and all before it is finished."""
 
     topic: Topic
     partition: PartitionNumber
@@ -24,10 +24,14 @@ class CursorPlace(Message, frozen=True, kw_only=True):
 
 
 class OpenCursorRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/open. ``user``, one process, reads by ``cursor`` from ``places`` on; a name that is not known makes it.
-    Refused (in-use) while another user is at work. The same user gets the same epoch again; another one ends the older's.
-    ``left``: partitions that it does not read, though they may be held for it; one that it names in neither way is held from its
-    beginning. ``key``: random, known to the user alone, who must have it to move or close the cursor."""
+    """POST /v1/cursors/open. Locks ``cursor`` to ``user`` (one process), which reads from ``places`` on.
+
+    A name that is not known creates the cursor. The driver refuses (``in-use``) while another user is active. The same user gets
+    the same epoch again; another user gets a new one, which ends the epoch before.
+
+    ``left`` names partitions that the user does not read, although records may be held for it. A partition in neither list is
+    held from its beginning. ``key`` is a random text that only the user knows, and that it needs to move or close the cursor.
+    """
 
     cursor: Text
     user: Text
@@ -37,15 +41,21 @@ class OpenCursorRequest(Message, frozen=True, kw_only=True):
 
 
 class OpenCursorAnswer(Message, frozen=True, kw_only=True):
-    """``ended``: why the driver had forgotten the cursor before; "" if it had not, or knows of none."""
+    """Answer to :class:`OpenCursorRequest`.
+
+    ``ended``: why an earlier cursor of this name ended; "": it did not end, or the driver knows none.
+    """
 
     epoch: Number
     ended: str = ""
 
 
 class MoveCursorRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/move. What lies before ``places`` is finished for good; without any: the user is at work still. Refused
-    (fenced) when another one has opened the cursor, and (not-found) when it is gone."""
+    """POST /v1/cursors/move. Finishes all records before ``places`` for good.
+
+    Without ``places`` it is a heartbeat of the user. The driver refuses if another user has opened the cursor (``fenced``), or if
+    the cursor no longer exists (``not-found``).
+    """
 
     cursor: Text
     epoch: Number
@@ -55,8 +65,10 @@ class MoveCursorRequest(Message, frozen=True, kw_only=True):
 
 
 class CloseCursorRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/close. The user ends: the next one need not wait. What the cursor holds stays held, but if its query could
-    not begin at all (``forget``): then nobody comes back to it."""
+    """POST /v1/cursors/close. Unlocks the cursor: the next user need not wait.
+
+    The cursor still holds its records, except with ``forget``: its query could not begin at all and will not return.
+    """
 
     cursor: Text
     epoch: Number
@@ -65,10 +77,12 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
 
 
 class EarliestRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/earliest. Of each partition: from where on the WAL holds all, but for gaps, up to the position."""
+    """POST /v1/cursors/earliest. Returns for each partition the first place from which on the WAL is complete."""
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class EarliestAnswer(Message, frozen=True, kw_only=True):
+    """Answer to :class:`EarliestRequest`: from each place on, the WAL holds all records up to the position, except gaps."""
+
     places: tuple[CursorPlace, ...]

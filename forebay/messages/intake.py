@@ -1,4 +1,4 @@
-"""Messages with which a query over the intake finds the blocks that it reads."""
+"""Search for the blocks of a query over the intake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from forebay.model.wire import WIRE_NAMES
 
 
 class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, "number": "life"}):
-    """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
+    """One incarnation of a partition: its offsets ``[start, end)``.
+
+    ``end`` is None for the current incarnation. ``topic_id`` is "" if the broker does not support topic ids.
+    """
 
     number: Number
     start: Offset
@@ -22,7 +25,7 @@ class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, 
 
 
 class IntakePartition(Message, frozen=True, kw_only=True):
-    """``position``: the next offset to be taken in, of the newest of ``lives``, which are in order."""
+    """One partition of the intake: its incarnations in order, and the next offset of the newest one to take in (``position``)."""
 
     topic: str
     partition: PartitionNumber
@@ -35,12 +38,15 @@ class IntakePartition(Message, frozen=True, kw_only=True):
 
 
 class IntakeRequest(Message, frozen=True, kw_only=True):
-    """GET /v1/cursors/intake."""
+    """GET /v1/cursors/intake. Returns the partitions of the intake, and how to read its blocks."""
 
 
 class IntakeAnswer(Message, frozen=True, kw_only=True):
-    """What is taken in, and how blocks are read. ``storage``: as in forebay.toml, where secrets are refused. ``kafka``: options
-    without any that could be one. ``groups``: the stream's own consumer groups."""
+    """Answer to :class:`IntakeRequest`.
+
+    ``storage`` is the section of forebay.toml, which refuses secrets. ``kafka`` has only options that can't be secrets.
+    ``groups`` are the stream's own consumer groups.
+    """
 
     stream: str
     partitions: tuple[IntakePartition, ...]
@@ -55,7 +61,7 @@ class IntakeAnswer(Message, frozen=True, kw_only=True):
 
 
 class IncarnationSpan(Message, frozen=True, kw_only=True):
-    """Offsets ``[from, until)`` of one partition in one life."""
+    """Offsets ``[from, until)`` of one incarnation of a partition."""
 
     topic: Topic
     partition: PartitionNumber
@@ -69,7 +75,7 @@ class IncarnationSpan(Message, frozen=True, kw_only=True):
 
 
 class RecordedGap(Message, frozen=True, kw_only=True):
-    """Offsets that Kafka lost before they were taken in, as somebody decided."""
+    """Offsets that Kafka lost before they were taken in, by the decision of an operator or of ``kafka.on_gap``."""
 
     topic: str
     partition: PartitionNumber
@@ -80,15 +86,18 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 
 
 class BlocksRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/blocks. The blocks that hold records of ``spans``: as many as one answer takes."""
+    """POST /v1/cursors/blocks. Returns the blocks that hold records of ``spans``, as many as fit one answer."""
 
     spans: Annotated[tuple[IncarnationSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class BlocksAnswer(Message, frozen=True, kw_only=True):
-    """``reached``: for each span asked for, up to where the answer goes: what no block here has up to there, the WAL has not.
-    ``copies``: block id → hosts that were given a copy of it. ``lost``: ranges of these blocks, by their labels, whose loss a
-    person accepted → who, and why."""
+    """Answer to :class:`BlocksRequest`.
+
+    ``reached``: for each span, the offset up to which the answer is complete. The WAL does not hold records before it that are in
+    none of ``blocks``. ``copies``: block id → hosts with a cached copy. ``lost``: label of a range of these blocks whose loss an
+    operator accepted → the operator and the reason.
+    """
 
     blocks: tuple[Block, ...]
     reached: tuple[int, ...]
@@ -98,8 +107,10 @@ class BlocksAnswer(Message, frozen=True, kw_only=True):
 
 
 class SpanRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/span. What blocks hold of offsets ``[from, until)``, which Kafka has lost. An offset is of the newest
-    life that has it, of the topic with this id ("": of any)."""
+    """POST /v1/cursors/span. Returns the blocks that hold offsets ``[from, until)``, which Kafka has lost.
+
+    An offset belongs to the newest incarnation that has it, of the topic with this id ("": with any id).
+    """
 
     topic: Topic
     partition: PartitionNumber
@@ -113,8 +124,11 @@ class SpanRequest(Message, frozen=True, kw_only=True):
 
 
 class SpanAnswer(Message, frozen=True, kw_only=True):
-    """``spans``: the parts of it that were taken in, in the order of offsets; ``found``: of these, as far as one answer goes.
-    ``intake``: its only partition is the one that was asked for, if it was ever taken in."""
+    """Answer to :class:`SpanRequest`.
+
+    ``spans``: the parts of the range that were taken in, in the order of offsets. ``found``: their blocks, as many as fit one
+    answer. ``intake`` has only the partition of the request, or none if it was never taken in.
+    """
 
     intake: IntakeAnswer
     spans: tuple[IncarnationSpan, ...]
@@ -122,25 +136,33 @@ class SpanAnswer(Message, frozen=True, kw_only=True):
 
 
 class TimedSpan(Message, frozen=True, kw_only=True):
-    """The first record of ``span`` at or after ``time_ms`` is wanted."""
+    """A search for the first record of ``span`` at or after ``time_ms``."""
 
     span: IncarnationSpan
     time_ms: TimeMs
 
 
 class TimesRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/times. For each of ``wanted``: the first block that may hold that record, as far as one answer looks."""
+    """POST /v1/cursors/times. Returns for each of ``wanted`` the first block that may hold the record.
+
+    A search that exceeds the limit of one answer goes on with the next request.
+    """
 
     wanted: Annotated[tuple[TimedSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class TimedBlock(Message, frozen=True, kw_only=True):
-    """``block``: holds a record of that time or a later one, in its range that begins at ``reached`` or before; None: no block up
-    to ``reached`` does. What lies before ``reached`` need not be looked at."""
+    """Result of one search by time.
+
+    ``block`` holds a record of that time or later, in its range that begins at ``reached`` or before. None: no block up to
+    ``reached`` does. Offsets before ``reached`` need no further search.
+    """
 
     reached: Offset
     block: Block | None = None
 
 
 class TimesAnswer(Message, frozen=True, kw_only=True):
-    found: tuple[TimedBlock, ...]
+    """Answer to :class:`TimesRequest`."""
+
+    found: tuple[TimedBlock, ...]  # in the order of the request

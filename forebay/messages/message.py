@@ -6,21 +6,22 @@ import msgspec
 
 from forebay.model.wire import WIRE_NAMES
 
-#: entries of a list of partitions, or of what is said of each
+#: maximum entries of a list that has one entry for each partition
 PARTITIONS_MAX = 100_000
 
 
 class Message(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    pass
+    """Base of all messages."""
 
 
 class Refusal(Message, frozen=True, kw_only=True):
+    """Body of a response with an error status."""
+
     code: str  # fenced | bad-request | not-found | not-ready | conflict
     message: str
-    leader: str | None = (
-        None  # of a standby, which decides nothing: where the driver at work is, "" if it knows of none
-    )
+    #: set by a standby, which decides nothing: the URL of the leading driver, or "" if it knows none
+    leader: str | None = None
 
 
 class Done(Message, frozen=True, kw_only=True):
-    pass
+    """Answer without content: the request is done."""

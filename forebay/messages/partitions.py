@@ -11,17 +11,21 @@ from forebay.model.values import Gap, LeaderEpoch, Number, Offset, PartitionNumb
 
 
 class PartitionView(Message, frozen=True, kw_only=True):
-    """What the journal durably holds of one partition. ``known`` is False until the driver has begun its first life."""
+    """One partition as the journal durably holds it.
+
+    ``known`` is False until the driver has begun the partition's first incarnation.
+    """
 
     topic: str
     partition: PartitionNumber
     known: bool
-    token: Number = 0  # the newest token given for this partition, 0 if none yet
+    token: Number = 0  # the newest token of this partition; 0: none yet
     incarnation: Number = 0
     position: Offset = 0
     leader_epoch: LeaderEpoch = -1
-    topic_id: str = ""  # "" where the broker can't tell
-    preceding_gap: Gap | None = None  # ends at ``position``: to be repeated in the metadata of the next range
+    topic_id: str = ""  # "": the broker does not support topic ids
+    #: gap that ends at ``position``; the receiver repeats it in the metadata of the next range
+    preceding_gap: Gap | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -29,7 +33,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
 
 
 class LookupRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/partitions/look. Changes nothing."""
+    """POST /v1/partitions/look. Returns the state of partitions and changes nothing."""
 
     receiver_id: Text
     epoch: Number
@@ -37,41 +41,59 @@ class LookupRequest(Message, frozen=True, kw_only=True):
 
 
 class LookupAnswer(Message, frozen=True, kw_only=True):
+    """Answer to :class:`LookupRequest`."""
+
     partitions: tuple[PartitionView, ...]
 
 
 class ClaimAsk(Message, frozen=True, kw_only=True):
+    """Claim of one partition, by compare-and-set."""
+
     topic: Topic
     partition: PartitionNumber
-    known_token: Number  # compare-and-set: granted only if it is still the newest
+    known_token: Number  # the driver grants the claim only if this is still the newest token
 
 
 class ClaimRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/partitions/claim. A repeated request after a lost answer is refused by the token and looked up again."""
+    """POST /v1/partitions/claim.
+
+    If an answer is lost and the receiver repeats the request, the driver refuses the old token. The receiver then looks the
+    partitions up again.
+    """
 
     receiver_id: Text
     epoch: Number
     claims: Annotated[tuple[ClaimAsk, ...], Meta(max_length=PARTITIONS_MAX)]
-    number: Number = 0  # of this request among the process's claims, from 1; 0: an older release
+    number: Number = 0  # number of this request among the process's claims, from 1; 0: an older release
 
 
 class ClaimGrant(Message, frozen=True, kw_only=True):
+    """Decision on one claim.
+
+    ``view`` is the partition after the decision. If the claim is granted, ``view.token`` is the new token and
+    ``view.position`` is the offset at which the receiver assigns the partition.
+    """
+
     granted: bool
-    view: PartitionView  # after the decision: if granted, ``view.token`` is the new token and ``view.position`` where to assign
+    view: PartitionView
 
 
 class ClaimAnswer(Message, frozen=True, kw_only=True):
-    claims: tuple[ClaimGrant, ...]  # in the order asked
+    """Answer to :class:`ClaimRequest`."""
+
+    claims: tuple[ClaimGrant, ...]  # in the order of the request
 
 
 class Release(Message, frozen=True, kw_only=True):
+    """A claim to end."""
+
     topic: Topic
     partition: PartitionNumber
     token: Number
 
 
 class ReleaseRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/partitions/release. Ends the tokens named, if they are still current; otherwise changes nothing."""
+    """POST /v1/partitions/release. Ends each token that is still current, and ignores the others."""
 
     receiver_id: Text
     epoch: Number
@@ -79,10 +101,10 @@ class ReleaseRequest(Message, frozen=True, kw_only=True):
 
 
 class Fault(Message, frozen=True, kw_only=True):
-    """POST /v1/partitions/trouble. Kafka no longer continues at the position (rule 8).
+    """POST /v1/partitions/trouble. Reports that Kafka's log does not continue at the position (rule 8).
 
-    kind: ``out-of-range`` (position below ``low`` or above ``high``), ``truncated`` (a lower leader epoch), ``recreated``
-    (another topic id), ``corrupt`` (a record batch failed its checksum at the position).
+    ``kind``: ``out-of-range`` (the position is below ``low`` or above ``high``), ``truncated`` (the leader epoch is lower),
+    ``recreated`` (the topic id is another one) or ``corrupt`` (a record batch at the position failed its checksum).
     """
 
     receiver_id: Text
@@ -99,7 +121,11 @@ class Fault(Message, frozen=True, kw_only=True):
 
 
 class FaultAnswer(Message, frozen=True, kw_only=True):
-    """``proceed``: the journal now has a gap or a new life; claim again. Otherwise the partition stays paused."""
+    """Answer to :class:`Fault`.
+
+    ``proceed``: the journal now has a gap or a new incarnation, and the receiver claims the partition again. Otherwise the
+    partition stays paused.
+    """
 
     proceed: bool
     message: str

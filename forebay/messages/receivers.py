@@ -11,12 +11,15 @@ from forebay.messages.commands import Command
 from forebay.messages.message import PARTITIONS_MAX, Message
 from forebay.model.values import Amount, Number, NumberOrNone, OffsetOrNone, PartitionNumber, Size, Text, Topic
 
-#: errors, counters and hosts in one heartbeat
+#: maximum entries of each list of errors, counters or hosts in a heartbeat
 HEARTBEAT_ITEMS_MAX = 200
 
 
 class RegisterRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/receivers/register. The same ``instance_id`` gets the same epoch again; another one ends the older's claims."""
+    """POST /v1/receivers/register.
+
+    The same ``instance_id`` gets the same epoch again. Another one gets a new epoch, which ends the older instance's claims.
+    """
 
     stream: Text
     receiver_id: Text
@@ -26,6 +29,8 @@ class RegisterRequest(Message, frozen=True, kw_only=True):
 
 
 class RegisterAnswer(Message, frozen=True, kw_only=True):
+    """Answer to :class:`RegisterRequest`."""
+
     epoch: Number
     driver_epoch: Number
     timeline: Number
@@ -33,20 +38,23 @@ class RegisterAnswer(Message, frozen=True, kw_only=True):
 
 
 class PartitionStatus(Message, frozen=True, kw_only=True):
-    """How one partition stands at its receiver: ``position`` is the next offset it will poll."""
+    """Status of one partition at its receiver.
+
+    ``state``: ``claiming``, ``active``, ``paused`` or ``trouble`` (a fault is open). ``position`` is the next offset to poll.
+    """
 
     topic: Topic
     partition: PartitionNumber
     token: Number
-    state: Text  # claiming | active | paused | trouble
+    state: Text
     position: OffsetOrNone
     high_watermark: OffsetOrNone
     detail: Text = ""
-    rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
+    rate: Amount = 0.0  # maximum records per second, by a setting or a command; 0: no limit
 
 
 class Holding(Message, frozen=True, kw_only=True):
-    """A token under which the receiver may yet write: it takes records in under it, or has some that are not in the WAL."""
+    """A token with which the receiver may still write: it takes in records with it, or holds some that are not in the WAL yet."""
 
     topic: Topic
     partition: PartitionNumber
@@ -54,58 +62,57 @@ class Holding(Message, frozen=True, kw_only=True):
 
 
 class ErrorNote(Message, frozen=True, kw_only=True):
-    """Something that went wrong and did not end the process: how often, and how long ago the last time was."""
+    """A recent error that did not end the process."""
 
     words: Text
     count: Number
-    seconds_ago: Amount
+    seconds_ago: Amount  # since it last occurred
 
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """POST /v1/receivers/heartbeat.
 
-    ``holding``: all that it may yet write under. Once a claim is among ``claims_done`` and its token not among ``holding``,
-    it never will be again: so a heartbeat that is late or repeated says nothing wrong.
+    ``holding`` lists all tokens with which the receiver may still write. When ``claims_done`` covers a claim and its token is not
+    in ``holding``, the token never returns to ``holding``. A late or repeated heartbeat is therefore never wrong about it.
     """
 
     receiver_id: Text
     epoch: Number
     state: Text  # starting | active | waiting | draining
     detail: Text
-    acknowledged: Number  # the highest command version done
+    acknowledged: Number  # version of the newest command that is done
     buffered_bytes: Size
     records: Number  # taken in since the start
-    counters: Annotated[dict[Text, Number], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = msgspec.field(
-        default_factory=dict
-    )  # name → count: e.g. local_copies_given_up, stale_messages_dropped
+    #: name → count, as in local_copies_given_up and stale_messages_dropped
+    counters: Annotated[dict[Text, Number], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = msgspec.field(default_factory=dict)
     partitions: Annotated[tuple[PartitionStatus, ...], Meta(max_length=PARTITIONS_MAX)] = ()
-    claims_done: NumberOrNone = (
-        -1
-    )  # its claims up to this number are answered or given up; -1: an older release, which can't tell
+    #: claims up to this number are answered or abandoned; -1: an older release, which does not number them
+    claims_done: NumberOrNone = -1
     holding: Annotated[tuple[Holding, ...], Meta(max_length=PARTITIONS_MAX)] = ()
-    errors: Annotated[
-        tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
-    ] = ()  # the last few that did not end it, the latest last
-    rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
-    replica_host: Text = ""  # where its second copies go; "": nowhere yet
-    refusing_hosts: Annotated[
-        tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
-    ] = ()  # that lately did not take a second copy of it
-    release: Text = ""  # of its software
+    #: recent errors, the newest last
+    errors: Annotated[tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = ()
+    rate: Amount = 0.0  # maximum records per second, by a setting or a command; 0: no limit
+    replica_host: Text = ""  # host to which it sends replicas; "": none yet
+    #: hosts that recently refused a replica
+    refusing_hosts: Annotated[tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = ()
+    release: Text = ""  # release of its software
 
 
 class ReplicaHost(Message, frozen=True, kw_only=True):
-    """Where a receiver puts its second copies: a host, and the url of its agent."""
+    """Host to which a receiver sends the replicas of its blocks, and the URL of the agent there."""
 
     host: str
     url: str
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """``second_host``: where second copies go from now on; None: no host can take them, or none are wanted.
+    """Answer to :class:`HeartbeatRequest`.
 
-    ``topics``: the topics that ``kafka.pattern`` matches now; the receiver subscribes to exactly these. None: the
-    receiver subscribes to ``kafka.topics`` of its own settings, or keeps what it was told before."""
+    ``replica_host``: host for replicas from now on. None: no host can take them, or the stream has none.
+
+    ``topics``: topics that match ``kafka.pattern`` now. The receiver subscribes to exactly these. None: the receiver subscribes
+    to ``kafka.topics`` of its own settings, or keeps the topics of an earlier answer.
+    """
 
     driver_epoch: Number
     commands: tuple[Command, ...] = ()

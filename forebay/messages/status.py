@@ -1,4 +1,4 @@
-"""What the driver shows of the stream: its status, its problems and its lag."""
+"""Status of the stream: partitions, receivers, agents, batches, cursors, problems and lag."""
 
 from __future__ import annotations
 
@@ -10,55 +10,59 @@ from forebay.messages.receivers import ErrorNote
 
 
 class TrackedPartition(Message, frozen=True, kw_only=True):
-    """One partition as the journal holds it, with what its receiver last said of it."""
+    """One partition as the journal holds it, with its status from the receiver's last heartbeat."""
 
     topic: str
     partition: int
     incarnation: int
     topic_id: str
-    position: int  # taken in
-    completed: int  # up to here all batches are completed
-    high_watermark: int  # the log's end in Kafka; -1 if nobody told yet
-    receiver_id: str  # "" if unclaimed
+    position: int  # next offset to take in
+    completed: int  # all batches with offsets before this one are completed
+    high_watermark: int  # end of the log in Kafka; -1: no receiver has reported it yet
+    receiver_id: str  # "": unclaimed
     token: int
-    state: str  # as PartitionStatus.state; "unclaimed"
-    fault: str = ""  # what must be decided, with the command that does it
-    foreign: str = ""  # where somebody else has set the group's offset, which changes nothing
+    state: str  # as PartitionStatus.state, or "unclaimed"
+    fault: str = ""  # decision that the operator must make, with the command for it
+    foreign: str = ""  # offset that another client committed for the group, which has no effect
     rate: float = 0.0  # as PartitionStatus.rate
-    end_age_seconds: float = -1.0  # since high_watermark was read; -1: not known
-    lag: int | None = None  # offsets that are not taken in; None: not known, since the end is too old
+    end_age_seconds: float = -1.0  # age of high_watermark; -1: not known
+    lag: int | None = None  # offsets that are not taken in; None: not known, because high_watermark is too old
 
 
 class TrackedReceiver(Message, frozen=True, kw_only=True):
+    """One receiver, as in its last heartbeat."""
+
     receiver_id: str
     epoch: int
     host: str
     state: str  # registered | starting | active | waiting | draining | lost | fenced
     detail: str
-    silent_seconds: float  # since its last heartbeat, -1 before the first
+    silent_seconds: float  # since its last heartbeat; -1: none yet
     buffered_bytes: int
     records: int
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     errors: tuple[ErrorNote, ...] = ()
     rate: float = 0.0  # as HeartbeatRequest.rate
-    release: str = ""  # of its software; "": not heard yet
+    release: str = ""  # release of its software; "": not known yet
 
 
 class ManagedReceiver(Message, frozen=True, kw_only=True):
-    """A receiver that the driver keeps by an agent."""
+    """A receiver that an agent runs, placed by the driver."""
 
     receiver_id: str
     state: str  # scheduled | active | draining | stopped | failed
-    host: str  # where it runs or is to be started; "" while it has no place
+    host: str  # host where it runs or starts; "": not placed yet
     pid: int = 0
     restarts: int = 0  # since this driver began to lead
-    exit_code: int | None = None  # of its last end; negative: the signal
-    detail: str = ""  # what it waits for, why it ended
-    moves_to: str = ""  # the host where it starts when it has drained here
-    fault: str = ""  # what a person must do
+    exit_code: int | None = None  # exit code of its last end; negative: the signal
+    detail: str = ""  # what it waits for, or why it ended
+    moves_to: str = ""  # host where it starts after it has drained here
+    fault: str = ""  # what the operator must do
 
 
 class TrackedAgent(Message, frozen=True, kw_only=True):
+    """One agent, as in its last heartbeat."""
+
     host: str
     url: str
     silent_seconds: float
@@ -66,32 +70,34 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     used_bytes: int
     free_bytes: int
     labels: tuple[str, ...] = ()
-    capacity: int = 0  # managed receivers that it may run
+    capacity: int = 0  # maximum number of managed receivers on its host
     state: str = "active"  # as AgentHeartbeatRequest.state
     load: float = 0.0
     requests: int = 0
-    copies: int = 0  # of its blocks: those that it was given
-    release: str = ""  # of its software
+    copies: int = 0  # number of cached copies among its blocks
+    release: str = ""  # release of its software
     damaged: tuple[str, ...] = ()  # as AgentHeartbeatRequest.damaged
     damaged_blocks: int = 0
 
 
 class TrackedBatch(Message, frozen=True, kw_only=True):
+    """One batch."""
+
     batch_id: int
-    number: int  # its place in the sequence of its lineage, from 1
+    number: int  # number in the sequence of its timeline, from 1
     time_ms: int
     state: str  # queued | running | failing | failed | unreadable | completed
     blocks: int
     records: int
     attempts: int
     detail: str = ""
-    replay: int = 0  # the number of the replay in which it runs again; 0: in none
-    written: tuple[str, ...] = ()  # what its job's output helpers wrote and skipped, in words
-    outputs: tuple[str, ...] = ()  # of several, those that are done
+    replay: int = 0  # number of the replay in which it runs again; 0: none
+    written: tuple[str, ...] = ()  # what the output helpers of its job wrote and skipped, in words
+    outputs: tuple[str, ...] = ()  # if the batch has several outputs: those that are done
 
 
 class TrackedReplay(Message, frozen=True, kw_only=True):
-    """A replay that is under way: batches ``first_id`` to ``last_id`` run again, ``completed`` of ``batches`` are done."""
+    """The replay under way: batches ``first_id`` to ``last_id`` run again, ``completed`` of ``batches`` are done."""
 
     replay: int
     first_id: int
@@ -103,7 +109,7 @@ class TrackedReplay(Message, frozen=True, kw_only=True):
 
 
 class TrackedListener(Message, frozen=True, kw_only=True):
-    """Who is told what happens. ``dropped``: events that did not fit its queue, or that it did not take."""
+    """One listener. ``dropped``: events that did not fit its queue, or that it failed to take."""
 
     name: str
     delivered: int
@@ -114,13 +120,16 @@ class TrackedListener(Message, frozen=True, kw_only=True):
 
 
 class TrackedCursor(Message, frozen=True, kw_only=True):
-    """A query's cursor. ``behind``: offsets between it and the positions, of the newest lives. ``opened_ms``: since when there is
-    one by this name; 0 of one that ended."""
+    """The cursor of one query.
+
+    ``state``: ``at work``, ``silent``, ``expired`` or ``dropped``. ``behind``: offsets between the cursor and the positions of
+    the newest incarnations. ``opened_ms``: time when the cursor was created; 0 if it ended.
+    """
 
     cursor: str
     user: str
-    state: str  # at work | silent | expired | dropped
-    silent_seconds: float  # since its user was heard; of an ended one: since then
+    state: str
+    silent_seconds: float  # since the last heartbeat of its user, or since the cursor ended
     behind: int
     detail: str = ""
     places: tuple[CursorPlace, ...] = ()
@@ -128,10 +137,13 @@ class TrackedCursor(Message, frozen=True, kw_only=True):
 
 
 class Problem(Message, frozen=True, kw_only=True):
-    """Something that does not mend itself, or has not for too long. ``kind``: kafka | source | wal | journal |
-    partitions-without-receiver | receiver-gone | receiver-waiting | receiver-not-running | receiver-without-host | agent-gone |
-    partition | batch-unreadable | job | cursor | driver. ``command``: what to do, "" where ``cause`` names it. ``seconds``: since
-    when, as far as that is known."""
+    """A state that does not recover by itself, or has not recovered for too long.
+
+    ``kind``: kafka | source | wal | journal | partitions-without-receiver | receiver-gone | receiver-waiting |
+    receiver-not-running | receiver-without-host | agent-gone | partition | batch-unreadable | job | cursor | driver.
+
+    ``command``: what to do; "" if ``cause`` says it. ``seconds``: duration of the problem as far as it is known.
+    """
 
     kind: str
     cause: str
@@ -140,50 +152,50 @@ class Problem(Message, frozen=True, kw_only=True):
 
 
 class StatusAnswer(Message, frozen=True, kw_only=True):
-    """GET /v1/status."""
+    """GET /v1/status. Status of the whole stream."""
 
     stream: str
     release: str
     timeline: int
     driver_epoch: int
-    state: str  # waiting (says for what) | running | stopping | failed
+    state: str  # waiting (``detail`` says for what) | running | stopping | failed
     detail: str
     topic_ids_known: bool
     waiting_blocks: int
     waiting_records: int
     batches_completed: int
     records_completed: int
-    tiers: dict[str, int] = msgspec.field(default_factory=dict)  # ranges read by tier: local, agent, wal
-    #: the driver's own requests to remote stores: journal_put, wal_get, …, and seconds counted
+    tiers: dict[str, int] = msgspec.field(default_factory=dict)  # tier (local, agent, wal) → ranges read from it
+    #: number of the driver's own requests to remote stores (journal_put, wal_get, …), and the seconds over which they are counted
     requests: dict[str, int] = msgspec.field(default_factory=dict)
     partitions: tuple[TrackedPartition, ...] = ()
     receivers: tuple[TrackedReceiver, ...] = ()
     agents: tuple[TrackedAgent, ...] = ()
-    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, those next in a replay, and the last few completed
+    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, the next ones of a replay, and the last few completed
     replay: TrackedReplay | None = None
-    managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; none where receivers are static
+    managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; () if receivers are static
     backpressure: bool = False
-    rate: float = 0.0  # records/s that the job was seen to take; 0: not learned (yet)
+    rate: float = 0.0  # learned processing rate of the job, in records per second; 0: not learned (yet)
     listeners: tuple[TrackedListener, ...] = ()
-    cursors: tuple[TrackedCursor, ...] = ()  # those at work or silent, and the last that ended
-    held_for_cursors: int = 0  # bytes of WAL segments that nothing but cursors keeps
+    cursors: tuple[TrackedCursor, ...] = ()  # active and silent ones, and the last that ended
+    held_for_cursors: int = 0  # bytes of WAL segments that are kept only for cursors
     problems: tuple[Problem, ...] = ()  # `forebay status` exits with 1 if there is one
-    pending: tuple[Problem, ...] = ()  # would be problems, were their grace over
+    pending: tuple[Problem, ...] = ()  # become problems when their grace period ends
 
 
 class PartitionProgress(Message, frozen=True, kw_only=True):
-    """How far a partition is, and what the journal tells of the rest."""
+    """Progress of one partition in the journal, for its lag."""
 
     topic: str
     partition: int
     incarnation: int
     position: int
     completed: int
-    record_bytes: float  # the mean of the records taken in last, of keys and values; 0: none is known
-    waiting_since_ms: int  # of the first block that is not completed its newest record; -1: none
+    record_bytes: float  # mean size of key and value of the records taken in last; 0: not known
+    waiting_since_ms: int  # time of the newest record in the first block that is not completed; -1: no such block
 
 
 class LagAnswer(Message, frozen=True, kw_only=True):
-    """GET /v1/lag. The driver's share: where Kafka's logs end, Kafka is to be asked."""
+    """GET /v1/lag. The driver's part of the lag. The caller asks Kafka for the ends of the logs."""
 
     partitions: tuple[PartitionProgress, ...]
