@@ -34,7 +34,7 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> Settings:
             mistakes.add(name, _MISSING.format(name))
             table = None
         elif not isinstance(table, Mapping):
-            mistakes.add_value(name, table, f"is no section: write [{name}] and its keys below it")
+            mistakes.add_value(name, table, f"is not a section: write [{name}] and its keys below it")
             table = None
         values[name] = _section(name, table, mistakes)
     settings = Settings(**values)
@@ -84,7 +84,7 @@ def _values(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> dict[
 
 def _sentence(key: Key, error: UnfitError) -> str:
     if key.path == "storage":
-        return f"storage = {shown(error.value)}: is no section: write [storage.SCHEME] and its keys below it"
+        return f"storage = {shown(error.value)}: is not a section: write [storage.SCHEME] and its keys below it"
     value = "" if error.secret else f" = {shown(error.value)}"
     return f"{key.path}{value}: {error.words} ({key.description})"
 

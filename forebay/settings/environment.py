@@ -17,6 +17,7 @@ from forebay.model.errors import SettingsError
 from forebay.settings import reference
 from forebay.settings.mistakes import Mistakes, shown
 from forebay.settings.open_sections import flat
+from forebay.settings.stores import has_text_options
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,7 +51,7 @@ def _override(raw: dict[str, Any], name: str, text: str) -> str:
         raise SettingsError(f"names a section; write {PREFIX}{first}__KEY")
     table = raw.setdefault(section, {})
     if not isinstance(table, dict):
-        raise SettingsError(f"the file's {section} = {shown(table)} is no section")
+        raise SettingsError(f"the file's {section} = {shown(table)} is not a section")
     known = sections.get(section)
     if known is not None and rest.lower() in reference.keys_by_section()[section]:
         key = rest.lower()
@@ -73,7 +74,7 @@ def _override_store(table: dict[str, Any], written: str, text: str) -> str:
     options = table.setdefault(scheme, {})
     if not rest or not isinstance(options, dict):
         raise SettingsError("write FOREBAY__STORAGE__SCHEME__KEY, as in FOREBAY__STORAGE__S3__ENDPOINT_URL")
-    if scheme == "hdfs":
+    if has_text_options(scheme):
         key = _open_key(options, rest)
         options[key] = text
     else:

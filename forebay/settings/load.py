@@ -32,7 +32,7 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Sett
 
 
 def mistakes(path: str | Path, environment: Mapping[str, str] | None = None) -> list[SettingsError]:
-    """Return all mistakes in ``path``, of which :func:`load` raises the first; [] if there is none."""
+    """Return all mistakes in ``path``; [] if there is none. :func:`load` raises the first one."""
     try:
         return _read(path, environment)[1].found
     except SettingsError as error:

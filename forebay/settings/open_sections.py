@@ -9,8 +9,9 @@ from forebay.settings import reference
 from forebay.settings.mistakes import Mistakes, shown
 from forebay.settings.schema.kafka import UNDOTTED_OPTIONS
 from forebay.settings.schema.spark import FREQUENT_OPTIONS
-from forebay.settings.schema.storage import SECRET_KEYS, STORES
+from forebay.settings.schema.storage import SECRET_KEYS
 from forebay.settings.similar import did_you_mean
+from forebay.settings.stores import SCHEMES_WITH_OPTIONS, has_text_options
 
 
 def flat(table: Mapping[str, Any], keep: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
@@ -80,15 +81,17 @@ def _text(value: Any) -> str | None:
 
 
 def storage(table: Mapping[str, Any], mistakes: Mistakes) -> dict[str, dict[str, Any]]:
-    """Return the options of the stores' clients: those of Hadoop as texts, those of the others as TOML gives them."""
+    """Return the options of the stores' clients: as texts for Hadoop, as TOML gives them for the others."""
     found: dict[str, dict[str, Any]] = {}
     for scheme, options in table.items():
         key = f"storage.{scheme}"
-        if scheme not in STORES:
-            known = ", ".join(f"[storage.{name}]" for name in STORES)
-            mistakes.add(key, f"unknown section [{key}]; {did_you_mean(scheme, STORES)}allowed are {known}")
+        if scheme not in SCHEMES_WITH_OPTIONS:
+            known = ", ".join(f"[storage.{name}]" for name in SCHEMES_WITH_OPTIONS)
+            mistakes.add(
+                key, f"unknown section [{key}]; {did_you_mean(scheme, SCHEMES_WITH_OPTIONS)}allowed are {known}"
+            )
         elif not isinstance(options, Mapping):
-            mistakes.add(key, f"{key} is no section: write [{key}]")
+            mistakes.add(key, f"{key} is not a section: write [{key}]")
         else:
             found[scheme] = _store_options(scheme, options, mistakes)
     return found
@@ -104,9 +107,9 @@ def _store_options(scheme: str, options: Mapping[str, Any], mistakes: Mistakes) 
                 f"{path}: secrets don't belong in this file; give them by the client's environment variables "
                 "(AWS_ACCESS_KEY_ID, …), a profile or the instance's role",
             )
-        elif scheme == "hdfs":
+        elif has_text_options(scheme):
             if (text := _text(value)) is None:
-                mistakes.add(path, f'storage.hdfs."{key}" = {shown(value)}: {_TEXTS}')
+                mistakes.add(path, f'storage.{scheme}."{key}" = {shown(value)}: {_TEXTS}')
             else:
                 texts[key] = text
-    return texts if scheme == "hdfs" else dict(options)
+    return texts if has_text_options(scheme) else dict(options)

@@ -52,7 +52,7 @@ def _topics_or_pattern(settings: Settings) -> Iterator[Broken]:
         yield Broken("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two', whole=True)
     if settings.custom_source and (kafka.topics or kafka.pattern is not None):
         key = "kafka.topics" if kafka.topics else "kafka.pattern"
-        words = f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; leave it out"
+        words = f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; remove this key"
         yield Broken(key, words, whole=True)
 
 
@@ -69,12 +69,12 @@ def _broker(settings: Settings) -> Iterator[Broken]:
 
 def _starting_offsets(settings: Settings) -> Iterator[Broken]:
     if settings.custom_source and settings.kafka.starting_offsets not in ("earliest", "latest"):
-        yield Broken("kafka.starting_offsets", 'with a custom source allowed are "earliest" and "latest"')
+        yield Broken("kafka.starting_offsets", 'with a custom source, allowed are "earliest" and "latest"')
 
 
 def _source_options(settings: Settings) -> Iterator[Broken]:
     if not settings.custom_source and settings.receiver.source_options:
-        words = "receiver.source_options are of a custom source: name its class in receiver.source"
+        words = "receiver.source_options are arguments of a custom source: name its class in receiver.source"
         yield Broken("receiver.source_options", words, whole=True)
 
 
@@ -92,16 +92,18 @@ def _managed(settings: Settings) -> Iterator[Broken]:
     if count > MANAGED_COUNT_MAX:
         yield Broken("receiver.count", f"with managed receivers, or a custom source, at most {MANAGED_COUNT_MAX}")
     if is_reserved(settings.stream):
-        yield Broken("stream", f"managed receivers' ids begin with it: not {RESERVED_PREFIX!r}")
+        yield Broken(
+            "stream", f"managed receivers' ids begin with this name, which must not begin with {RESERVED_PREFIX!r}"
+        )
     try:
         check_name("receiver id", managed_id(settings.stream, min(count, MANAGED_COUNT_MAX) - 1))
     except ValueError as error:
-        yield Broken("stream", f"stream: its name is a part of managed receivers' ids: {error}", whole=True)
+        yield Broken("stream", f"stream: the name is part of managed receivers' ids: {error}", whole=True)
 
 
 def _initial_rate(settings: Settings) -> Iterator[Broken]:
     if settings.receiver.initial_rate and not settings.driver.backpressure:
-        words = "it lasts until a rate is learned, so set driver.backpressure = true, or use receiver.max_rate"
+        words = "it applies until backpressure learns a rate: set driver.backpressure = true, or use receiver.max_rate"
         yield Broken("receiver.initial_rate", words)
 
 
@@ -118,12 +120,14 @@ def _memory(settings: Settings) -> Iterator[Broken]:
 
 def _copies(settings: Settings) -> Iterator[Broken]:
     if settings.has_wal and settings.receiver.copies != 1:
-        yield Broken("receiver.copies", f'with a WAL every block is in it; 2 is for wal.url = "{NO_WAL}"')
+        yield Broken(
+            "receiver.copies", f'with a WAL, which holds every block, it must be 1; 2 is for wal.url = "{NO_WAL}"'
+        )
 
 
 def _local_copies(settings: Settings) -> Iterator[Broken]:
     if not settings.has_wal and not settings.receiver.local_copies:
-        yield Broken("receiver.local_copies", f'wal.url = "{NO_WAL}" leaves nothing but local copies; set it to true')
+        yield Broken("receiver.local_copies", f'wal.url = "{NO_WAL}" keeps blocks only as local copies: set it to true')
 
 
 def _retention(settings: Settings) -> Iterator[Broken]:
@@ -131,7 +135,7 @@ def _retention(settings: Settings) -> Iterator[Broken]:
         return
     for key in ("retention", "retention_size", "retention_blocks", "retention_free"):
         if (kept := getattr(settings.wal, key)) and kept != getattr(WalSettings(url=NO_WAL), key):
-            yield Broken(f"wal.{key}", f'wal.url = "{NO_WAL}" keeps nothing of completed batches; leave it out')
+            yield Broken(f"wal.{key}", f'wal.url = "{NO_WAL}" keeps no completed batches: remove this key')
 
 
 # ---- services --------------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def _retention(settings: Settings) -> Iterator[Broken]:
 
 def _certificate(settings: Settings) -> Iterator[Broken]:
     if (settings.security.cert_file is None) != (settings.security.key_file is None):
-        words = "security.cert_file and security.key_file belong together: name both, or none"
+        words = "security.cert_file and security.key_file belong together: set both, or neither"
         yield Broken("security.cert_file", words, whole=True)
 
 
@@ -152,7 +156,7 @@ def _https(settings: Settings) -> Iterator[Broken]:
 def _ports(settings: Settings) -> Iterator[Broken]:
     address = service_address(settings.agent.url)
     if address[1] != 0 and address == service_address(settings.driver.url):
-        yield Broken("agent.url", "has the host and port of driver.url: each service needs a port of its own")
+        yield Broken("agent.url", "is the address of driver.url too: give each service its own port")
 
 
 def _urls_once(settings: Settings) -> Iterator[Broken]:
@@ -168,12 +172,12 @@ def _jobs(settings: Settings) -> Iterator[Broken]:
     if len(set(jobs)) != len(jobs):
         yield Broken("driver.job", "names a function twice")
     if settings.driver.job == ():
-        yield Broken("driver.job", "driver.job: the list is empty; name a function, or leave the key out", whole=True)
+        yield Broken("driver.job", "driver.job: the list is empty; name a function, or remove the key", whole=True)
 
 
 def _modules(settings: Settings) -> Iterator[Broken]:
     if settings.spark.modules and settings.spark.ship == "installed":
-        words = 'with spark.ship = "installed" the driver sends nothing; install them there, and leave this out'
+        words = 'with spark.ship = "installed" the driver sends no modules: install them on the executors, and remove this key'
         yield Broken("spark.modules", words)
 
 
@@ -189,7 +193,7 @@ def _dead_letter_topic(settings: Settings) -> Iterator[Broken]:
     if not _has_broker(settings):
         yield Broken("dead_letters.topic", 'name its brokers by kafka."bootstrap.servers", or use a url')
     if topic in kafka.topics or (kafka.pattern is not None and matches(kafka.pattern, topic)):
-        yield Broken("dead_letters.topic", "the stream takes this topic in: name another one")
+        yield Broken("dead_letters.topic", "the stream reads this topic: name another one")
 
 
 #: each rule, and the keys that it reads

@@ -18,7 +18,7 @@ _SIZE_UNITS = (
 
 
 def toml_text(value: Any) -> str:
-    """Return ``value`` as TOML writes it, a duration or size in the largest unit of which it is a whole multiple."""
+    """Return ``value`` as TOML writes it, a duration or size in the largest unit that divides it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Duration):

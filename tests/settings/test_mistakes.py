@@ -1,4 +1,4 @@
-"""All mistakes of a configuration are found in one go, each once, with what may have been meant."""
+"""All mistakes of a configuration are found in one pass, each once, with a suggestion for a misspelt name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_all_mistakes_are_found_each_once(tmp_path: Path) -> None:
+def test_mistakes_lists_each_mistake_once(tmp_path: Path) -> None:
     path = written(tmp_path, WRONG)
     found = [str(error) for error in mistakes(path, {"FOREBAY__RECEIVER__MEMORY": "a lot"})]
     expected = [
@@ -75,12 +75,12 @@ def test_all_mistakes_are_found_each_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "stream = 3", "wal = 1\nkafka = 2\ndriver = 3\nagent = 4", "x = [", "[kafka]\ntopics = []"]
 )
-def test_whatever_is_in_the_file_the_search_ends(text: str, tmp_path: Path) -> None:
+def test_mistakes_ends_with_any_file(text: str, tmp_path: Path) -> None:
     found = [str(error) for error in mistakes(written(tmp_path, text), {})]
     assert found and len(set(found)) == len(found)
 
 
-def test_a_right_configuration_has_no_mistakes(tmp_path: Path) -> None:
+def test_valid_configuration_has_no_mistakes(tmp_path: Path) -> None:
     fine = (
         'stream = "s"\nkafka = {topics = ["t"], "bootstrap.servers" = "b"}\nwal = {url = "file:///w"}\n'
         'driver = {journal = "file:///j"}\nagent = {blocks = "/b"}\n'
@@ -92,5 +92,5 @@ def test_a_right_configuration_has_no_mistakes(tmp_path: Path) -> None:
     ("word", "known", "meant"),
     [("retentoin", ["retention", "url"], "did you mean retention? "), ("zzz", ["retention"], ""), ("", [], "")],
 )
-def test_a_name_that_is_like_a_known_one_is_suggested(word: str, known: Any, meant: str) -> None:
+def test_similar_known_name_is_suggested(word: str, known: Any, meant: str) -> None:
     assert did_you_mean(word, known) == meant

@@ -83,7 +83,7 @@ def _check_path_part(name: str) -> None:
 
 def _check_not_blank(name: str) -> None:
     if not name.strip():
-        raise ValueError("write a name, or leave it out")
+        raise ValueError("write a name, or remove the key")
 
 
 def _check_listener(name: str) -> None:
@@ -132,7 +132,7 @@ DnsName = Annotated[
 def _check_absolute(kind: str) -> Callable[[str], None]:
     def check(path: str) -> None:
         if not os.path.isabs(path):
-            raise ValueError(f"write the whole path of a {kind}, from / on")
+            raise ValueError(f"write an absolute path of a {kind}")
 
     return check
 
@@ -149,7 +149,7 @@ def _check_url(url: str) -> None:
 def _check_store_url(url: str) -> None:
     _check_url(url)
     if url.startswith("file://") and not url.startswith("file:///"):
-        raise ValueError('write the whole path after three slashes, as in "file:///var/lib/forebay"')
+        raise ValueError('write an absolute path after file://, as in "file:///var/lib/forebay"')
 
 
 def _check_wal_url(url: str) -> None:
@@ -171,7 +171,7 @@ def service_address(url: str) -> tuple[str, int]:
 
 def _check_peer(url: str) -> None:
     if service_address(url)[1] == 0:
-        raise ValueError("name the port: 0 can't be asked")
+        raise ValueError("name the port: no service listens on port 0")
 
 
 def _check_web_hook(url: str) -> None:
@@ -183,7 +183,7 @@ def _check_web_hook(url: str) -> None:
     if not fine:
         raise ValueError('write it as "http://host:port/path"')
     if parts.username is not None or parts.password is not None:
-        raise ValueError("no user and password in the url, please")
+        raise ValueError("remove user and password from the URL")
 
 
 Folder = Annotated[str, checked(_check_absolute("folder"))]
@@ -210,7 +210,7 @@ def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
 
 
 def _check_starting_offsets(starting: str | dict[str, int]) -> None:

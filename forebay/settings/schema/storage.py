@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-#: stores whose clients take options
-STORES = ("s3", "gs", "abfs", "hdfs")
 #: keys of stores' clients that hold secrets: these belong in the environment, a profile or the instance's role, because
 #: a file is copied, shown and sent to tasks
 SECRET_KEYS = frozenset(
