@@ -1,4 +1,4 @@
-"""The values of a file as :class:`Settings`: each key on its own, so that one mistake hides no other."""
+"""Conversion of a file's values to :class:`Settings`, key by key, so that one mistake hides no other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _values(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> dict[
     for key in reference.keys_by_section()[section].values():
         if key.name in table:
             try:
-                values[key.name] = fitted(key, _with_moment(table[key.name]))
+                values[key.name] = fitted(key, _toml_value(key, table[key.name]))
                 continue
             except UnfitError as error:
                 mistakes.add(key.path, _sentence(key, error))
@@ -89,9 +89,11 @@ def _sentence(key: Key, error: UnfitError) -> str:
     return f"{key.path}{value}: {error.words} ({key.description})"
 
 
-def _with_moment(value: Any) -> Any:
-    """Return a value in which ``timestamp`` is in milliseconds, where TOML gives a date and time."""
-    if not isinstance(value, Mapping) or not isinstance(moment := value.get("timestamp"), datetime):
+def _toml_value(key: Key, value: Any) -> Any:
+    """Return ``value``; as kafka.starting_offsets, with a ``timestamp`` in milliseconds if TOML gives a date and time."""
+    if key.path != "kafka.starting_offsets" or not isinstance(value, Mapping):
+        return value
+    if not isinstance(moment := value.get("timestamp"), datetime):
         return value
     if moment.tzinfo is None:
         raise UnfitError(value, "write the timestamp with its time zone")

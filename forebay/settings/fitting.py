@@ -1,4 +1,4 @@
-"""Whether a value fits the type of its key, and what is allowed where it does not."""
+"""Conversion of one value to the type of its key, and the words for a value that does not fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay.settings.toml_text import toml_text
 
 
 class UnfitError(Exception):
-    """A value that its key must not have. ``value`` is the part of it to show; ``secret``: nothing of it may be shown."""
+    """A value that does not fit its key. ``value`` is the part to show. ``secret``: an error must not show it."""
 
     def __init__(self, value: object, words: str, secret: bool = False) -> None:
         super().__init__(words)
@@ -56,7 +56,7 @@ def _parse(wanted: type, value: Any) -> Any:
 
 
 def _check(kind: Type, value: Any, written: object) -> None:
-    """Raises UnfitError if ``value``, in the file as ``written``, breaks a constraint that msgspec does not know of."""
+    """Raise UnfitError if ``value``, in the file ``written``, breaks a constraint that msgspec does not know."""
     match kind:
         case Metadata(type=inner, extra=extra):
             _check(inner, value, written)
@@ -86,7 +86,7 @@ def _is_below(value: float, least: float | None) -> bool:
 
 
 def _member(members: tuple[Type, ...], value: Any) -> Type:
-    """Return the member of a union that ``value`` is meant to be, the first one if it has the form of none."""
+    """Return the member of a union that has the form of ``value``: None, a list, a table, or else the first other member."""
     for member in members:
         match _plain(member), value:
             case (NoneType(), None) | (VarTupleType(), list() | tuple()) | (DictType(), Mapping()):

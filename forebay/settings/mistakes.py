@@ -5,7 +5,7 @@ from __future__ import annotations
 from forebay.model.errors import SettingsError
 from forebay.settings.toml_text import toml_text
 
-#: a file with more mistakes is probably not a Forebay configuration
+#: maximum number of mistakes that are collected; a file with more is probably not a Forebay configuration
 MISTAKES_MAX = 50
 #: characters of a value that an error shows
 _SHOWN_MAX = 80
@@ -18,6 +18,7 @@ class Mistakes:
         self.found: list[SettingsError] = []
         self.variables: dict[str, str] = {}  #: key → the environment variable that set it
         self._source = source
+        self._wrong: set[str] = set()
 
     def add(self, key: str, words: str) -> None:
         """Add the mistake that ``words`` describe. ``key`` is "section.name", or the name of a section."""
@@ -29,16 +30,13 @@ class Mistakes:
 
     def add_at(self, source: str, words: str, key: str = "") -> None:
         """Add a mistake in ``source``, a file or an environment variable."""
+        self._wrong.add(key)
         if len(self.found) < MISTAKES_MAX:
             self.found.append(SettingsError(f"{source}: {words}", key))
 
     def concern(self, key: str) -> bool:
         """Return whether ``key`` or its section has a mistake."""
-        return not {key, key.partition(".")[0]}.isdisjoint(self.wrong_keys())
-
-    def wrong_keys(self) -> frozenset[str]:
-        """Return the keys and sections with a mistake."""
-        return frozenset(error.key for error in self.found)
+        return not self._wrong.isdisjoint({key, key.partition(".")[0]})
 
 
 def shown(value: object) -> str:

@@ -31,7 +31,7 @@ class Key:
 
     @property
     def path(self) -> str:
-        """``section.name``"""
+        """``section.name``; above the first section, the name alone."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
     @property

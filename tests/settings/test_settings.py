@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
@@ -64,9 +65,10 @@ def test_load_fills_in_defaults(tmp_path: Path) -> None:
     assert settings.receiver.block_interval == 0.2
     assert settings.receiver.memory == 64_000_000
     wal = settings.wal
-    assert (wal.retention, wal.retention_size, wal.retention_blocks, wal.retention_free) == (
-        7 * 24 * 3600, 10_000_000_000, 50_000, 2_000_000_000,
-    )  # fmt: skip
+    assert wal.retention == 7 * 24 * 3600
+    assert wal.retention_size == 10_000_000_000
+    assert wal.retention_blocks == 50_000
+    assert wal.retention_free == 2_000_000_000
     assert settings.group == "forebay.flights"
     assert settings.completed_group == "forebay.flights.completed"
 
@@ -197,6 +199,14 @@ def test_section_of_unknown_store_is_refused(tmp_path: Path) -> None:
 def test_starting_timestamp_accepts_date_with_time_zone(tmp_path: Path) -> None:
     text = GOOD.replace("[wal]", "[kafka.starting_offsets]\ntimestamp = 1970-01-01T00:00:01Z\n[wal]")
     assert loaded(tmp_path, {}, text).kafka.starting_offsets == {"timestamp": 1000}
+
+
+def test_date_in_options_of_custom_source_stays_a_date(tmp_path: Path) -> None:
+    text = GOOD.replace('topics = ["flights"]\n', "") + (
+        '[receiver]\nsource = "sources:Tail"\n[receiver.source_options]\ntimestamp = 1970-01-01T00:00:01Z\n'
+    )
+    moment = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
+    assert loaded(tmp_path, {}, text).receiver.source_options == {"timestamp": moment}
 
 
 def test_starting_offsets_accept_section_of_partitions(tmp_path: Path) -> None:

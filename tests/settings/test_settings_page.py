@@ -80,7 +80,7 @@ def test_page_shows_default_and_meaning_of_each_key(key: str) -> None:
         assert field.default is None
     else:
         assert default == f"`{default.strip('`')}`"
-        as_is = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator]
+        as_is = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
         assert value(given(key, default.strip("`")), key) == as_is
 
 
@@ -110,7 +110,12 @@ def test_check_reports_outdated_example(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("missing", ["description", "example"])
 def test_check_reports_key_without_description_or_example(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     keys = reference.keys_by_section()
-    key = dataclasses.replace(keys["wal"]["key_file"], **{missing: "" if missing == "description" else None})
+    whole = keys["wal"]["key_file"]
+    key = (
+        dataclasses.replace(whole, description="")
+        if missing == "description"
+        else dataclasses.replace(whole, example=None)
+    )
     changed = {**keys, "wal": {**keys["wal"], "key_file": key}}
     monkeypatch.setattr(reference, "keys_by_section", lambda: changed)
     (problem,) = settings_page.problems()
