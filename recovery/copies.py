@@ -18,11 +18,11 @@ from forebay.model.records import Compression, RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, Handle
 from recovery.examination import Copy
 from wal.blocks import StoredBlock, block_of_frame
-from wal.digests import completed
-from wal.encryption import KeyRing
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
+from wal.blocks.set_aside import copies_set_aside, read_set_aside
 from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
-from wal.scan import read_frame
-from wal.set_aside import copies_set_aside, read_set_aside
+from wal.segments.scan import read_frame
 from wal.storage import Storage
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.settings.schema import Settings
 from recovery.examination import is_needed, read_state
 from wal.blocks import given_path, local_path, read_local
+from wal.blocks.set_aside import block_of, drop_set_aside, put_back, read_set_aside
 from wal.reading import BlockReference, check_same
-from wal.set_aside import block_of, drop_set_aside, put_back, read_set_aside
 
 if TYPE_CHECKING:
     from driver.journal.state import State

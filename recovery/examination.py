@@ -22,12 +22,12 @@ from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind, aligned
-from wal.layout import BlockPlace, block_folder, parse_block
+from wal.decisions.recovery import Decision, Found, Verdict, assess_segment
+from wal.decisions.retention import JournalView, Position
 from wal.reading import life_key
-from wal.recovery import Decision, Found, Verdict, assess_segment
-from wal.retention import JournalView, Position
-from wal.scan import Damage, Readable, Scanned, TornTail, scan_segment
+from wal.segments.frame import Frame, FrameKind, aligned
+from wal.segments.layout import BlockPlace, block_folder, parse_block
+from wal.segments.scan import Damage, Readable, Scanned, TornTail, scan_segment
 from wal.storage import Storage
 
 #: decisions that a person must know of
@@ -96,7 +96,7 @@ class Examination:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.recovery.Decision``.
+    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.decisions.recovery.Decision``.
 
     ``batch_id``: the batch that holds the block, 0 if none; ``needed``: a batch that is not completed, or a later one,
     still has to read it.

@@ -20,7 +20,7 @@ from driver.journal.state import Partition, State
 from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, TopicPartition
 from recovery.examination import Examination, Hole, Place, Segment, described, is_needed, is_unread
-from wal.recovery import Decision, Found
+from wal.decisions.recovery import Decision, Found
 
 
 class Recovery(msgspec.Struct, frozen=True):

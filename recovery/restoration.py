@@ -23,13 +23,13 @@ from recovery.copies import Found, Sources
 from recovery.examination import Segment
 from recovery.plan import DamagedSegment, Loss, Recovery, aside_path, loss_of, recovery_of
 from wal.blocks import decode_meta, encode_meta
-from wal.digests import fits
-from wal.frame import Frame, FrameKind
-from wal.layout import block_segment
-from wal.retention import JournalView
-from wal.scan import scan_segment
+from wal.blocks.digests import fits
+from wal.decisions.retention import JournalView
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 
 #: blocks are made durable, and journalled, in groups of about so many bytes
 GROUP_BYTES = 16_000_000

@@ -39,9 +39,9 @@ from forebay.model.values import Block, Handle, OffsetRange
 from forebay.process.clock import SystemClock
 from forebay.security.access import NO_ACCESS, Access
 from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local, read_stored
-from wal.digests import check_digest
-from wal.frame import aligned
-from wal.scan import read_frame
+from wal.blocks.digests import check_digest
+from wal.segments.frame import aligned
+from wal.segments.scan import read_frame
 from wal.storage import Storage, StorageOptions, open_storage
 
 Tier = Literal["local", "agent", "wal", "kafka"]
@@ -110,7 +110,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``storage``: what the stores' clients are given (``Settings.storage``). ``blocks_directory``: where a host keeps its
     copies, the same path on every host. ``agent_urls``: host → url of its agent. ``lost``: labels of ranges whose loss an
     operator has accepted: they are skipped. ``headers``: every batch gets a headers column, also one from a block without.
-    ``key_file``: where a task finds the keys of encrypted blocks (``wal.encryption``), the same path on every host.
+    ``key_file``: where a task finds the keys of encrypted blocks (``wal.blocks.encryption``), the same path on every host.
     ``access``: what agents are shown. ``store_back``: what had to be read from the WAL is given to the agent of the task's host.
     ``kafka``: None where the Kafka tier is switched off; ``topic_ids``: ``life_key`` of each range → the topic's id in that life.
     """
@@ -247,7 +247,7 @@ def _store_back(stored: StoredBlock, plan: ReadPlan) -> list[TierFailure]:
     resting: dict[str, float] = _per_process("agents that took no copy", dict)  # url → until when none is offered
     if resting.get(url, 0.0) > _clock.monotonic():
         return []
-    from wal.block_copies import give_copy
+    from wal.blocks.sending import give_copy
 
     try:
         give_copy(
@@ -295,7 +295,7 @@ def _plain(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
     added since. They never travel in a plan."""
     if stored.meta.key_id is None:
         return stored.payload
-    from wal.encryption import load_keys, plain_payload
+    from wal.blocks.encryption import load_keys, plain_payload
 
     name = f"keys of {plan.key_file}"
     try:

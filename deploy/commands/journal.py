@@ -84,7 +84,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     from driver.journal import lineage
     from driver.journal import log as journal
     from recovery.rebuild import snapshot_copies
-    from wal.layout import parse_journal
+    from wal.segments.layout import parse_journal
 
     claims = {int(path.rpartition("/")[2], 16) for path in journal_storage.list(f"{stream}/epochs")}
     places = (parse_journal(path) for path in journal_storage.list(stream))
@@ -112,8 +112,8 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
     from driver.journal import log as journal
     from forebay.model.values import lineage_of
-    from wal.frame import Frame, FrameKind
-    from wal.scan import Damage, Newer, scan_segment
+    from wal.segments.frame import Frame, FrameKind
+    from wal.segments.scan import Damage, Newer, scan_segment
 
     owner, claimed_ms, size, snapshots = "", 0, 0, 0
     events: Counter[str] = Counter()

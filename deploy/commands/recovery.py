@@ -127,7 +127,7 @@ class Surroundings:
         from forebay.security.access import Access
         from recovery.copies import DamagedCopies, KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
         from recovery.examination import topic_ids
-        from wal.encryption import load_keys
+        from wal.blocks.encryption import load_keys
         from wal.reading import ReadPlan
 
         assert examined.state is not None
@@ -257,7 +257,7 @@ def apply_plan(
     from recovery import plan as rp
     from recovery.examination import examine, journal_view, read_state
     from recovery.restoration import Restoration
-    from wal.writer import SegmentLimits
+    from wal.segments.writer import SegmentLimits
 
     stream = settings.stream
     read_state(journal_storage, stream)

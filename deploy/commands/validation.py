@@ -120,7 +120,7 @@ def _check_names(config_path: Path) -> Iterator[Check]:
 
 
 def _check_keys(settings: Settings) -> Iterator[Check]:
-    from wal.encryption import load_keys
+    from wal.blocks.encryption import load_keys
 
     try:
         keys = load_keys(settings.wal.key_file)
@@ -181,8 +181,8 @@ def is_remote(place: str) -> bool:
 def require_store(key: str, url: str, settings: Settings) -> None:
     """Writes to the remote store at ``url``, as two processes that race would, and removes it again. Raises SettingsError
     naming ``key`` if it can't keep a log, UnreachableError if it does not answer."""
-    from wal.probe import probe
     from wal.storage import open_storage, tried_for
+    from wal.storage.probe import probe
 
     try:
         storage = tried_for(open_storage(url, settings.storage), STORE_TIMEOUT_SECONDS)

@@ -19,11 +19,11 @@ from forebay.kafka.consume.spans import Span
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Block, OffsetRange, lineage_of
 from forebay.process import failpoints
-from wal import layout
-from wal.frame import UNDECODABLE, FrameKind
-from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments import layout
+from wal.segments.frame import UNDECODABLE, FrameKind
+from wal.segments.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 #: batches that move to the history at once
 LEAVING_MAX = 10_000

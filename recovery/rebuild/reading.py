@@ -14,10 +14,10 @@ from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
 from forebay.model.values import Block, Handle, OffsetRange
 from recovery.rebuild.evidence import Evidence, FoundBlock
-from wal import layout
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, read_frame, scan_segment
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 
 #: topics → their ids in Kafka now, "" for a topic that does not exist; raises ForebayError if Kafka does not answer

@@ -25,7 +25,7 @@ from driver.journal.transitions import UNBARRED_MAX
 from forebay.model.values import Block, numbered
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from recovery.rebuild.walk import Hole, NotTaken, Walk
-from wal import layout
+from wal.segments import layout
 
 
 @dataclass(frozen=True, slots=True)

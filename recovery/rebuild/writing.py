@@ -20,11 +20,11 @@ from forebay.process import failpoints
 from recovery.rebuild.evidence import Evidence
 from recovery.rebuild.reading import TopicIds, look, newest_copy
 from recovery.rebuild.state import Plan, rebuilt
-from wal import layout
-from wal.frame import FrameKind
-from wal.scan import read_frame
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.scan import read_frame
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 
 #: maximum bytes of blocks that are written between two syncs
 GROUP_BYTES = 64_000_000

@@ -27,8 +27,8 @@ from tests.receiver.test_block_store import EPOCH, PATIENCE_SECONDS, WRITING, dr
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
-from wal.scan import read_frame
-from wal.writer import SegmentLimits
+from wal.segments.scan import read_frame
+from wal.segments.writer import SegmentLimits
 
 KINDS = pytest.mark.parametrize("appendable", [True, False], ids=["appendable", "objects"])
 BLOCKS = 6

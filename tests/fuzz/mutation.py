@@ -7,7 +7,7 @@ import struct
 
 import google_crc32c
 
-from wal.frame import ALIGNMENT, HEADER_LENGTH, MAGIC, aligned
+from wal.segments.frame import ALIGNMENT, HEADER_LENGTH, MAGIC, aligned
 
 _NUMBERS = (
     0,

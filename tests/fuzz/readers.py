@@ -20,13 +20,13 @@ from forebay.model.records import decode_block
 from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler
-from wal import layout
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import Frame, FrameKind, decode_frame, encode_frame
-from wal.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind, decode_frame, encode_frame
+from wal.segments.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 KEYS = KeyRing({"k": b"k" * 32})
 EPOCH = numbered(1, 1)

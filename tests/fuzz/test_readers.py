@@ -16,8 +16,8 @@ from forebay.model.errors import CorruptionError
 from forebay.model.records import Compression, decode_block
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
-from wal.frame import FrameKind, decode_frame, encode_frame
-from wal.scan import segment_header
+from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.segments.scan import segment_header
 
 _ROOT = Path(__file__).parents[2]
 

@@ -16,12 +16,12 @@ import google_crc32c
 import msgspec
 
 from forebay.model.values import BlockMeta, Gap, OffsetRange, block_id, numbered
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import scan_segment
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 STREAM, RECEIVER, EPOCH, LINEAGE = "flights", "r-1", numbered(1, 7), 1
 BLOCKS_PATH = layout.block_segment(STREAM, RECEIVER, EPOCH, 1)

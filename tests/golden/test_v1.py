@@ -14,8 +14,8 @@ from tests.golden import make_v1
 from tests.golden.make_v1 import BLOCKS_PATH, JOURNAL_PATH, SWAPPED_PATH
 from tests.support.rows import ODD_ROWS
 from wal.blocks import block_of_frame
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
 from wal.storage import MemoryStorage
 
 FOLDER = Path(__file__).parent / "v1"

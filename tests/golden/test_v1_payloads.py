@@ -14,9 +14,9 @@ from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH
 from tests.support.rows import ODD_ROWS
 from wal.blocks import StoredBlock, block_of_frame, encode_meta
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import CRITICAL_FLAGS, FLAG_ENCRYPTED, Frame
-from wal.scan import Newer, Scanned, read_frame, scan_segment
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments.frame import CRITICAL_FLAGS, FLAG_ENCRYPTED, Frame
+from wal.segments.scan import Newer, Scanned, read_frame, scan_segment
 from wal.storage import MemoryStorage
 
 FOLDER = Path(__file__).parent / "v1-payloads"

@@ -19,8 +19,8 @@ from tests.support.rows import Row, block
 from tests.support.stored import Stored
 from wal import reading
 from wal.blocks import given_path, local_path, read_local
-from wal.digests import completed
-from wal.encryption import KeyRing
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
 from wal.reading import BlockReference, ReadPlan, read_block, stored_copy, this_host
 
 # an agent's server leaves its loop's sockets to the collector

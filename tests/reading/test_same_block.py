@@ -11,8 +11,8 @@ from forebay.model.errors import CorruptionError
 from forebay.model.values import Block, BlockMeta, Handle
 from tests.support.rows import block, filler
 from wal.blocks import StoredBlock
-from wal.frame import checksum
 from wal.reading import BlockReference, check_same
+from wal.segments.frame import checksum
 
 WHERE = "local copy of a block"
 

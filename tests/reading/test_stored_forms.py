@@ -14,7 +14,7 @@ from forebay.model.records import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal import reading
-from wal.encryption import KEYS_VARIABLE, KeyRing
+from wal.blocks.encryption import KEYS_VARIABLE, KeyRing
 from wal.reading import BlockReference, TierCounts, read_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -25,9 +25,9 @@ from tests.support.forged import forged, forged_copy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import encode_meta, given_path, local_path, read_local, write_local_frame
-from wal.frame import HEADER_LENGTH, aligned
+from wal.blocks.set_aside import put_back, set_aside
 from wal.reading import BlockReference, ReadPlan, stored_copy
-from wal.set_aside import put_back, set_aside
+from wal.segments.frame import HEADER_LENGTH, aligned
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
     def fail(_: Path) -> None:
         raise OSError(5, "injected")
 
-    monkeypatch.setattr("wal.blocks.sync_directory", fail)
+    monkeypatch.setattr("wal.blocks.local_copies.sync_directory", fail)
     with pytest.raises(StoreError):
         damaged_copies.apply_plan(logged.settings, logged.journal)
     assert aside.exists()
@@ -290,7 +290,7 @@ def test_damaged_copy_stays_where_the_store_damages_what_is_written(
         flip(path, block.handle.length - 1)
         return path
 
-    monkeypatch.setattr("wal.set_aside.write_local_frame", damaging)
+    monkeypatch.setattr("wal.blocks.set_aside.write_local_frame", damaging)
     damaged_copies.apply_plan(logged.settings, logged.journal)
     assert aside.exists()
 

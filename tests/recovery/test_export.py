@@ -27,7 +27,7 @@ from tests.support.logged import Logged
 from tests.support.rows import ODD_ROWS, filler, source_batch
 from tests.support.rows import block as make_block
 from tests.support.tracked import STREAM
-from wal.encryption import load_keys
+from wal.blocks.encryption import load_keys
 
 
 class Exporting:

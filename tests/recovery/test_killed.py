@@ -13,9 +13,9 @@ from driver.decisions.clean_up import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.layout import parse_block
-from wal.retention import Limits, segment_facts
-from wal.scan import scan_segment
+from wal.decisions.retention import Limits, segment_facts
+from wal.segments.layout import parse_block
+from wal.segments.scan import scan_segment
 
 PLACES = (
     "journal.opening", "journal.after-snapshot", "wal.mid-write", "wal.before-sync", "wal.after-sync",

@@ -30,12 +30,12 @@ from recovery.rebuild import Plan
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
 from tests.support.unlisted import Unlisted
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import FrameKind, checksum
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind, checksum
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 numbers = itertools.count(1)
 FOREVER = Limits(1 << 40)

@@ -15,7 +15,7 @@ from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["from the local copy", "from Kafka"])

@@ -24,7 +24,7 @@ from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
 from wal.reading import BlockReference, check_same
-from wal.scan import read_frame
+from wal.segments.scan import read_frame
 
 
 class Alone(Surroundings):

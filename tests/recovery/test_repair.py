@@ -17,10 +17,10 @@ from tests.recovery.test_recovering import Alone, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import LocalStorage, MemoryStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 
 def repair(logged: Logged, *, yes: bool = True) -> RepairReport:

@@ -1,7 +1,7 @@
 """The simulation: real decisions, journal, WAL writers and receivers in one process, under a seeded scheduler.
 
 What is real: ``driver.tracker``, ``driver.journal.state``, ``driver.journal`` (opening included), ``driver.journal.history``,
-``recovery.audit``, the clean-up's scan, ``wal.writer``, ``wal.scan``, ``receiver.machine``, the encoding of blocks and what
+``recovery.audit``, the clean-up's scan, ``wal.segments.writer``, ``wal.segments.scan``, ``receiver.machine``, the encoding of blocks and what
 Kafka must prove before a task reads from it (``forebay.kafka.consume.ranges``; ``kafka_tier.py`` around it). What is modelled:
 Kafka (``kafka.py``), the network (``network.py``), the shells around the machines (``driver_process.py``,
 ``receiver_process.py``) and the disks (``tests.support.forgetful``, which forget what was not synced). No threads, no real

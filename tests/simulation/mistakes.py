@@ -41,9 +41,9 @@ from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.world import Kinds
-from wal.frame import FrameKind
-from wal.layout import BlockPlace
-from wal.writer import LogWriter
+from wal.segments.frame import FrameKind
+from wal.segments.layout import BlockPlace
+from wal.segments.writer import LogWriter
 
 
 class SeekingPartitions(Partitions):

@@ -40,7 +40,7 @@ from tests.simulation.network import COPIES_MAX, Exchange, Network
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.scheduler import Step, TraceMismatch, draw, find
 from tests.support.forgetful import Crash, ForgetfulStorage
-from wal.writer import LogWriter
+from wal.segments.writer import LogWriter
 
 STREAM = "sim"
 TOPIC = "t"

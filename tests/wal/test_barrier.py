@@ -11,13 +11,13 @@ from forebay.model.errors import FencedError, StoreError
 from recovery.examination import examine
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import name, writer
-from wal.barrier import BARRIER_KEPT_MS, bar, barrier_made_ms
-from wal.follow import StreamFollower
-from wal.frame import Frame, FrameKind
-from wal.layout import BlockPlace, parse_block
-from wal.retention import SegmentFacts, segment_facts
-from wal.scan import scan_segment
-from wal.writer import LogWriter
+from wal.decisions.retention import SegmentFacts, segment_facts
+from wal.segments.barrier import BARRIER_KEPT_MS, bar, barrier_made_ms
+from wal.segments.follow import StreamFollower
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.layout import BlockPlace, parse_block
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter
 
 MADE_MS = 5_000
 

@@ -13,8 +13,8 @@ import pytest
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, SettingsError
 from tests.support.rows import block, filler
 from wal.blocks import block_of_frame, encode_meta
-from wal.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload
-from wal.frame import FLAG_ENCRYPTED, Frame, FrameKind, checksum, decode_frame, encode_frame
+from wal.blocks.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload
+from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind, checksum, decode_frame, encode_frame
 
 ONE, TWO = bytes(range(32)), bytes(range(100, 132))
 WRITTEN_ONE, WRITTEN_TWO = (base64.b64encode(key).decode() for key in (ONE, TWO))

@@ -16,10 +16,10 @@ import pytest
 
 from tests.deploy.conftest import Project
 from tests.support.segments import contents, memory, name, segment, writer
-from wal.follow import EpochFollower, Skipped, StreamFollower
-from wal.frame import Frame, FrameKind
-from wal.layout import BlockPlace
-from wal.scan import Damage, Scanned, SegmentScan, TornTail, scan_segment
+from wal.segments.follow import EpochFollower, Skipped, StreamFollower
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.layout import BlockPlace
+from wal.segments.scan import Damage, Scanned, SegmentScan, TornTail, scan_segment
 from wal.storage import MemoryStorage, Storage
 
 _ROOT = str(Path(__file__).parents[2])
@@ -225,8 +225,8 @@ def test_segments_that_were_cleaned_up_before_they_were_read_are_told(storage: S
 
 
 def test_other_receivers_and_new_epochs_are_found_by_the_next_look(storage: Storage) -> None:
-    from wal.layout import block_segment
-    from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+    from wal.segments.layout import block_segment
+    from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 
     uids = itertools.count(1)
 
@@ -260,10 +260,10 @@ import itertools, os, sys
 from forebay.model.values import BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 url, epoch, first, count = sys.argv[1], *map(int, sys.argv[2:])
 uids = itertools.count(epoch << 8)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.model.errors import CorruptionError, NewerVersionError
-from wal import frame as frames
-from wal.frame import (
+from wal.segments import frame as frames
+from wal.segments.frame import (
     FORMAT_VERSION,
     HEADER_LENGTH,
     MAX_METADATA,

@@ -17,11 +17,11 @@ import pytest
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
-from wal.frame import Frame, FrameKind
-from wal.scan import scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import hdfs, open_storage
 from wal.storage.hdfs import HdfsStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 pytestmark = pytest.mark.hdfs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal import layout
+from wal.segments import layout
 
 EPOCH = 0x10000000001
 

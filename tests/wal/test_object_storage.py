@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError, NoCredentialsError
 
 from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
-from wal.probe import probe
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
 from wal.storage.objects import _translated
+from wal.storage.probe import probe
 
 _names = itertools.count()
 

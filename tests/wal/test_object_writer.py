@@ -11,9 +11,9 @@ import pytest
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import contents, durable, name, writer
-from wal.frame import Frame, FrameKind
-from wal.scan import read_frame, scan_segment, segment_header
-from wal.writer import LogWriter, Pending
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import read_frame, scan_segment, segment_header
+from wal.segments.writer import LogWriter, Pending
 
 
 def objects() -> ForgetfulStorage:

@@ -9,9 +9,9 @@ import pytest
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
-from wal.recovery import TABLE, Decision, Evidence, Found, assess_segment, decide
-from wal.retention import JournalView, Position, Standing
-from wal.scan import Frame, scan_segment
+from wal.decisions.recovery import TABLE, Decision, Evidence, Found, assess_segment, decide
+from wal.decisions.retention import JournalView, Position, Standing
+from wal.segments.scan import Frame, scan_segment
 from wal.storage import MemoryStorage
 
 EVIDENCE = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
-from wal.retention import (
+from wal.decisions.retention import (
     REASONS_MAX,
     FrameFacts,
     JournalView,
@@ -20,7 +20,7 @@ from wal.retention import (
     judge_segment,
     segment_facts,
 )
-from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments.scan import Damage, Newer, TornTail, scan_segment
 
 TP = TopicPartition("t", 0)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Handle
 from tests.support.segments import contents, memory, segment, writer
-from wal import scan as scans
-from wal.frame import Frame, FrameKind, encode_frame
-from wal.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
+from wal.segments import scan as scans
+from wal.segments.frame import Frame, FrameKind, encode_frame
+from wal.segments.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
 from wal.storage import MemoryStorage
 
 BLOCKS = [(b"meta-%d" % n, bytes([n]) * size) for n, size in enumerate((10, 0, 64, 300, 1, 1000))]

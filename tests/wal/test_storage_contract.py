@@ -25,11 +25,11 @@ from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
 from tests.support.stores import BEHIND_A_PROXY, STORES, Store
 from tests.support.unlisted import Unlisted
-from wal.frame import FrameKind
-from wal.probe import probe
-from wal.scan import read_frame
+from wal.segments.frame import FrameKind
+from wal.segments.scan import read_frame
+from wal.segments.writer import LogWriter
 from wal.storage import KeepsFolders, Storage
-from wal.writer import LogWriter
+from wal.storage.probe import probe
 
 #: a client that writes until it is killed, and says what it has written
 _WRITING_CLIENT = """

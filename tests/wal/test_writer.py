@@ -17,10 +17,10 @@ from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.process import failpoints
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.segments import contents, durable, memory, name, writer
-from wal.frame import MAX_METADATA, Frame, FrameKind
-from wal.scan import Damage, SegmentScan, TornTail, read_frame, scan_segment
+from wal.segments.frame import MAX_METADATA, Frame, FrameKind
+from wal.segments.scan import Damage, SegmentScan, TornTail, read_frame, scan_segment
+from wal.segments.writer import LogWriter, Pending
 from wal.storage import AppendFile, LocalStorage, store_error
-from wal.writer import LogWriter, Pending
 
 
 def add(log: LogWriter, label: str, size: int = 20) -> Pending:

@@ -42,9 +42,9 @@ from recovery.examination import (
 from recovery.plan import KafkaView, broken_blocks, damaged_segments
 from recovery.restoration import copy_aside
 from wal.blocks import encode_meta
-from wal.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
-from wal.recovery import Decision, Found
-from wal.scan import scan_segment
+from wal.decisions.recovery import Decision, Found
+from wal.segments.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
+from wal.segments.scan import scan_segment
 from wal.storage import LeavesTemporaries, Storage, open_storage
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from recovery.examination import (
     examine_beside_a_driver,
     total_bytes,
 )
-from wal.recovery import Found
+from wal.decisions.recovery import Found
 from wal.storage import Storage, open_storage
 
 if TYPE_CHECKING:

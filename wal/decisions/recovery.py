@@ -16,10 +16,10 @@ import msgspec
 from forebay.model.errors import CorruptionError
 from forebay.model.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
-from wal.digests import fits
-from wal.frame import Frame, FrameKind
-from wal.retention import JournalView, Standing
-from wal.scan import Damage, Scanned, TornTail
+from wal.blocks.digests import fits
+from wal.decisions.retention import JournalView, Standing
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Scanned, TornTail
 
 
 class Found(Enum):

@@ -16,7 +16,15 @@ import msgspec
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.model.values import Handle
 from forebay.process import failpoints
-from wal.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned, check_lengths, encode_frame, payload_checksum
+from wal.segments.frame import (
+    HEADER_LENGTH,
+    FrameKind,
+    SegmentHeader,
+    aligned,
+    check_lengths,
+    encode_frame,
+    payload_checksum,
+)
 from wal.storage import AppendFile, Storage, store_error
 
 if TYPE_CHECKING:
@@ -103,7 +111,7 @@ class LogWriter:
     On a store that is not appendable :meth:`append` writes nothing, and :meth:`sync` puts one object. After an error
     nobody knows whether the object is there, or comes yet: the next sync puts **the very same bytes under the same name**
     until they are there, and only then what was appended since, in the next object. So an attempt that lands late is
-    ours, names stay dense, and one taken name is enough to end a fenced writer (``wal.barrier``).
+    ours, names stay dense, and one taken name is enough to end a fenced writer (``wal.segments.barrier``).
 
     FencedError says that a segment's name is taken: another process writes under this epoch.
     """

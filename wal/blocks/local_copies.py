@@ -1,9 +1,9 @@
-"""A block as a frame: its metadata as bytes, and a host's local copy of it.
+"""Local copies of blocks in a host's block directory: names, room, writing and reading.
 
-A local copy is the frame of the block once more (uid 0, offset 0, index 0) as a file of its own: it checks itself. It
-is not synced: the WAL is the promise, a copy that a power cut tore fails its check and the next tier answers. Without a WAL
-the copies are the promise, and are synced.
-A copy that the host's agent was given has the same bytes under another name (``COPY_SUFFIX``).
+A local copy is the block's frame once more (uid 0, offset 0, index 0), as a file of its own that carries its own checksums. With
+a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier is read.
+Without a WAL, the copies are all there is, and are synced.
+A copy that another process sent to the host's agent has the same bytes under another name (``COPY_SUFFIX``).
 """
 
 from __future__ import annotations
@@ -13,76 +13,29 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import BlockMeta, check_name
 from forebay.process.secret_file import make_private_folder
-from wal.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind, aligned, decode_frame, encode_frame
+from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
+from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
 
 BLOCK_SUFFIX = ".block"
-#: of a copy that somebody gave to the host's agent: no receiver of this host wrote it
+#: of a cached copy, which another process sent to the host's agent
 COPY_SUFFIX = ".copy"
 TEMPORARY_SUFFIX = ".tmp"
 
-#: a copy is given up rather than leave less than this part of the filesystem free: the WAL may share it
+#: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
 FREE_SHARE_MIN = 0.05
-#: copies after which a writer counts the directory anew, since others write and delete there too
+#: copies after which a writer counts the directory again, since other processes write and delete there too
 COPIES_PER_COUNT = 64
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}-[0-9a-f]{1,16}-[0-9]{1,20}")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(BlockMeta)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
-    """A block as a tier holds it: its frame has passed its checks. ``payload`` lies in memory mapped from the tier, and is sealed
-    where ``meta.key_id`` names a key."""
-
-    meta: BlockMeta
-    payload: Any
-    checksum: int
-
-
-def encode_meta(meta: BlockMeta) -> bytes:
-    """The metadata of a BLOCK frame: a msgpack map (docs/FORMAT.md)."""
-    return _encoder.encode(meta)
-
-
-def decode_meta(data: Any, path: str, offset: int) -> BlockMeta:
-    """The metadata of the BLOCK frame at ``offset`` of ``path``. Fields this release does not know are ignored.
-
-    Raises CorruptionError for anything that is not a block's metadata.
-    """
-    try:
-        return _decoder.decode(data)
-    except (*UNDECODABLE, ValueError) as error:
-        raise CorruptionError(path, offset, f"not the metadata of a block: {error}") from None
-
-
-def block_of_frame(frame: Frame, path: str) -> StoredBlock:
-    """The block in ``frame``, which was read from ``path``; its payload may be sealed (``wal.encryption``).
-
-    Raises CorruptionError if it is a frame of another kind, or if its flag and its metadata contradict each other.
-    """
-    if frame.header.kind != FrameKind.BLOCK:
-        raise CorruptionError(path, frame.offset, f"expected a block, found a frame of kind {frame.header.kind}")
-    meta = decode_meta(frame.metadata, path, frame.offset)
-    if bool(frame.header.flags & FLAG_ENCRYPTED) != (meta.key_id is not None):
-        raise CorruptionError(
-            path, frame.offset, f"block {meta.id}: flag and metadata differ on whether it is encrypted"
-        )
-    return StoredBlock(meta, frame.payload, frame.header.payload_checksum)
-
-
-# ---- local copies ----------------------------------------------------------------------------------------------------
 
 
 def local_path(directory: str | Path, stream: str, block_id: str) -> Path:

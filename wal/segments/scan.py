@@ -1,7 +1,7 @@
 """What a segment holds: its frames, and every place where it does not hold one.
 
 A scan reads in bounded pieces and never stops at damage: it looks for the next frame by magic, header checksum, segment
-number and own offset. What it says of the places between frames is enough to decide on (``wal.recovery``); it decides
+number and own offset. What it says of the places between frames is enough to decide on (``wal.decisions.recovery``); it decides
 nothing itself, and changes nothing.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import Handle
-from wal.frame import (
+from wal.segments.frame import (
     ALIGNMENT,
     FORMAT_VERSION,
     HEADER_LENGTH,
@@ -67,7 +67,7 @@ class Damage:
 class TornTail:
     """From ``offset`` to the end, ``length`` bytes, there are only zeros or the beginning of a frame: a write that
     was cut off. Whether anything may be dropped is the journal's to say: an accepted tail is never torn
-    (``wal.recovery``).
+    (``wal.decisions.recovery``).
     """
 
     offset: int

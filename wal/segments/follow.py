@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wal.layout import BlockPlace, block_folder, block_segment, parse_block
-from wal.scan import Scanned, SegmentScan
+from wal.segments.layout import BlockPlace, block_folder, block_segment, parse_block
+from wal.segments.scan import Scanned, SegmentScan
 from wal.storage import Storage
 
 

@@ -12,7 +12,7 @@ import urllib3
 from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
-from wal.blocks import local_frame
+from wal.blocks.local_copies import local_frame
 
 #: sent at once: the connection has its time-out for each
 _CHUNK_BYTES = 1 << 20

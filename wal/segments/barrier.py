@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from forebay.model.values import RESERVED_PREFIX, lineage_of
-from wal.frame import Frame, FrameKind, SegmentHeader, encode_frame
-from wal.layout import BlockPlace, block_segment, parse_block
-from wal.scan import Readable, scan_segment, segment_header
+from wal.segments.frame import Frame, FrameKind, SegmentHeader, encode_frame
+from wal.segments.layout import BlockPlace, block_segment, parse_block
+from wal.segments.scan import Readable, scan_segment, segment_header
 from wal.storage import Storage
 
 #: in a barrier's header the writer, which is no receiver's id, nor the adopter's: its epochs are barred too

@@ -21,10 +21,10 @@ from enum import Enum
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import OffsetRange, TopicPartition
-from wal.barrier import BARRIER_KEPT_MS, barrier_made_ms
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, Scanned
+from wal.segments.barrier import BARRIER_KEPT_MS, barrier_made_ms
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, Scanned
 
 #: a judgement names at most this many reasons
 REASONS_MAX = 8

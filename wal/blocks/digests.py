@@ -16,7 +16,7 @@ from forebay.model.errors import CorruptionError
 from forebay.model.values import BlockMeta
 
 if TYPE_CHECKING:
-    from wal.encryption import KeyRing
+    from wal.blocks.encryption import KeyRing
 
 
 def completed(meta: BlockMeta, payload: Any, keys: KeyRing | None) -> tuple[BlockMeta, Any]:

@@ -19,19 +19,18 @@ import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, StoreError
 from forebay.model.values import Block
-from wal.blocks import (
+from wal.blocks.digests import check_digest
+from wal.blocks.local_copies import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
-    StoredBlock,
-    encode_meta,
     given_path,
     local_frame,
     local_path,
     read_local,
     write_local_frame,
 )
-from wal.digests import check_digest
-from wal.frame import HEADER_LENGTH, aligned
+from wal.blocks.stored import StoredBlock, encode_meta
+from wal.segments.frame import HEADER_LENGTH, aligned
 
 _MARK = ".damaged"
 #: of a filesystem without hard links, such as exFAT and some network shares
