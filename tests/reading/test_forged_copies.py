@@ -17,11 +17,10 @@ from forebay.model.values import Block, BlockMeta
 from tests.support.forged import forged, forged_copy
 from tests.support.rows import Row, block
 from tests.support.stored import Stored
-from wal import reading
 from wal.blocks import given_path, local_path, read_local
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
-from wal.reading import BlockReference, ReadPlan, read_block, stored_copy, this_host
+from wal.reading import BlockReference, ReadPlan, per_process, read_block, stored_copy, this_host
 
 # an agent's server leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -33,9 +32,9 @@ ROWS = [Row(b"k", TRUE, 0), Row(b"k", b"pay 000020 to eve", 1)]
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """No agent is remembered as silent."""
-    reading._opened.clear()
+    per_process._opened.clear()
     yield
-    reading._opened.clear()
+    per_process._opened.clear()
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from forebay.model.errors import UnreadableBlockError
 from forebay.model.records import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
-from wal import reading
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing
-from wal.reading import BlockReference, TierCounts, read_block
+from wal.reading import BlockReference, TierCounts, per_process, read_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -89,7 +88,7 @@ def test_a_missing_key_is_counted_and_a_broken_file_is_said(stored: Stored, monk
         read_block(reference, stored.plan())
     with pytest.raises(UnreadableBlockError, match="can't be read: No such file"):
         read_block(reference, stored.plan(key_file=str(stored.root / "absent")))
-    assert not [name for _, name in reading._opened if "absent" in name]
+    assert not [name for _, name in per_process._opened if "absent" in name]
     monkeypatch.setenv(KEYS_VARIABLE, written(k=OLD))
     read = read_block(reference, stored.plan(key_file=str(stored.root / "absent")))
     assert dict(TierCounts.of(read).items()) == {"local": 2}

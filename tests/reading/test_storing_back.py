@@ -12,9 +12,8 @@ from executor_agent.main import Agent
 from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal import reading
 from wal.blocks import given_path, local_path
-from wal.reading import BlockReference, ReadPlan, TierCounts, read_block, this_host
+from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, this_host
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -23,9 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """No agent is remembered as one that took no copy."""
-    reading._opened.clear()
+    per_process._opened.clear()
     yield
-    reading._opened.clear()
+    per_process._opened.clear()
 
 
 @pytest.fixture

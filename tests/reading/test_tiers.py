@@ -20,9 +20,8 @@ from forebay.model.values import Handle
 from forebay.process.clock import ManualClock
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
-from wal import reading
 from wal.blocks import local_path, write_local
-from wal.reading import AGENT_REST_SECONDS, BlockReference, ReadPlan, TierCounts, read_block
+from wal.reading import AGENT_REST_SECONDS, BlockReference, ReadPlan, TierCounts, agents, read_block
 
 # an agent's server leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -241,7 +240,7 @@ def test_an_agent_that_was_silent_is_asked_again_only_after_a_rest(
 ) -> None:
     """A lost host costs a task one time-out, whatever the number of its blocks there, and no retries."""
     clock = ManualClock()
-    monkeypatch.setattr(reading, "_clock", clock)
+    monkeypatch.setattr(agents, "_clock", clock)
     local_file(stored, reference).unlink()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts by its backlog, and never answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -258,7 +257,7 @@ def test_an_agent_that_was_silent_is_asked_again_only_after_a_rest(
     assert asked == 2
     assert [read.tier for read in seen] == ["wal"] * 4
     assert [[(f.tier, f.kind) for f in read.failures] for read in seen] == [[("agent", "unreachable")]] * 4
-    assert ["was silent" in read.failures[0].detail for read in seen] == [False, True, True, False]
+    assert ["did not answer" in read.failures[0].detail for read in seen] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
