@@ -16,7 +16,7 @@ import urllib3
 from forebay.model.errors import ForebayError, MissingKeyError, UnreachableError
 from forebay.model.records import Compression, RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, Handle
-from recovery.examination import Copy
+from recovery.examination import UnnamedFrame
 from wal.blocks import StoredBlock, block_of_frame
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
@@ -37,7 +37,7 @@ class ReadRanges(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BlockCopy:
     """A block's bytes. ``exact``: they are those whose checksum the journal names."""
 
     source: str
@@ -46,21 +46,21 @@ class Found:
     exact: bool
 
 
-class Source(Protocol):
+class CopySource(Protocol):
     name: str
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         """The block, verified; None where this source never kept it. Raises ForebayError, FileNotFoundError, OSError or
         urllib3's HTTPError with the reason why it can't be had."""
 
 
 @dataclass(slots=True)
-class Sources:
+class CopySources:
     """All of them, asked in order."""
 
-    sources: Sequence[Source]
+    sources: Sequence[CopySource]
 
-    def find(self, block: Block) -> tuple[Found | None, tuple[str, ...]]:
+    def find(self, block: Block) -> tuple[BlockCopy | None, tuple[str, ...]]:
         """The first that has the block, and in words why each one asked before has not."""
         reasons = []
         for source in self.sources:
@@ -82,13 +82,13 @@ class WalCopies:
 
     name = "WAL"
 
-    def __init__(self, storage: Storage, copies: Sequence[Copy]) -> None:
+    def __init__(self, storage: Storage, copies: Sequence[UnnamedFrame]) -> None:
         self._storage = storage
         self._handles: dict[str, list[Handle]] = {}
         for copy in copies:
             self._handles.setdefault(copy.block_id, []).append(copy.handle)
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reasons = []
         for handle in self._handles.get(block.id, ()):
             try:
@@ -111,7 +111,7 @@ class TierCopies:
         self._tier: Tier = tier
         self._plan = plan
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reference = BlockReference.of(block).also_at(tuple(self._plan.agent_urls))
         stored = stored_copy(reference, self._plan, self._tier)
         return None if stored is None else _exact(self.name, stored)
@@ -125,7 +125,7 @@ class DamagedCopies:
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reasons = []
         for path in copies_set_aside(self._directory, block.meta.stream, block.id):
             try:
@@ -156,7 +156,7 @@ class KafkaCopies:
         self._compression: Compression = compression
         self._keys = keys
 
-    def read(self, block: Block) -> Found:
+    def read(self, block: Block) -> BlockCopy:
         from forebay.kafka.consume.ranges import Wanted  # loads librdkafka
 
         meta = block.meta
@@ -169,7 +169,7 @@ class KafkaCopies:
             raise MissingKeyError(
                 f"the block was encrypted with key {meta.key_id!r}; without keys its records are not written again"
             )
-        return Found(self.name, *completed(meta, payload, self._keys), exact=False)
+        return BlockCopy(self.name, *completed(meta, payload, self._keys), exact=False)
 
 
 class NoKafka:
@@ -180,9 +180,9 @@ class NoKafka:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         raise UnreachableError(self._why)
 
 
-def _exact(name: str, stored: StoredBlock) -> Found:
-    return Found(name, stored.meta, stored.payload, exact=True)
+def _exact(name: str, stored: StoredBlock) -> BlockCopy:
+    return BlockCopy(name, stored.meta, stored.payload, exact=True)

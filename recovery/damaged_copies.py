@@ -37,7 +37,7 @@ class DamagedCopy(msgspec.Struct, frozen=True):
     lost: bool = False
 
 
-class CopiesPlan(msgspec.Struct, frozen=True):
+class DamagedCopiesPlan(msgspec.Struct, frozen=True):
     """``directory``: of this host's copies."""
 
     stream: str
@@ -61,25 +61,25 @@ def damaged_copies(directory: str | Path, stream: str) -> list[tuple[str, Path]]
     return sorted((block_id, folder / name) for name in names if (block_id := block_of(name)) is not None)
 
 
-def look(settings: Settings, journal_storage: Storage) -> CopiesPlan:
+def plan_copies(settings: Settings, journal_storage: Storage) -> DamagedCopiesPlan:
     """Reads and changes nothing. Raises UsageError if there is no journal, CorruptionError or NewerVersionError if it can't be
     read."""
     return _plan(settings, read_state(journal_storage, settings.stream), applies=False)
 
 
-def apply_plan(settings: Settings, journal_storage: Storage) -> CopiesPlan:
+def repair_copies(settings: Settings, journal_storage: Storage) -> DamagedCopiesPlan:
     """Puts back what can be. The journal is only read, so driver, receivers and agent may be at work. May be killed at any step
-    and called again. Raises as :func:`look`, and StoreError."""
+    and called again. Raises as :func:`plan_copies`, and StoreError."""
     return _plan(settings, read_state(journal_storage, settings.stream), applies=True)
 
 
-def _plan(settings: Settings, state: State, applies: bool) -> CopiesPlan:
+def _plan(settings: Settings, state: State, applies: bool) -> DamagedCopiesPlan:
     directory = settings.agent.blocks
     found = [
         _copy(directory, state, block_id, path, applies)
         for block_id, path in damaged_copies(directory, settings.stream)
     ]
-    return CopiesPlan(settings.stream, str(Path(directory, settings.stream)), applies, tuple(found))
+    return DamagedCopiesPlan(settings.stream, str(Path(directory, settings.stream)), applies, tuple(found))
 
 
 def _copy(directory: str, state: State, block_id: str, path: Path, applies: bool) -> DamagedCopy:
@@ -118,7 +118,7 @@ def _is_whole(directory: str, block: Block) -> bool:
     return False
 
 
-def sentences(plan: CopiesPlan) -> list[str]:
+def sentences(plan: DamagedCopiesPlan) -> list[str]:
     """One for each copy that waits for a person or for ``--apply``, with the way out."""
     said = [
         f"a damaged copy of block {c.block_id} with {', '.join(c.ranges)} can be made whole: `forebay recover --apply`"

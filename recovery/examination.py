@@ -22,7 +22,7 @@ from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
-from wal.decisions.recovery import Decision, Found, Verdict, assess_segment
+from wal.decisions.recovery import Decision, FrameCondition, Verdict, assess_segment
 from wal.decisions.retention import JournalView, Position
 from wal.reading import life_key
 from wal.segments.frame import Frame, FrameKind, aligned
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class UnnamedFrame:
     """A whole frame of a block that the journal does not name there: an orphan, a frame that was written twice, or one of a
     segment under another's name."""
 
@@ -60,14 +60,14 @@ class Segment:
     fenced: bool
     swapped: bool
     verdicts: tuple[Verdict, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[UnnamedFrame, ...]
 
     @property
     def closed(self) -> bool:
         return self.sealed or self.fenced
 
 
-class Hole(msgspec.Struct, frozen=True):
+class MissingSegments(msgspec.Struct, frozen=True):
     """No segments ``first`` to ``last`` between others of one epoch, and the journal names no block in them."""
 
     receiver: str
@@ -83,7 +83,7 @@ class Examination:
     stream: str
     state: State | None
     segments: tuple[Segment, ...]
-    holes: tuple[Hole, ...]
+    holes: tuple[MissingSegments, ...]
 
     @property
     def verdicts(self) -> Iterator[Verdict]:
@@ -142,12 +142,12 @@ def examine_beside_a_driver(
     asked for again in the journal before it is called missing. Raises UsageError if there is no journal."""
     state = read_state(journal_storage, stream)
     found = examine(state, wal_storage, stream, progress=progress)
-    if not any(verdict.found is Found.ABSENT for verdict in found.verdicts):
+    if not any(verdict.condition is FrameCondition.ABSENT for verdict in found.verdicts):
         return found
     later = read_state(journal_storage, stream)
 
     def holds(verdict: Verdict) -> bool:
-        if verdict.found is not Found.ABSENT:
+        if verdict.condition is not FrameCondition.ABSENT:
             return True
         block = later.blocks.get(verdict.block_id or "")
         return (
@@ -207,13 +207,13 @@ def examine_segment(
         size = 0
         verdicts = assess_segment(path, None, accepted, view, closed=sealed or fenced)
     swapped = tapped.whole_damage and _is_swapped(storage, path)
-    if any(verdict.found is Found.DAMAGED for verdict in verdicts):
+    if any(verdict.condition is FrameCondition.DAMAGED for verdict in verdicts):
         copies = list(_frames_under_any_name(storage, path))
     else:
         copies = [
-            Copy(verdict.block_id, tapped.handle(path, verdict.offset))
+            UnnamedFrame(verdict.block_id, tapped.handle(path, verdict.offset))
             for verdict in verdicts
-            if verdict.found is Found.WHOLE and not verdict.named and verdict.block_id is not None
+            if verdict.condition is FrameCondition.WHOLE and not verdict.named and verdict.block_id is not None
         ]
     return Segment(
         path=path,
@@ -268,7 +268,7 @@ def _is_swapped(storage: Readable, path: str) -> bool:
     return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
 
 
-def _frames_under_any_name(storage: Readable, path: str) -> Iterator[Copy]:
+def _frames_under_any_name(storage: Readable, path: str) -> Iterator[UnnamedFrame]:
     """Every whole block frame: in a segment with damage any may be what the journal misses elsewhere."""
     for item in scan_segment(storage, path, swapped=True):
         if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
@@ -276,7 +276,7 @@ def _frames_under_any_name(storage: Readable, path: str) -> Iterator[Copy]:
                 meta = decode_meta(item.metadata, path, item.offset)
             except CorruptionError:  # its place is reported as damage
                 continue
-            yield Copy(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
+            yield UnnamedFrame(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
 
 
 def _accepted(state: State | None, paths: Sequence[str]) -> dict[str, list[Block]]:
@@ -301,7 +301,7 @@ def journal_view(state: State | None) -> JournalView:
     )
 
 
-def _holes(places: Iterable[BlockPlace]) -> Iterator[Hole]:
+def _holes(places: Iterable[BlockPlace]) -> Iterator[MissingSegments]:
     sequences: dict[tuple[str, int], list[int]] = {}
     for place in places:
         sequences.setdefault(place[1:3], []).append(place.sequence)
@@ -309,7 +309,7 @@ def _holes(places: Iterable[BlockPlace]) -> Iterator[Hole]:
         there.sort()
         for before, after in itertools.pairwise(there):
             if after > before + 1:
-                yield Hole(receiver, epoch, before + 1, after - 1)
+                yield MissingSegments(receiver, epoch, before + 1, after - 1)
 
 
 def described(verdict: Verdict, state: State | None) -> Place:

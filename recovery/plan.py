@@ -19,11 +19,11 @@ from driver.journal.history import FinishedBatch
 from driver.journal.state import Partition, State
 from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, TopicPartition
-from recovery.examination import Examination, Hole, Place, Segment, described, is_needed, is_unread
-from wal.decisions.recovery import Decision, Found
+from recovery.examination import Examination, MissingSegments, Place, Segment, described, is_needed, is_unread
+from wal.decisions.recovery import Decision, FrameCondition
 
 
-class Recovery(msgspec.Struct, frozen=True):
+class BlockRecovery(msgspec.Struct, frozen=True):
     """A block that is not whole where the journal names it, and from where it can be (or was) written anew. ``exact``: the
     same bytes; else the same records, encoded anew. ``done``: it was."""
 
@@ -97,7 +97,7 @@ class HistoryView(msgspec.Struct, frozen=True):
     finding: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """``counts``: decision → places; ``places``: all but the whole ones; ``orphans``: frames that the journal does not name:
     label → what becomes of them. ``forgotten``: segments that are gone, of which only a replay would need anything."""
 
@@ -107,8 +107,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     counts: dict[str, int]
     places: tuple[Place, ...]
-    holes: tuple[Hole, ...]
-    recoveries: tuple[Recovery, ...] = ()
+    holes: tuple[MissingSegments, ...]
+    recoveries: tuple[BlockRecovery, ...] = ()
     losses: tuple[Loss, ...] = ()
     damaged: tuple[DamagedSegment, ...] = ()
     forgotten: tuple[str, ...] = ()
@@ -134,28 +134,29 @@ def broken_blocks(examined: Examination) -> list[Block]:
     """Blocks that are not whole where the journal names them, in the order of the log. What a newer release wrote is whole."""
     state = examined.state
     assert state is not None
-    broken = (Found.DAMAGED, Found.TORN, Found.ABSENT)
-    return [state.blocks[v.block_id] for v in examined.verdicts if v.named and v.block_id and v.found in broken]
+    broken = (FrameCondition.DAMAGED, FrameCondition.TORN, FrameCondition.ABSENT)
+    return [state.blocks[v.block_id] for v in examined.verdicts if v.named and v.block_id and v.condition in broken]
 
 
 def damaged_segments(examined: Examination) -> list[DamagedSegment]:
     """Every segment that holds damage, and whether it can be taken out of the log."""
     found = []
     for segment in examined.segments:
-        torn_accepted = any(v.found is Found.TORN and v.named for v in segment.verdicts)
-        if torn_accepted or any(v.found is Found.DAMAGED for v in segment.verdicts):
+        torn_accepted = any(v.condition is FrameCondition.TORN and v.named for v in segment.verdicts)
+        if torn_accepted or any(v.condition is FrameCondition.DAMAGED for v in segment.verdicts):
             kept = _kept(segment)
             found.append(DamagedSegment(segment.path, kept, "" if kept else aside_path(segment.path)))
     return found
 
 
 def _kept(segment: Segment) -> str:
-    if any(v.found is Found.NEWER for v in segment.verdicts):
+    if any(v.condition is FrameCondition.NEWER for v in segment.verdicts):
         return "a newer release wrote part of it: run that one"
     if not segment.closed:
         return "its receiver may still write to it: once that has been started again, recover again"
     orphans = any(
-        v.found is Found.WHOLE and not v.named and v.decision is not Decision.ORPHAN_DELETE for v in segment.verdicts
+        v.condition is FrameCondition.WHOLE and not v.named and v.decision is not Decision.ORPHAN_DELETE
+        for v in segment.verdicts
     )
     if orphans and not segment.fenced:
         return "its receiver may still report a block of it: once that has been started again, recover again"
@@ -182,8 +183,8 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     ]
 
 
-def recovery_of(state: State, block: Block, source: str, exact: bool, done: bool) -> Recovery:
-    return Recovery(
+def recovery_of(state: State, block: Block, source: str, exact: bool, done: bool) -> BlockRecovery:
+    return BlockRecovery(
         block_id=block.id,
         path=block.handle.path,
         ranges=tuple(r.label for r in block.meta.ranges),
@@ -285,16 +286,16 @@ def make_plan(
     examined: Examination,
     *,
     applied: bool,
-    recoveries: Sequence[Recovery],
+    recoveries: Sequence[BlockRecovery],
     losses: Sequence[Loss],
     damaged: Sequence[DamagedSegment],
     forgotten: Sequence[str],
     copies: CopiesView,
     history: HistoryView,
     kafka: KafkaView,
-) -> Plan:
+) -> RecoveryPlan:
     assert examined.state is not None
-    return Plan(
+    return RecoveryPlan(
         stream=examined.stream,
         lineage=examined.state.lineage,
         applied=applied,
@@ -316,7 +317,7 @@ def make_plan(
     )
 
 
-def sentences(plan: Plan) -> list[str]:
+def sentences(plan: RecoveryPlan) -> list[str]:
     """One for each thing that waits for a person or for ``--apply``, with the way out."""
     said = [
         f"block {r.block_id} with {', '.join(r.ranges)} is not whole in {r.path}; it can be had from {r.source}: stop the "

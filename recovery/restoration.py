@@ -19,9 +19,9 @@ from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError
 from forebay.model.values import Block, Handle, Sha256, lineage_of
 from forebay.process import failpoints
-from recovery.copies import Found, Sources
+from recovery.copies import BlockCopy, CopySources
 from recovery.examination import Segment
-from recovery.plan import DamagedSegment, Loss, Recovery, aside_path, loss_of, recovery_of
+from recovery.plan import BlockRecovery, DamagedSegment, Loss, aside_path, loss_of, recovery_of
 from wal.blocks import decode_meta, encode_meta
 from wal.blocks.digests import fits
 from wal.decisions.retention import JournalView
@@ -66,9 +66,9 @@ class Restoration:
         self._written_bytes = 0
 
     def restore(
-        self, blocks: Iterable[Block], sources: Sources, progress: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Recovery | Loss]:
-        """Writes each block anew from the first source that has it. What it yields is durable once :meth:`settle` returned.
+        self, blocks: Iterable[Block], sources: CopySources, progress: Callable[[int], None] = lambda _: None
+    ) -> Iterator[BlockRecovery | Loss]:
+        """Writes each block anew from the first source that has it. What it yields is durable once :meth:`commit` returned.
 
         Raises OutOfSpaceError, StoreError, FencedError: what was journalled until then stays, the rest comes next time.
         """
@@ -82,7 +82,7 @@ class Restoration:
                 yield done
             progress(1)
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Everything written so far is durable, and journalled, on return."""
         if not self._written:
             return
@@ -102,7 +102,7 @@ class Restoration:
         Whole are blocks that the journal names there, and those that may still be adopted.
         """
         self._keep_whole(segment, view)
-        self.settle()
+        self.commit()
         aside = copy_aside(self._wal, segment.path)
         failpoints.hit("recovery.after-aside")
         if segment.path in self._state.index.segments:
@@ -125,7 +125,7 @@ class Restoration:
     def close(self) -> None:
         self._writer.close()
 
-    def _write(self, block: Block, found: Found) -> None:
+    def _write(self, block: Block, found: BlockCopy) -> None:
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(found.meta), found.payload)
         digest = msgspec.UNSET if found.exact else found.meta.sha256  # of the same bytes the journal has its own
         self._written.append((block, digest, found.exact, pending))
@@ -134,7 +134,7 @@ class Restoration:
     def _count(self, payload: Any) -> None:
         self._written_bytes += memoryview(payload).nbytes
         if self._written_bytes >= GROUP_BYTES:
-            self.settle()
+            self.commit()
 
     def _append(self, *events: ev.Event) -> None:
         for event in events:
@@ -156,8 +156,8 @@ class Restoration:
             if block is not None:
                 whole = _lies_at(block.handle, segment.path, item) and fits(block.meta.sha256, item.payload)
                 if whole and not segment.swapped:
-                    self._write(block, Found("WAL", meta, item.payload, exact=True))
-            elif not all(view.standing(r).settled for r in meta.ranges):
+                    self._write(block, BlockCopy("WAL", meta, item.payload, exact=True))
+            elif not all(view.status_of(r).is_final for r in meta.ranges):
                 self._writer.append(FrameKind.BLOCK, item.metadata, item.payload)
                 orphans = True
         if orphans:

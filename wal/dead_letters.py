@@ -89,7 +89,7 @@ class Letters(NamedTuple):
     sent: tuple[str, ...]
 
 
-class Found(NamedTuple):
+class CountedRun(NamedTuple):
     """What counts of an output of a batch. ``done``: the run that wrote it returned."""
 
     run: Run
@@ -135,7 +135,7 @@ def mark_path(letters: Letters, records: Sequence[Identity]) -> str:
     return f"{letters.path}.{digest(records)}.sent"
 
 
-def counting(paths: Iterable[str]) -> list[Found]:
+def counting(paths: Iterable[str]) -> list[CountedRun]:
     """What counts of the files at ``paths``, in order of batches: of each output of each batch the newest run that is done;
     where none is, the newest, not done. Other files are passed over."""
     objects: dict[Run, list[tuple[str, int]]] = {}
@@ -158,7 +158,7 @@ def counting(paths: Iterable[str]) -> list[Found]:
         if known is None or run in done or known not in done:
             newest[run[:3]] = run
     return [
-        Found(
+        CountedRun(
             run,
             run in done,
             tuple(Letters(path, records, tuple(sent.get(path, ()))) for path, records in sorted(objects.get(run, ()))),
@@ -198,7 +198,7 @@ def identities(table: pa.Table) -> list[Identity]:
     return [Identity(*row) for row in zip(*columns, strict=True)]
 
 
-def tables(storage: Storage, found: Found) -> Iterator[tuple[Letters, pa.Table]]:
+def tables(storage: Storage, found: CountedRun) -> Iterator[tuple[Letters, pa.Table]]:
     """The objects of a run, one in memory at a time, each record once however many tasks wrote it."""
     seen: set[Identity] = set()
     for letters in found.letters:

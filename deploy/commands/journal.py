@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from driver.journal.log import Reading
     from forebay.settings.schema import Settings
-    from recovery.rebuild import Plan
+    from recovery.rebuild import RebuildPlan
     from wal.storage import Storage
 
 #: how long Kafka may take to answer a rebuild
@@ -242,7 +242,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def report_of(plan: Plan, done: bool) -> RebuildReport:
+def report_of(plan: RebuildPlan, done: bool) -> RebuildReport:
     state = plan.state
     return RebuildReport(
         done=done,
@@ -311,7 +311,7 @@ def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
         return admin.topic_ids(topics)
 
 
-def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
+def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan:
     from driver.journal import lineage
     from driver.journal.lease import wait_until_stale
     from recovery import rebuild
@@ -333,7 +333,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     owner = f"forebay journal rebuild by {getpass.getuser()} on {socket.gethostname()}"
     wall_ms = int(time.time() * 1000)
     if not yes:
-        evidence = rebuild.look(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
+        evidence = rebuild.read_evidence(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
         return rebuild.rebuilt(evidence, marked + 1, wall_ms, owner)
     return rebuild.rebuild(
         journal_storage,

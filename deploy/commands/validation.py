@@ -32,6 +32,7 @@ from driver.spark.java import check_java
 from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings.promises import without_wal
 from forebay.settings.schema import Settings, load, mistakes
+from forebay.settings.stores import local_path
 from forebay_start import hidden
 
 #: how long `validate` waits for a broker
@@ -175,7 +176,7 @@ def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
 
 
 def is_remote(place: str) -> bool:
-    return "://" in place and not place.startswith("file:")
+    return "://" in place and local_path(place) is None
 
 
 def require_store(key: str, url: str, settings: Settings) -> None:

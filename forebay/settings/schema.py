@@ -27,6 +27,7 @@ from forebay.model.values import OFFSET_MAX, RESERVED_PREFIX, check_name, is_res
 from forebay.process.secret_file import check_secret_path
 from forebay.settings.mistakes import all_mistakes
 from forebay.settings.similar import did_you_mean
+from forebay.settings.stores import SCHEMES_WITH_OPTIONS, has_text_options
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -317,8 +318,6 @@ _SECTIONS: dict[str, type[Section]] = {
 }
 #: sections whose other keys pass through unchanged, to librdkafka and to Spark
 _OPEN_SECTIONS = ("kafka", "spark")
-#: [storage.SCHEME]: the stores whose clients take settings
-_STORES = ("s3", "gs", "abfs", "hdfs")
 #: keys of stores' clients that hold secrets: these belong in the environment, a profile or the instance's role, because
 #: a file is copied, shown and sent to tasks
 _SECRET_KEYS = frozenset(
@@ -520,11 +519,11 @@ def _storage_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, An
     """Hadoop's keys have dots and are texts; those of the others' clients are as their constructors take them."""
     values: dict[str, Any] = {}
     for scheme, options in table.items():
-        if scheme not in _STORES:
-            allowed = ", ".join(f"[storage.{name}]" for name in _STORES)
+        if scheme not in SCHEMES_WITH_OPTIONS:
+            allowed = ", ".join(f"[storage.{name}]" for name in SCHEMES_WITH_OPTIONS)
             raise refuse(
                 f"storage.{scheme}",
-                f"unknown section [storage.{scheme}]; {did_you_mean(scheme, _STORES)}allowed are {allowed}",
+                f"unknown section [storage.{scheme}]; {did_you_mean(scheme, SCHEMES_WITH_OPTIONS)}allowed are {allowed}",
             )
         if not isinstance(options, Mapping):
             raise refuse(f"storage.{scheme}", f"storage.{scheme} is no section: write [storage.{scheme}]")
@@ -536,9 +535,10 @@ def _storage_values(table: Mapping[str, Any], refuse: _Refusals) -> dict[str, An
                     f"storage.{scheme}.{key}: secrets don't belong in this file; give them by the client's environment "
                     "variables (AWS_ACCESS_KEY_ID, …), a profile or the instance's role",
                 )
-        hadoop = scheme == "hdfs"
         values[scheme] = (
-            {k: _text(f"storage.hdfs.{k!r}", v, refuse) for k, v in flat.items()} if hadoop else dict(options)
+            {k: _text(f"storage.{scheme}.{k!r}", v, refuse) for k, v in flat.items()}
+            if has_text_options(scheme)
+            else dict(options)
         )
     return values
 
@@ -624,7 +624,7 @@ def _override_store(name: str, table: dict[str, Any], written: str, text: str) -
     options = table.setdefault(scheme, {})
     if not rest or not isinstance(options, dict):
         raise SettingsError(f"{name}: write FOREBAY__STORAGE__SCHEME__KEY, as in FOREBAY__STORAGE__S3__ENDPOINT_URL")
-    if scheme == "hdfs":
+    if has_text_options(scheme):
         key = _open_key(options, rest)
         options[key] = text
     else:

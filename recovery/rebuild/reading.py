@@ -65,7 +65,7 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     )
 
 
-def look(journal_storage: Storage, wal: Storage, stream: str, topic_ids: TopicIds) -> Evidence:
+def read_evidence(journal_storage: Storage, wal: Storage, stream: str, topic_ids: TopicIds) -> Evidence:
     """Read the newest usable copy, the headers of all block segments, the payloads of blocks after the copy, and the history.
 
     ``topic_ids`` is called last, and only if a decision depends on it. Raises RefusedError if there is no copy;

@@ -24,12 +24,12 @@ from driver.journal.state import (
 from driver.journal.transitions import UNBARRED_MAX
 from forebay.model.values import Block, numbered
 from recovery.rebuild.evidence import Evidence, FoundBlock
-from recovery.rebuild.walk import Hole, NotTaken, Walk
+from recovery.rebuild.walk import MissingOffsets, NotTaken, Walk
 from wal.segments import layout
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RebuildPlan:
     """What a rebuild writes.
 
     ``state``: the new timeline's. ``taken``: blocks to be written again, since it is unknown which of them were synced.
@@ -41,7 +41,7 @@ class Plan:
     copy_path: str
     taken: tuple[FoundBlock, ...]
     not_taken: tuple[NotTaken, ...]
-    holes: tuple[Hole, ...]
+    holes: tuple[MissingOffsets, ...]
     archive: tuple[FinishedBatch, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
@@ -51,7 +51,7 @@ class Plan:
         return self.state.rebuilds[-1]
 
 
-def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> Plan:
+def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> RebuildPlan:
     """Return the plan for timeline ``new_lineage``: what ``evidence`` shows, without claims, receivers and open batches.
 
     ``time_ms``: wall clock; ``cause``: who rebuilds and why. Both are written into the state.
@@ -137,7 +137,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         rebuilds=[*copy.rebuilds, record],
     )
     missing = tuple(r.label for b in waiting if blocks[b].handle.path in evidence.gone for r in blocks[b].meta.ranges)
-    return Plan(
+    return RebuildPlan(
         state=state,
         copy_path=evidence.copy_path,
         taken=tuple(walk.taken),

@@ -277,7 +277,7 @@ def test_an_agent_that_answers_nonsense_is_passed_over(
     with Breaking([answer]) as agent:
         read = read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": agent.url}))
     assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("agent", "damaged")])
-    assert "agent " in read.failures[0].detail or "not the length" in read.failures[0].detail
+    assert "agent " in read.failures[0].detail or "not the block's length" in read.failures[0].detail
 
 
 def test_an_agent_that_has_too_much_to_do_is_not_called_damaged(stored: Stored, reference: BlockReference) -> None:

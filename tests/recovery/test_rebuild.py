@@ -26,7 +26,7 @@ from forebay.model.values import Block, Gap, Handle, OffsetRange, lineage_of, nu
 from forebay.process.clock import ManualClock
 from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
-from recovery.rebuild import Plan
+from recovery.rebuild import RebuildPlan
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
 from tests.support.unlisted import Unlisted
@@ -113,7 +113,7 @@ class Lost:
         assert result.accepted, result
         return block
 
-    def rebuild(self) -> Plan:
+    def rebuild(self) -> RebuildPlan:
         return rebuild.rebuild(
             self.journal, self.wal, STREAM, self.topic_ids, "test", 9, lambda: 1.0, lambda: next(numbers)
         )
@@ -581,7 +581,7 @@ def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:
     return lost, epoch, token
 
 
-def position(plan: Plan, partition: int = 0) -> int:
+def position(plan: RebuildPlan, partition: int = 0) -> int:
     return plan.state.partitions[f"t/{partition}"].position
 
 

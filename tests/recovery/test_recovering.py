@@ -17,8 +17,8 @@ from forebay.model.errors import ForebayError, StoreError, UsageError
 from forebay.model.records import decode_block
 from forebay.model.values import Block
 from recovery.copies import WalCopies
-from recovery.examination import Copy
-from recovery.plan import KafkaView, Loss, Plan, sentences
+from recovery.examination import UnnamedFrame
+from recovery.plan import KafkaView, Loss, RecoveryPlan, sentences
 from tests.support.forged import forged
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
@@ -41,11 +41,11 @@ class Alone(Surroundings):
         return KafkaView(self._unreachable)
 
 
-def planned(logged: Logged, unreachable: str = "") -> Plan:
+def planned(logged: Logged, unreachable: str = "") -> RecoveryPlan:
     return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
-def applied(logged: Logged, unreachable: str = "") -> Plan:
+def applied(logged: Logged, unreachable: str = "") -> RecoveryPlan:
     return apply_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
@@ -328,7 +328,8 @@ def test_a_frame_that_the_store_does_not_give_is_passed_over_for_another_one_of_
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
     copies = [
-        Copy(block.id, msgspec.structs.replace(block.handle, path=path)) for path in ("s/away", block.handle.path)
+        UnnamedFrame(block.id, msgspec.structs.replace(block.handle, path=path))
+        for path in ("s/away", block.handle.path)
     ]
     read = logged.wal.read
 

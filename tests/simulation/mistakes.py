@@ -381,7 +381,7 @@ class ForgetfulOfWindowsDriver(DriverProcess):
         return finished(state, windows=False)
 
 
-def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int, cause: str) -> rebuild.Plan:
+def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int, cause: str) -> rebuild.RebuildPlan:
     """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
     token, from where that begins."""
     newest: dict[TopicPartition, int] = {}

@@ -20,7 +20,7 @@ from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import hdfs, open_storage
+from wal.storage import hdfs, hdfs_connection, open_storage
 from wal.storage.hdfs import HdfsStorage
 
 pytestmark = pytest.mark.hdfs
@@ -385,7 +385,7 @@ def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
 def _set_permission(url: str, path: str, permission: int) -> None:
     """By a client that stays: one that ends waits for its threads, and they may wait for the interpreter."""
     _, _, place = url.removeprefix("hdfs://").partition("/")
-    connection = hdfs._connection(url.removesuffix(f"/{place}"), {})
+    connection = hdfs_connection.connection(url.removesuffix(f"/{place}"), {})
     connection.run(lambda client: client.set_permission(f"/{place}{path}", permission), 30.0)
 
 
@@ -428,15 +428,15 @@ def test_a_forked_child_has_a_client_of_its_own(url: str) -> None:
     assert one_attempt.read("a") == b"x"
     assert _in_a_child(work) == 0
     assert one_attempt.read("a") == b"x"
-    with hdfs._connecting:  # by a thread that the child does not have
+    with hdfs_connection._connecting:  # by a thread that the child does not have
         assert _in_a_child(work) == 0
     assert storage.read("b") == b"y"
 
 
 def test_constructing_does_no_io_and_opens_no_client() -> None:
-    before = len(hdfs._connections)
+    before = len(hdfs_connection._connections)
     open_storage("hdfs://no-such-host:8020/x")
-    assert len(hdfs._connections) == before
+    assert len(hdfs_connection._connections) == before
 
 
 def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,10 +446,10 @@ def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monke
         def __init__(self, *arguments: Any, **kerberos: str) -> None:
             given.append((arguments, kerberos))
 
-    monkeypatch.setattr(hdfs, "AsyncClient", Client)
+    monkeypatch.setattr(hdfs_connection, "AsyncClient", Client)
     settings = {"dfs.ha.namenodes.here": "a,b", "hadoop.security.authentication": "kerberos", "dfs.replication": "2"}
     storage = open_storage("hdfs://here/x", {"hdfs": {**settings, "kerberos_principal": "forebay@EXAMPLE.COM"}})
-    hdfs._connection(storage._authority, storage._options)  # type: ignore[attr-defined]
+    hdfs_connection.connection(storage._authority, storage._options)  # type: ignore[attr-defined]
     ((authority, configuration), kerberos) = given[0]
     assert authority == "hdfs://here"
     del settings["dfs.replication"]  # goes with each file

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
-from wal.storage.objects import _translated
+from wal.storage.object_errors import translated
 from wal.storage.probe import probe
 
 _names = itertools.count()
@@ -148,9 +148,9 @@ def test_probe_with_wrong_credentials_says_what_is_denied_and_what_to_check(
     ids=str,
 )
 def test_denied_access_is_an_error_of_its_own_with_the_stores_reason(error: Exception, reason: str) -> None:
-    translated = _translated(error, "s3://b/x can't be written", 1.0)
-    assert isinstance(translated, DeniedError)
-    assert translated.reason == reason
+    denied = translated(error, "s3://b/x can't be written", 1.0)
+    assert isinstance(denied, DeniedError)
+    assert denied.reason == reason
     assert str(translated).startswith("s3://b/x can't be written: ")
     copied = pickle.loads(pickle.dumps(translated))
     assert (str(copied), copied.reason) == (str(translated), reason)

@@ -9,48 +9,48 @@ import pytest
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
-from wal.decisions.recovery import TABLE, Decision, Evidence, Found, assess_segment, decide
-from wal.decisions.retention import JournalView, Position, Standing
+from wal.decisions.recovery import TABLE, Decision, FrameCondition, FrameEvidence, assess_segment, decide
+from wal.decisions.retention import JournalView, Position, RangeStatus
 from wal.segments.scan import Frame, scan_segment
 from wal.storage import MemoryStorage
 
 EVIDENCE = [
-    Evidence(found, named, standing, closed)
-    for found, named, standing, closed in itertools.product(Found, (True, False), Standing, (True, False))
-    if named or found is not Found.ABSENT
+    FrameEvidence(found, named, status, closed)
+    for found, named, status, closed in itertools.product(FrameCondition, (True, False), RangeStatus, (True, False))
+    if named or found is not FrameCondition.ABSENT
 ]
 
-ROWS = [  # found, named, standing, closed → decision; None: whatever it is
-    (Found.NEWER, None, None, None, Decision.NEWER_REFUSE),
-    (Found.WHOLE, True, None, None, Decision.WHOLE),
-    (Found.WHOLE, False, None, False, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.BEHIND, True, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.UNKNOWN, True, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.PAST, True, Decision.ORPHAN_DELETE),
-    (Found.WHOLE, False, Standing.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
-    (Found.TORN, True, None, None, Decision.DAMAGED_QUARANTINE),
-    (Found.TORN, False, None, False, Decision.ORPHAN_KEEP),
-    (Found.TORN, False, None, True, Decision.TORN_DROP),
-    (Found.DAMAGED, True, None, None, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, None, False, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.BEHIND, True, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.UNKNOWN, True, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.PAST, True, Decision.ORPHAN_DELETE),
-    (Found.DAMAGED, False, Standing.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
-    (Found.ABSENT, True, None, None, Decision.MISSING),
+ROWS = [  # condition, named, status, closed → decision; None: whatever it is
+    (FrameCondition.NEWER, None, None, None, Decision.NEWER_REFUSE),
+    (FrameCondition.WHOLE, True, None, None, Decision.WHOLE),
+    (FrameCondition.WHOLE, False, None, False, Decision.ORPHAN_KEEP),
+    (FrameCondition.WHOLE, False, RangeStatus.BEHIND, True, Decision.ORPHAN_KEEP),
+    (FrameCondition.WHOLE, False, RangeStatus.UNKNOWN, True, Decision.ORPHAN_KEEP),
+    (FrameCondition.WHOLE, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.WHOLE, False, RangeStatus.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.TORN, True, None, None, Decision.DAMAGED_QUARANTINE),
+    (FrameCondition.TORN, False, None, False, Decision.ORPHAN_KEEP),
+    (FrameCondition.TORN, False, None, True, Decision.TORN_DROP),
+    (FrameCondition.DAMAGED, True, None, None, Decision.DAMAGED_QUARANTINE),
+    (FrameCondition.DAMAGED, False, None, False, Decision.DAMAGED_QUARANTINE),
+    (FrameCondition.DAMAGED, False, RangeStatus.BEHIND, True, Decision.DAMAGED_QUARANTINE),
+    (FrameCondition.DAMAGED, False, RangeStatus.UNKNOWN, True, Decision.DAMAGED_QUARANTINE),
+    (FrameCondition.DAMAGED, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.DAMAGED, False, RangeStatus.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.ABSENT, True, None, None, Decision.MISSING),
 ]
 
 
-@pytest.mark.parametrize(("found", "named", "standing", "closed", "decision"), ROWS)
+@pytest.mark.parametrize(("condition", "named", "status", "closed", "decision"), ROWS)
 def test_each_row_decides_as_written_here(
-    found: Found, named: bool | None, standing: Standing | None, closed: bool | None, decision: Decision
+    condition: FrameCondition, named: bool | None, status: RangeStatus | None, closed: bool | None, decision: Decision
 ) -> None:
     agreeing = [
         evidence
         for evidence in EVIDENCE
-        if evidence.found is found
+        if evidence.condition is condition
         and named in (None, evidence.named)
-        and standing in (None, evidence.standing)
+        and status in (None, evidence.status)
         and closed in (None, evidence.closed)
     ]
     assert agreeing
@@ -59,7 +59,7 @@ def test_each_row_decides_as_written_here(
 
 
 def test_the_table_has_a_row_for_each_test_and_one_row_for_each_evidence() -> None:
-    assert [(row.found, row.named, row.standing, row.closed, row.decision) for row in TABLE] == ROWS
+    assert [(row.condition, row.named, row.status, row.closed, row.decision) for row in TABLE] == ROWS
     for evidence in EVIDENCE:
         assert sum(row.holds(evidence) for row in TABLE) == 1, evidence
 
@@ -86,13 +86,13 @@ def test_nothing_is_deleted_or_dropped_while_its_writer_may_still_write_or_repor
 def test_nothing_unnamed_is_deleted_before_all_of_it_came_in() -> None:
     for evidence in EVIDENCE:
         if decide(evidence).decision is Decision.ORPHAN_DELETE:
-            assert evidence.standing.settled
+            assert evidence.status.is_final
             assert not evidence.named
 
 
 def test_there_is_nothing_to_decide_where_nothing_is_and_nothing_is_named() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        Evidence(Found.ABSENT, False, Standing.PAST, True)
+        FrameEvidence(FrameCondition.ABSENT, False, RangeStatus.PAST, True)
 
 
 # ---- whole segments --------------------------------------------------------------------------------------------------

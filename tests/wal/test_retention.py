@@ -15,8 +15,8 @@ from wal.decisions.retention import (
     FrameFacts,
     JournalView,
     Position,
+    RangeStatus,
     SegmentFacts,
-    Standing,
     judge_segment,
     segment_facts,
 )
@@ -43,21 +43,21 @@ ORPHAN = FrameFacts("r-1-1", (held(10, 20),))
 
 
 @pytest.mark.parametrize(
-    ("journal", "standing"),
+    ("journal", "status"),
     [
-        (view(9), Standing.BEHIND),
-        (view(19), Standing.BEHIND),
-        (view(20), Standing.PAST),
-        (view(0, life=3), Standing.LIFE_ENDED),
-        (view(99, life=1), Standing.UNKNOWN),
-        (JournalView(frozenset(), frozenset(), {}), Standing.UNKNOWN),
+        (view(9), RangeStatus.BEHIND),
+        (view(19), RangeStatus.BEHIND),
+        (view(20), RangeStatus.PAST),
+        (view(0, life=3), RangeStatus.LIFE_ENDED),
+        (view(99, life=1), RangeStatus.UNKNOWN),
+        (JournalView(frozenset(), frozenset(), {}), RangeStatus.UNKNOWN),
     ],
 )
 def test_a_range_stands_to_the_journal_by_life_first_and_position_second(
-    journal: JournalView, standing: Standing
+    journal: JournalView, status: RangeStatus
 ) -> None:
-    assert journal.standing(held(10, 20)) is standing
-    assert judge_segment(facts(ORPHAN), journal).deletable == standing.settled
+    assert journal.status_of(held(10, 20)) is status
+    assert judge_segment(facts(ORPHAN), journal).deletable == status.is_final
 
 
 def test_a_segment_that_may_still_be_appended_to_is_kept() -> None:

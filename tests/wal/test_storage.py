@@ -13,8 +13,7 @@ import pytest
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.forgetful import ForgetfulStorage
-from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_storage, store_error
-from wal.storage.folders import open_folders
+from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_folders, open_storage, store_error
 
 _names = itertools.count()
 

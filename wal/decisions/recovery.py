@@ -1,8 +1,11 @@
-"""What to do with what a scan found: a decision table kept as data. It decides; whoever asks acts.
+"""The decision on each place of a scanned block segment, as a table kept as data. It only decides; the caller acts.
 
-Two facts carry the table. A frame that the journal names was synced before it was accepted, so where it is not whole
-it was damaged: **an accepted tail is never taken for torn**. A frame that the journal does not name may still be
-reported, unless every range in it is settled and nobody writes its segment any more.
+Two facts explain the table:
+
+* A frame that the journal names was synced before it was accepted. So if the frame is not whole now, it was damaged: **an accepted
+  tail is never taken for a torn write**.
+* A frame that the journal does not name may still be reported, unless the status of every range in it is final and no writer can
+  append to its segment.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from forebay.model.errors import CorruptionError
 from forebay.model.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
 from wal.blocks.digests import fits
-from wal.decisions.retention import JournalView, Standing
+from wal.decisions.retention import JournalView, RangeStatus
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, Scanned, TornTail
 
 
-class Found(Enum):
+class FrameCondition(Enum):
+    """What a scan found at one place."""
+
     WHOLE = "a whole frame"
     TORN = "a torn tail"
     DAMAGED = "damage"
@@ -31,6 +36,8 @@ class Found(Enum):
 
 
 class Decision(Enum):
+    """What to do with one place. The values are shown by commands and stored in their JSON output."""
+
     WHOLE = "whole"
     TORN_DROP = "torn-drop"
     DAMAGED_QUARANTINE = "damaged-quarantine"
@@ -41,37 +48,39 @@ class Decision(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """``named``: the journal has an accepted block whose handle points here. ``standing``: of one range in it;
-    UNKNOWN where its ranges can't be read. ``closed``: the segment is sealed or its writer is fenced.
+class FrameEvidence:
+    """All that a decision depends on.
+
+    ``named``: the journal has an accepted block whose handle points here. ``status``: of one range in the frame; UNKNOWN if its
+    ranges can't be read. ``closed``: the segment is sealed or its writer is fenced.
     """
 
-    found: Found
+    condition: FrameCondition
     named: bool
-    standing: Standing
+    status: RangeStatus
     closed: bool
 
     def __post_init__(self) -> None:
-        if self.found is Found.ABSENT and not self.named:
+        if self.condition is FrameCondition.ABSENT and not self.named:
             raise ValueError("nothing was found and nothing is named: there is nothing to decide")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Holds for every Evidence that agrees with it; None agrees with everything."""
+    """One row of the table: holds for every FrameEvidence with these values; None stands for any value."""
 
-    found: Found
+    condition: FrameCondition
     named: bool | None
-    standing: Standing | None
+    status: RangeStatus | None
     closed: bool | None
     decision: Decision
     words: str
 
-    def holds(self, evidence: Evidence) -> bool:
+    def holds(self, evidence: FrameEvidence) -> bool:
         return (
-            self.found is evidence.found
+            self.condition is evidence.condition
             and self.named in (None, evidence.named)
-            and self.standing in (None, evidence.standing)
+            and self.status in (None, evidence.status)
             and self.closed in (None, evidence.closed)
         )
 
@@ -79,32 +88,38 @@ class Row:
 _N, _U = True, False  # named, unnamed
 _C, _O = True, False  # closed, open
 
-#: exactly one row holds for each Evidence
+_BEHIND, _PAST = RangeStatus.BEHIND, RangeStatus.PAST
+_UNKNOWN, _ENDED = RangeStatus.UNKNOWN, RangeStatus.LIFE_ENDED
+_NEWER, _WHOLE, _TORN = FrameCondition.NEWER, FrameCondition.WHOLE, FrameCondition.TORN
+_DAMAGED, _ABSENT = FrameCondition.DAMAGED, FrameCondition.ABSENT
+
+#: exactly one row holds for each FrameEvidence
 TABLE: tuple[Row, ...] = (
-    Row(Found.NEWER, None, None, None, Decision.NEWER_REFUSE, "only a newer release can read it: run that one"),
-    Row(Found.WHOLE, _N, None, None, Decision.WHOLE, "it is what the journal says"),
-    Row(Found.WHOLE, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be about to report it"),
-    Row(Found.WHOLE, _U, Standing.BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still come, or it may be adopted"),
-    Row(Found.WHOLE, _U, Standing.UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal can't tell yet what it is"),
-    Row(Found.WHOLE, _U, Standing.PAST, _C, Decision.ORPHAN_DELETE, "all of it came in otherwise"),
-    Row(Found.WHOLE, _U, Standing.LIFE_ENDED, _C, Decision.ORPHAN_DELETE, "its life has ended: adoption was tried"),
-    Row(Found.TORN, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block was cut off: read it again"),
-    Row(Found.TORN, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be in the middle of it"),
-    Row(Found.TORN, _U, None, _C, Decision.TORN_DROP, "a write was cut off, nothing points at it"),
-    Row(Found.DAMAGED, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block is damaged: read it again"),
-    Row(Found.DAMAGED, _U, None, _O, Decision.DAMAGED_QUARANTINE, "what may yet be reported is damaged"),
-    Row(Found.DAMAGED, _U, Standing.BEHIND, _C, Decision.DAMAGED_QUARANTINE, "what may yet be reported is damaged"),
-    Row(Found.DAMAGED, _U, Standing.UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what was here can't be told"),
-    Row(Found.DAMAGED, _U, Standing.PAST, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
-    Row(Found.DAMAGED, _U, Standing.LIFE_ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
-    Row(Found.ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: read it again"),
-)  # fmt: skip
+    Row(_NEWER, None, None, None, Decision.NEWER_REFUSE, "only a newer release can read it: run that release"),
+    Row(_WHOLE, _N, None, None, Decision.WHOLE, "it is the block that the journal names"),
+    Row(_WHOLE, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be about to report it"),
+    Row(_WHOLE, _U, _BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still arrive, or the driver may adopt it"),
+    Row(_WHOLE, _U, _UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal does not know its partition or incarnation yet"),
+    Row(_WHOLE, _U, _PAST, _C, Decision.ORPHAN_DELETE, "other blocks already hold all of its offsets"),
+    Row(_WHOLE, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "its incarnation has ended, and it was not adopted"),
+    Row(_TORN, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block was cut off: it must be recovered"),
+    Row(_TORN, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be in the middle of writing it"),
+    Row(_TORN, _U, None, _C, Decision.TORN_DROP, "a write was cut off, and the journal names nothing there"),
+    Row(_DAMAGED, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block is damaged: it must be recovered"),
+    Row(_DAMAGED, _U, None, _O, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"),
+    Row(_DAMAGED, _U, _BEHIND, _C, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"),
+    Row(_DAMAGED, _U, _UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what these bytes held is unknown"),
+    Row(_DAMAGED, _U, _PAST, _C, Decision.ORPHAN_DELETE, "damaged, but other blocks hold all of its offsets"),
+    Row(_DAMAGED, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but its incarnation has ended"),
+    Row(_ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: it must be recovered"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of the bytes ``[offset, until)`` of ``path``. ``ranges``: what to read again, keep or drop, as far as it can be
-    named; ``block_id``: likewise. ``named``: the journal has that block there.
+    """The decision on the bytes ``[offset, until)`` of ``path``.
+
+    ``ranges``, ``block_id``: of the block there, as far as they can be read. ``named``: the journal has that block there.
     """
 
     path: str
@@ -114,12 +129,12 @@ class Verdict:
     words: str
     block_id: str | None = None
     ranges: tuple[OffsetRange, ...] = ()
-    found: Found = Found.WHOLE
+    condition: FrameCondition = FrameCondition.WHOLE
     named: bool = False
 
 
-def decide(evidence: Evidence) -> Row:
-    """The row that holds."""
+def decide(evidence: FrameEvidence) -> Row:
+    """Return the row that holds for ``evidence``."""
     for row in TABLE:
         if row.holds(evidence):
             return row
@@ -129,22 +144,21 @@ def decide(evidence: Evidence) -> Row:
 def assess_segment(
     path: str, scanned: Iterable[Scanned] | None, accepted: Sequence[Block], view: JournalView, *, closed: bool
 ) -> list[Verdict]:
-    """A verdict for everything found in the block segment ``path`` and for every block the journal has there, in
-    order of offsets.
+    """Return a verdict on everything found in the block segment ``path`` and on every block that the journal has there.
 
-    ``scanned``: a scan with payloads, None if there is no such file. ``accepted``: blocks of the journal whose
-    handles name ``path``. An orphan with several ranges is deleted only if each of them allows it.
+    The verdicts are in order of offsets. ``scanned``: a scan with payloads; None if there is no such file. ``accepted``: the
+    journal's blocks whose handles name ``path``. An orphan with several ranges is deleted only if each of them allows it.
     """
     named = {block.handle.offset: block for block in accepted}
     verdicts = []
     for item in scanned or ():
         verdicts += _verdicts(path, item, named, view, closed)
-    verdicts += [_of_block(path, Found.ABSENT, block, view, closed) for block in named.values()]
+    verdicts += [_of_block(path, FrameCondition.ABSENT, block, view, closed) for block in named.values()]
     return sorted(verdicts, key=lambda verdict: (verdict.offset, verdict.until))
 
 
 def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalView, closed: bool) -> list[Verdict]:
-    """Of one thing found; takes the blocks that it speaks of out of ``named``."""
+    """Return the verdicts on one thing found, and remove the blocks that it covers from ``named``."""
     if isinstance(item, Frame):
         if item.header.kind == FrameKind.SEGMENT:
             return []
@@ -160,17 +174,17 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
                 and (item.length, item.header.payload_checksum) == (block.handle.length, block.handle.checksum)
                 and fits(block.meta.sha256, item.payload)
             )
-            return [_of_block(path, Found.WHOLE if same else Found.DAMAGED, block, view, closed)]
+            return [_of_block(path, FrameCondition.WHOLE if same else FrameCondition.DAMAGED, block, view, closed)]
         if meta is None:
-            return [_of_unnamed(path, Found.DAMAGED, item.offset, until, None, (), view, closed)]
-        return [_of_unnamed(path, Found.WHOLE, item.offset, until, meta.id, meta.ranges, view, closed)]
+            return [_of_unnamed(path, FrameCondition.DAMAGED, item.offset, until, None, (), view, closed)]
+        return [_of_unnamed(path, FrameCondition.WHOLE, item.offset, until, meta.id, meta.ranges, view, closed)]
     if isinstance(item, TornTail):
-        found, until, metadata = Found.TORN, item.offset + item.length, None
+        found, until, metadata = FrameCondition.TORN, item.offset + item.length, None
     elif isinstance(item, Damage):
-        found, until, metadata = Found.DAMAGED, item.until, item.metadata
+        found, until, metadata = FrameCondition.DAMAGED, item.until, item.metadata
     else:
-        found, until, metadata = Found.NEWER, item.until, None
-    blocks = _taken(named, item.offset, until)
+        found, until, metadata = FrameCondition.NEWER, item.until, None
+    blocks = _pop_overlapping(named, item.offset, until)
     if blocks:
         return [_of_block(path, found, block, view, closed) for block in blocks]
     block_id: str | None = None
@@ -186,28 +200,31 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
 
 
 def _same(meta: BlockMeta | None, accepted: BlockMeta) -> bool:
-    """Whether a frame's metadata is that of the accepted block; recovery may have encrypted it with another key, and an older
-    release may have written it, or journalled it, without a SHA-256."""
+    """Return whether a frame's metadata is the accepted block's.
+
+    The key may differ, since recovery may have encrypted the block with another one. The SHA-256 may differ, since an older
+    release may have written or journalled the block without it.
+    """
     return (
         meta is not None and msgspec.structs.replace(meta, key_id=accepted.key_id, sha256=accepted.sha256) == accepted
     )
 
 
-def _taken(named: dict[int, Block], offset: int, until: int) -> list[Block]:
+def _pop_overlapping(named: dict[int, Block], offset: int, until: int) -> list[Block]:
     inside = [at for at, block in named.items() if at < until and at + block.handle.length > offset]
     return [named.pop(at) for at in inside]
 
 
-def _of_block(path: str, found: Found, block: Block, view: JournalView, closed: bool) -> Verdict:
-    row = decide(Evidence(found, True, view.standing(block.meta.ranges[0]), closed))
+def _of_block(path: str, condition: FrameCondition, block: Block, view: JournalView, closed: bool) -> Verdict:
+    row = decide(FrameEvidence(condition, True, view.status_of(block.meta.ranges[0]), closed))
     handle = block.handle
     until = handle.offset + handle.length
-    return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, found, True)
+    return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, condition, True)
 
 
 def _of_unnamed(
     path: str,
-    found: Found,
+    condition: FrameCondition,
     offset: int,
     until: int,
     block_id: str | None,
@@ -215,7 +232,7 @@ def _of_unnamed(
     view: JournalView,
     closed: bool,
 ) -> Verdict:
-    standings = [view.standing(held) for held in ranges] or [Standing.UNKNOWN]
-    rows = [decide(Evidence(found, False, standing, closed)) for standing in standings]
+    statuses = [view.status_of(held) for held in ranges] or [RangeStatus.UNKNOWN]
+    rows = [decide(FrameEvidence(condition, False, status, closed)) for status in statuses]
     row = next((row for row in rows if row.decision is not Decision.ORPHAN_DELETE), rows[0])
-    return Verdict(path, offset, until, row.decision, row.words, block_id, ranges, found)
+    return Verdict(path, offset, until, row.decision, row.words, block_id, ranges, condition)

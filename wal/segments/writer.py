@@ -310,7 +310,7 @@ class LogWriter:
         if self._failpoints:
             _pass("wal.after-sync", segment.path)
         done, self._pending = self._pending, []
-        _settle(done)
+        _set_handles(done)
         return done
 
     def _sync_objects(self) -> list[Pending]:
@@ -329,7 +329,7 @@ class LogWriter:
             self._pending = self._pending[len(done.frames) :]
             self._landed += done.frames
             self.sealed.append(done.path)
-            _settle(done.frames)
+            _set_handles(done.frames)
         landed, self._landed = self._landed, []
         return landed
 
@@ -425,7 +425,7 @@ def _encode(pending: Pending, path: str, uid: int, offset: int, index: int) -> l
     return frame
 
 
-def _settle(done: list[Pending]) -> None:
+def _set_handles(done: list[Pending]) -> None:
     for pending in done:
         pending.handle = pending._place
         pending._metadata, pending._payload = b"", ()

@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -32,15 +31,23 @@ from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.model.units import parse_duration
-from wal.storage.folders import check_folder_path
-from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, not_appendable
+from wal.storage.hdfs_connection import connection, first_line
+from wal.storage.protocol import (
+    TEMPORARY,
+    AppendFile,
+    Folders,
+    Paths,
+    TransientError,
+    check_folder_path,
+    check_path,
+    not_appendable,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MIB = 1024 * 1024
 _DELAY_SECONDS_MAX = 2.0  # between two attempts
-_KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 #: hdfs-native waits half a second when the NameNode has not yet heard of the last block, which it hears in milliseconds:
 #: closing is cut off after this many times the sync before took, and asked again
 _CLOSE_PER_SYNC = 4
@@ -48,7 +55,7 @@ _CLOSE_SECONDS_MIN = 0.05
 #: a closing that was cut off too early never ends; then all is written again, and closed with patience
 _CLOSE_SECONDS_MAX = 1.0
 #: what a NameNode or DataNode says that may be over soon
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"\.(?:SafeMode|Standby|Retriable|ObserverRetryOnActive|ServerTooBusy)Exception$|^java\.io\.IOException$"
 )
 _QUOTA = re.compile(r"Quota\w*ExceededException$")
@@ -61,10 +68,20 @@ Answer = TypeVar("Answer")
 Value = TypeVar("Value")
 
 
-class _Found(NamedTuple):
+class _ListedFile(NamedTuple):
     path: str
     modified_ms: int
     hidden: bool
+
+
+def open_store(url: str, options: Mapping[str, Any]) -> HdfsStorage:
+    """Return the store at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``."""
+    return HdfsStorage(url, options)
+
+
+def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
+    """Return the folders at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``."""
+    return HdfsFolders(url, options)
 
 
 class HdfsStorage:
@@ -206,7 +223,7 @@ class HdfsStorage:
         self._count("delete")
         self._repeated(lambda _: self._ask(lambda client: client.delete(full, False)), f"{full} can't be deleted")
 
-    def _walk(self, prefix: str) -> Sequence[_Found]:
+    def _walk(self, prefix: str) -> Sequence[_ListedFile]:
         """Every file below the folder, temporaries too. Not by the client's own recursion: one folder that is deleted
         meanwhile would end it (INV-5)."""
         root = self._root.rstrip("/")
@@ -221,7 +238,7 @@ class HdfsStorage:
                     if entry.isdir and not hidden:
                         folders.append(entry.path)
                     elif not entry.isdir and entry.path != folder and (not hidden or TEMPORARY.fullmatch(name)):
-                        files.append(_Found(entry.path[len(root) + 1 :], entry.modification_time, hidden))
+                        files.append(_ListedFile(entry.path[len(root) + 1 :], entry.modification_time, hidden))
         return files
 
     def _entries(self, folder: str) -> Sequence[FileStatus]:
@@ -262,7 +279,7 @@ class HdfsStorage:
         except (FileExistsError, FileNotFoundError) as error:
             # of the temporary file (its lease was lost, say): says nothing about the name that is wanted
             self._discard(temporary)
-            raise _PassingError(_first_line(str(error))) from error
+            raise TransientError(first_line(str(error))) from error
         except BaseException:
             self._discard(temporary)
             raise
@@ -274,30 +291,30 @@ class HdfsStorage:
 
     def _ask(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], data_bytes: int = 0) -> Answer:
         """One attempt. Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or
-        _PassingError."""
-        connection = _connection(self._authority, self._options)
+        TransientError."""
+        opened = connection(self._authority, self._options)
         seconds = self._request_seconds * (1 + data_bytes / _MIB)
         try:
-            return connection.run(request, seconds)
+            return opened.run(request, seconds)
         except (FileExistsError, FileNotFoundError, StoreError):
             raise
         except asyncio.TimeoutError:
-            raise _PassingError(f"no answer within {seconds:g} s") from None
+            raise TransientError(f"no answer within {seconds:g} s") from None
         except OSError as error:
-            raise _PassingError(str(error)) from error
+            raise TransientError(str(error)) from error
         except Exception as error:
-            raise _told(error) from error
+            raise _store_error(error) from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of the client, for what it did not foresee
                 raise
-            raise _PassingError(f"the client failed: {error}") from error
+            raise TransientError(f"the client failed: {error}") from error
 
     def _repeated(self, attempt: Callable[[int], Answer], what: str, missing: str | None = None) -> Answer:
         """What ``attempt`` returns, tried again after what may pass. ``missing``: what FileNotFoundError names."""
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._retry_seconds),
             wait=tenacity.wait_random_exponential(0.1, _DELAY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(_PassingError),
+            retry=tenacity.retry_if_exception_type(TransientError),
             sleep=tenacity.sleep_using_event(threading.Event()),  # which nobody sets
             reraise=True,
         )
@@ -307,7 +324,7 @@ class HdfsStorage:
                     return attempt(trial.retry_state.attempt_number)
         except (FileNotFoundError, NotADirectoryError) as error:
             if missing is None:
-                raise StoreError(f"{self._authority}: {what}: {_first_line(str(error))}") from error
+                raise StoreError(f"{self._authority}: {what}: {first_line(str(error))}") from error
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing) from None
         except StoreError as error:
             kind = OutOfSpaceError if isinstance(error, OutOfSpaceError) else StoreError
@@ -320,7 +337,7 @@ class HdfsStorage:
 
 
 class HdfsFolders(HdfsStorage):
-    """Whole folders (see :class:`~wal.storage.folders.Folders`), by the NameNode, which moves one at a time."""
+    """Whole folders (see :class:`~wal.storage.protocol.Folders`), by the NameNode, which moves one at a time."""
 
     def put(self, path: str, data: Buffer) -> None:
         full, whole = self._full(path), bytes(data)
@@ -368,10 +385,6 @@ class HdfsFolders(HdfsStorage):
         return f"{self._root.rstrip('/')}/{check_folder_path(path)}"
 
 
-class _PassingError(StoreError):
-    """May be over soon: worth another attempt."""
-
-
 async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length: int, seconds: float) -> None:
     """Closes a synced file of ``length`` bytes, and asks again each ``seconds``."""
     loop = asyncio.get_running_loop()
@@ -390,24 +403,19 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
             if (await client.get_file_info(path)).length != length:
                 raise
             return None
-    raise _PassingError(f"the file was not closed within {_CLOSE_SECONDS_MAX:g} s")
+    raise TransientError(f"the file was not closed within {_CLOSE_SECONDS_MAX:g} s")
 
 
-def _told(error: Exception) -> StoreError | NotADirectoryError:
+def _store_error(error: Exception) -> StoreError | NotADirectoryError:
     """What the client raised for an answer of the cluster, as an error of the store."""
     words = str(error)
     remote = _REMOTE.match(words)
-    text = f"{remote['kind'].rpartition('.')[2]}: {_first_line(remote['words'])}" if remote else _first_line(words)
+    text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
     if "(is not a directory)" in text:
         return NotADirectoryError(errno.ENOTDIR, text)
     if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
         return OutOfSpaceError(text)
-    return StoreError(text) if remote and not _PASSING.search(remote["kind"]) else _PassingError(text)
-
-
-def _first_line(words: str) -> str:
-    """Without the Java stack that follows, whose line ends come as ``\\n`` or escaped."""
-    return re.split(r"\n|\\n", words, maxsplit=1)[0].removesuffix('")')[:500]
+    return StoreError(text) if remote and not _TRANSIENT.search(remote["kind"]) else TransientError(text)
 
 
 def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
@@ -425,52 +433,3 @@ def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], defau
         return parse(text)
     except ValueError as error:
         raise UsageError(f"storage.hdfs.{key} = {text!r}: {error}") from None
-
-
-class _Connection:
-    """A client, and the thread of the event loop that drives it: the asynchronous client is the one with time-outs."""
-
-    def __init__(self, authority: str, options: Mapping[str, str]) -> None:
-        settings = {key: value for key, value in options.items() if key not in _KERBEROS}
-        kerberos = {key: value for key, value in options.items() if key in _KERBEROS}
-        try:
-            self._client = AsyncClient(authority, settings, **kerberos)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise UsageError(f"{authority}: {_first_line(str(error))}") from error
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="hdfs", daemon=True).start()
-
-    def run(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], seconds: float) -> Answer:
-        async def bounded() -> Answer:
-            return await asyncio.wait_for(request(self._client), seconds)
-
-        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
-
-
-#: by process: a client's threads don't survive a fork, and what a child inherited hangs. The parent's are kept, because
-#: to end them here would wait for threads that are not there
-_connections: dict[tuple[object, ...], _Connection] = {}
-_connecting = threading.Lock()
-#: clients of one process share their connections to DataNodes while these idle for less than so long; a child inherits
-#: them, and would speak into the parent's
-_SHARED_SECONDS = 5.0
-_quiet_until = 0.0
-
-
-def _connection(authority: str, options: Mapping[str, str]) -> _Connection:
-    key = (os.getpid(), authority, *sorted(options.items()))
-    with _connecting:
-        if key not in _connections:
-            threading.Event().wait(max(0.0, _quiet_until - time.monotonic()))
-            _connections[key] = _Connection(authority, options)
-        return _connections[key]
-
-
-def _after_fork() -> None:
-    global _connecting, _quiet_until
-    _connecting = threading.Lock()  # another thread of the parent may have held it
-    if _connections:
-        _quiet_until = time.monotonic() + _SHARED_SECONDS
-
-
-os.register_at_fork(after_in_child=_after_fork)

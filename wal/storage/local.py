@@ -7,19 +7,39 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-from forebay.model.errors import StoreError
+from forebay.model.errors import StoreError, UsageError
 from forebay.process.secret_file import make_private_folder
-from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store_error
+from wal.storage.protocol import TEMPORARY, AppendFile, Folders, Paths, check_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: how often the folders of a new file are made, while somebody removes empty ones
 _FOLDER_TRIES = 5
+
+
+def open_store(url: str, options: Mapping[str, Any]) -> LocalStorage:
+    """Return the store at ``file:///an/absolute/path``. Raises UsageError for a URL of another form."""
+    return LocalStorage(_path_of(url))
+
+
+def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
+    """Return the folders at ``file:///an/absolute/path``. Raises UsageError for a URL of another form."""
+    from wal.storage.local_folders import LocalFolders
+
+    return LocalFolders(LocalStorage(_path_of(url)).root)
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise UsageError(f"{url!r}: write a local folder as file:///an/absolute/path")
+    return parts.path
 
 
 class LocalStorage:

@@ -6,13 +6,20 @@ import errno
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from forebay.model.errors import StoreError
 from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+def open_store(url: str, options: Mapping[str, Any]) -> MemoryStorage:
+    """Return the space at ``memory://name``, or ``memory://name?objects`` for one that stores whole objects only."""
+    parts = urlsplit(url)
+    return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
 
 
 class MemoryStorage:

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 
 from forebay.model.errors import DeniedError, StoreError, UsageError
+from forebay.settings.stores import STORE_KINDS, scheme_of
 from wal.storage import SendsParts, Storage
 
 #: creates an object of that name with these bytes only if it is absent
 Put = Callable[[str, bytes], None]
 
-#: where a store's client finds credentials
-_GIVEN = "its client finds (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in [storage.s3])"
 #: that create one name at once
 RACERS = 8
 
@@ -29,9 +28,10 @@ def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     try:
         _probe(storage, stream, new_uid)
     except DeniedError as error:
+        credentials = STORE_KINDS[scheme_of(storage.url)].credentials
         # without the object's name, which is the probe's own
         raise UsageError(
-            f"cannot write to {storage.url}: access denied ({error.reason}); check the credentials that {_GIVEN} and that "
+            f"cannot write to {storage.url}: access denied ({error.reason}); check the credentials ({credentials}) and that "
             "they may put, get, delete and list objects there"
         ) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from forebay.model.errors import OutOfSpaceError, StoreError
@@ -24,6 +24,13 @@ Paths = list[str]  # where a method named ``list`` hides the type
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
+
+#: such as batch=7/part-0.parquet or _forebay/a; no part can climb out
+_FOLDER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_][A-Za-z0-9_=.-]*)*")
+
+
+class TransientError(StoreError):
+    """A failure that may soon be over, so the request is worth another attempt."""
 
 
 class AppendFile(Protocol):
@@ -96,6 +103,35 @@ def check_path(path: str) -> str:
     return path
 
 
+class Folders(Protocol):
+    """A folder with folders in it. Paths are relative, with ``/``. Raises StoreError and OutOfSpaceError, and what is named."""
+
+    url: str
+
+    def put(self, path: str, data: Buffer) -> None:
+        """A whole file in place of what was there; the folders above it are made. Durable after :meth:`sync_folder`."""
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+
+    def folders(self, path: str) -> Sequence[str]:
+        """Names of the folders in ``path``, sorted; none if it is not there."""
+
+    def move_folder(self, old: str, new: str) -> None:
+        """Moves all of ``old`` at once; the folders above ``new`` are made. Durable on return.
+
+        Raises FileExistsError if ``new`` is there (an empty local folder counts as absent), FileNotFoundError if ``old`` is not.
+        It may have been moved though one of the two is raised: an earlier attempt failed, or its answer was lost, after the move.
+        What is there then is durable.
+        """
+
+    def delete_folder(self, path: str) -> None:
+        """With all in it. No error if it is not there."""
+
+    def sync_folder(self, path: str) -> None:
+        """All that was written below ``path``, by whomever, is durable on return, as far as the store lets one ask for it."""
+
+
 @runtime_checkable
 class LeavesTemporaries(Protocol):
     """A storage whose killed writers may leave hidden temporary files behind, which no reader ever looks at."""
@@ -139,6 +175,15 @@ class SendsParts(Protocol):
 
 def is_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
+
+
+def check_folder_path(path: str) -> str:
+    """Returns ``path``. Raises ValueError if it could climb out of the root, or a part of it is hidden."""
+    if not _FOLDER_PATH.fullmatch(path):
+        raise ValueError(
+            f"path {path!r}: parts are letters, digits, '=', '.', '_', '-', the first a letter, digit or '_'"
+        )
+    return path
 
 
 def not_appendable(url: str) -> StoreError:

@@ -1,80 +1,18 @@
-"""Whole folders of files, made aside and then moved to their place at once: for stores that can do that."""
+"""Local folders that are moved in one step: an output writes a folder aside, then moves it to its place."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from forebay.model.errors import UsageError
-from wal.storage import NO_OPTIONS, LocalStorage, StorageOptions, open_storage
-from wal.storage.protocol import store_error
+from wal.storage.protocol import check_folder_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-#: such as batch=7/part-0.parquet or _forebay/a; no part can climb out
-_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_][A-Za-z0-9_=.-]*)*")
-
-
-class Folders(Protocol):
-    """A folder with folders in it. Paths are relative, with ``/``. Raises StoreError and OutOfSpaceError, and what is named."""
-
-    url: str
-
-    def put(self, path: str, data: Buffer) -> None:
-        """A whole file in place of what was there; the folders above it are made. Durable after :meth:`sync_folder`."""
-
-    def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
-
-    def folders(self, path: str) -> Sequence[str]:
-        """Names of the folders in ``path``, sorted; none if it is not there."""
-
-    def move_folder(self, old: str, new: str) -> None:
-        """Moves all of ``old`` at once; the folders above ``new`` are made. Durable on return.
-
-        Raises FileExistsError if ``new`` is there (an empty local folder counts as absent), FileNotFoundError if ``old`` is not.
-        It may have been moved though one of the two is raised: an earlier attempt failed, or its answer was lost, after the move.
-        What is there then is durable.
-        """
-
-    def delete_folder(self, path: str) -> None:
-        """With all in it. No error if it is not there."""
-
-    def sync_folder(self, path: str) -> None:
-        """All that was written below ``path``, by whomever, is durable on return, as far as the store lets one ask for it."""
-
-
-def open_folders(url: str, options: StorageOptions = NO_OPTIONS) -> Folders:
-    """The folders at ``file:///an/absolute/path`` or ``hdfs://name-node:port/folder``. Does no I/O. Raises UsageError for
-    any other url."""
-    scheme = urlsplit(url).scheme
-    if scheme == "hdfs":
-        from wal.storage.hdfs import HdfsFolders  # only who writes there pays for the client
-
-        return HdfsFolders(url, options.get("hdfs", {}))
-    if scheme != "file":
-        raise UsageError(
-            f"{url!r}: folders are moved at once at file:///an/absolute/path and hdfs://name-node:port/folder"
-        )
-    storage = open_storage(url)
-    assert isinstance(storage, LocalStorage)
-    return LocalFolders(storage.root)
-
-
-def check_folder_path(path: str) -> str:
-    """Returns ``path``. Raises ValueError if it could climb out of the root, or a part of it is hidden."""
-    if not _PATH.fullmatch(path):
-        raise ValueError(
-            f"path {path!r}: parts are letters, digits, '=', '.', '_', '-', the first a letter, digit or '_'"
-        )
-    return path
 
 
 class LocalFolders:
