@@ -2,7 +2,7 @@
 
 Two facts explain the table:
 
-* A frame that the journal names was synced before it was accepted. So if the frame is not whole now, it was damaged: **an accepted
+* A frame that the journal names was synced before it was accepted. So if it is not whole now, it was damaged: **an accepted
   tail is never taken for a torn write**.
 * A frame that the journal does not name may still be reported, unless the status of every range in it is final and no writer can
   append to its segment.

@@ -1,13 +1,13 @@
 """A folder of HDFS as a store of whole objects: ``hdfs://``, over hdfs-native (no JVM).
 
-HDFS could append, but an open file is of little use for a log: its readers don't see what is synced, a killed writer keeps
-its lease, and a refused append may leave half of itself behind. So each object is a closed file: written under a hidden
-name, synced (``hsync``), closed, and then given its name by a rename that fails where the name is taken. The NameNode
-decides renames one after the other, so of many racing writers one wins, and nothing half-written ever has a final name.
+HDFS can append, but an open file does not suit a log: readers don't see what is synced, a killed writer keeps its lease, and a
+refused append may have written half of its bytes. So each object is a closed file. It is written under a hidden name, synced
+(``hsync``), closed and renamed; the rename fails if the name is taken. The NameNode runs renames one after the other, so one of
+many racing writers wins, and a partly written file never has a final name.
 
-Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` that hdfs-native knows, over
-``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``; ``dfs.blocksize`` and ``dfs.replication`` for what is written
-here; ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` key that hdfs-native knows; they override
+``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``. ``dfs.blocksize`` and ``dfs.replication`` apply to files written
+here. Kerberos: ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MIB = 1024 * 1024
-_DELAY_SECONDS_MAX = 2.0  # between two attempts
-#: hdfs-native waits half a second when the NameNode has not yet heard of the last block, which it hears in milliseconds:
-#: closing is cut off after this many times the sync before took, and asked again
+#: maximum delay between two attempts
+_DELAY_SECONDS_MAX = 2.0
+#: hdfs-native waits half a second if the NameNode does not have the last block's report yet, which arrives within milliseconds.
+#: So closing is cut off after this many times the duration of the sync before it, and tried again
 _CLOSE_PER_SYNC = 4
 _CLOSE_SECONDS_MIN = 0.05
-#: a closing that was cut off too early never ends; then all is written again, and closed with patience
+#: a close that was cut off too early never finishes; after this time the file is written again and closed without a cut-off
 _CLOSE_SECONDS_MAX = 1.0
-#: what a NameNode or DataNode says that may be over soon
+#: exceptions of a NameNode or DataNode that may soon be over
 _TRANSIENT = re.compile(
     r"\.(?:SafeMode|Standby|Retriable|ObserverRetryOnActive|ServerTooBusy)Exception$|^java\.io\.IOException$"
 )
@@ -85,10 +86,11 @@ def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
 
 
 class HdfsStorage:
-    """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another url.
+    """A store at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another URL.
 
-    ``options``: the client's, and ``request_timeout`` (of one request, or of 1 MiB of data) and ``retry_timeout`` (after so
-    long nothing is tried again; longer than a NameNode needs to restart).
+    ``options``: the client's, and two of this module: ``request_timeout``, the maximum time of one request or of 1 MiB of data;
+    ``retry_timeout``, the maximum time after which a request is not retried any more: longer than a NameNode needs to
+    restart.
     """
 
     appendable = False
@@ -136,7 +138,7 @@ class HdfsStorage:
                 self._ask(lambda client: client.rename(temporary, full, False))
             except FileExistsError:
                 self._discard(temporary)
-                # the rename of an earlier attempt, or of an earlier call that failed, may have landed
+                # the rename of an earlier attempt, or of an earlier failed call, may have been carried out
                 if self.read(path, 0, len(whole) + 1) != whole:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full) from None
 
@@ -157,7 +159,7 @@ class HdfsStorage:
 
         async def read(client: AsyncClient) -> bytes:
             reader = await client.read(full)
-            # it must not be asked for more than there is: it would panic
+            # the client panics if asked for more than the file has
             end = len(reader) if length is None else min(len(reader), offset + length)
             return await reader.read_range(offset, end - offset) if offset < end else b""
 
@@ -172,7 +174,7 @@ class HdfsStorage:
         full = self._full(path)
         self._count("head")
         status = self._repeated(
-            lambda _: self._ask(lambda client: client.get_file_info(full)), f"{full} can't be looked at", full
+            lambda _: self._ask(lambda client: client.get_file_info(full)), f"the size of {full} can't be read", full
         )
         if status.isdir:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
@@ -192,7 +194,7 @@ class HdfsStorage:
         self._delete(self._full(path))
 
     def free_bytes(self) -> int | None:
-        """None: the client can't tell what is free of the cluster, nor the quotas above the root."""
+        """Return None: the client reports neither the cluster's free space nor the quotas above the root."""
         return None
 
     def remove_folder(self, path: str) -> None:
@@ -204,7 +206,7 @@ class HdfsStorage:
                 raise
 
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
-        """By the NameNode's clock (see :class:`~wal.storage.protocol.LeavesTemporaries`)."""
+        """See :class:`~wal.storage.protocol.LeavesTemporaries`. Times are the NameNode's."""
         before_ms = before_seconds * 1000
         return sorted(found.path for found in self._walk(prefix) if found.hidden and found.modified_ms < before_ms)
 
@@ -224,14 +226,16 @@ class HdfsStorage:
         self._repeated(lambda _: self._ask(lambda client: client.delete(full, False)), f"{full} can't be deleted")
 
     def _walk(self, prefix: str) -> Sequence[_ListedFile]:
-        """Every file below the folder, temporaries too. Not by the client's own recursion: one folder that is deleted
-        meanwhile would end it (INV-5)."""
+        """Return every file below the folder, temporary ones too.
+
+        Not by the client's own recursion: it ends when a folder is deleted during the walk (INV-5).
+        """
         root = self._root.rstrip("/")
         folders = [self._full(prefix) if prefix else self._root]
         files = []
         while folders:
             folder = folders.pop()
-            with suppress(FileNotFoundError):  # deleted meanwhile
+            with suppress(FileNotFoundError):  # deleted since it was listed
                 for entry in self._entries(folder):
                     name = entry.path.rpartition("/")[2]
                     hidden = name.startswith(".")
@@ -249,11 +253,11 @@ class HdfsStorage:
         return self._repeated(lambda _: self._ask(entries), f"{folder} can't be listed", folder)
 
     def _write_temporary(self, full: str, data: bytes, patient: bool) -> str:
-        """A closed, durable file beside ``full`` whose name ``list`` never shows: a kill may leave it behind."""
+        """Write a closed, durable file beside ``full``; return its path. ``list`` never shows it; a kill may leave it behind."""
         folder, _, name = full.rpartition("/")
         temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
         options = WriteOptions(
-            # a small block is charged to quotas and disks at its own size while it is written, not at 128 MiB
+            # while a block is written, quotas and disks are charged its block size: keep it small for small files
             block_size=self._block_bytes or min(128, max(1, -(-len(data) // _MIB))) * _MIB,
             replication=self._replication,
             permission=0o600,
@@ -277,7 +281,7 @@ class HdfsStorage:
         try:
             self._ask(write, len(data))
         except (FileExistsError, FileNotFoundError) as error:
-            # of the temporary file (its lease was lost, say): says nothing about the name that is wanted
+            # about the temporary file, such as a lost lease: it says nothing about the final name
             self._discard(temporary)
             raise TransientError(first_line(str(error))) from error
         except BaseException:
@@ -286,12 +290,14 @@ class HdfsStorage:
         return temporary
 
     def _discard(self, temporary: str) -> None:
-        with suppress(StoreError, OSError):  # else it is left behind: hidden, and `wal repair` removes it
+        with suppress(StoreError, OSError):  # otherwise it stays behind, hidden, until `wal repair` deletes it
             self._ask(lambda client: client.delete(temporary, False))
 
     def _ask(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], data_bytes: int = 0) -> Answer:
-        """One attempt. Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or
-        TransientError."""
+        """Run one attempt of ``request``; ``data_bytes`` lengthen its time-out.
+
+        Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or TransientError.
+        """
         opened = connection(self._authority, self._options)
         seconds = self._request_seconds * (1 + data_bytes / _MIB)
         try:
@@ -305,17 +311,20 @@ class HdfsStorage:
         except Exception as error:
             raise _store_error(error) from error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of the client, for what it did not foresee
+            if type(error).__name__ != "PanicException":  # raised by the Rust client for its own bugs
                 raise
             raise TransientError(f"the client failed: {error}") from error
 
     def _repeated(self, attempt: Callable[[int], Answer], what: str, missing: str | None = None) -> Answer:
-        """What ``attempt`` returns, tried again after what may pass. ``missing``: what FileNotFoundError names."""
+        """Return what ``attempt`` returns; retry it after a TransientError.
+
+        ``what``: what failed, for errors. ``missing``: the path in FileNotFoundError; None if that is an error of the store.
+        """
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._retry_seconds),
             wait=tenacity.wait_random_exponential(0.1, _DELAY_SECONDS_MAX),
             retry=tenacity.retry_if_exception_type(TransientError),
-            sleep=tenacity.sleep_using_event(threading.Event()),  # which nobody sets
+            sleep=tenacity.sleep_using_event(threading.Event()),  # never set
             reraise=True,
         )
         try:
@@ -337,7 +346,7 @@ class HdfsStorage:
 
 
 class HdfsFolders(HdfsStorage):
-    """Whole folders (see :class:`~wal.storage.protocol.Folders`), by the NameNode, which moves one at a time."""
+    """Whole folders (see :class:`~wal.storage.protocol.Folders`); the NameNode moves one at a time."""
 
     def put(self, path: str, data: Buffer) -> None:
         full, whole = self._full(path), bytes(data)
@@ -378,15 +387,18 @@ class HdfsFolders(HdfsStorage):
             )
 
     def sync_folder(self, path: str) -> None:
-        """Nothing: what :meth:`put` wrote is synced. What Spark wrote is as durable as the DataNodes make closed files
-        (``dfs.datanode.synconclose``), which nobody can ask for afterwards."""
+        """Do nothing: what :meth:`put` wrote is synced already.
+
+        What Spark wrote is as durable as the DataNodes make closed files (``dfs.datanode.synconclose``); no request can sync it
+        later.
+        """
 
     def _full(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{check_folder_path(path)}"
 
 
 async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length: int, seconds: float) -> None:
-    """Closes a synced file of ``length`` bytes, and asks again each ``seconds``."""
+    """Close a synced file of ``length`` bytes; cut an attempt off after ``seconds`` and try again."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _CLOSE_SECONDS_MAX
     asked = 0
@@ -399,7 +411,7 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
         except RuntimeError as error:
             if asked == 1 or "LeaseExpiredException" not in str(error):
                 raise
-            # no longer open for writing: the NameNode did what was asked before, and only its answer was cut off
+            # an earlier attempt closed the file, and only its answer was cut off
             if (await client.get_file_info(path)).length != length:
                 raise
             return None
@@ -407,7 +419,7 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
 
 
 def _store_error(error: Exception) -> StoreError | NotADirectoryError:
-    """What the client raised for an answer of the cluster, as an error of the store."""
+    """Return the client's error as an error of the store."""
     words = str(error)
     remote = _REMOTE.match(words)
     text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
@@ -419,13 +431,15 @@ def _store_error(error: Exception) -> StoreError | NotADirectoryError:
 
 
 def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
-    """Each request is sent to each NameNode once; what happens then is for the attempts here to say. (The client's own
-    pauses panic in its asynchronous form.)"""
+    """Return the client's options. Each request goes to each NameNode once, since :meth:`HdfsStorage._repeated` retries.
+
+    The client's own pauses between retries panic in its asynchronous form.
+    """
     return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
 
 
 def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], default: Value) -> Value:
-    """The option of that name, which is not for the client, and is removed."""
+    """Remove an option that is not the client's, and return its parsed value, or ``default`` without it."""
     if key not in options:
         return default
     text = options.pop(key)

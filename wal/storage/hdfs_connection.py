@@ -20,7 +20,7 @@ _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 
 
 class Connection:
-    """A client, and the thread of the event loop that drives it: the asynchronous client is the one with time-outs."""
+    """A client and the thread whose event loop drives it. The asynchronous client is used because it has time-outs."""
 
     def __init__(self, authority: str, options: Mapping[str, str]) -> None:
         settings = {key: value for key, value in options.items() if key not in _KERBEROS}
@@ -39,12 +39,12 @@ class Connection:
         return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
 
 
-#: by process: a client's threads don't survive a fork, and what a child inherited hangs. The parent's are kept, because
-#: to end them here would wait for threads that are not there
+#: by process: a client's threads don't survive a fork, and an inherited client hangs. A child keeps the parent's entries:
+#: closing them would wait for threads that it does not have
 _connections: dict[tuple[object, ...], Connection] = {}
 _connecting = threading.Lock()
-#: clients of one process share their connections to DataNodes while these idle for less than so long; a child inherits
-#: them, and would speak into the parent's
+#: clients of one process share idle connections to DataNodes for this time. A child inherits them and must not use them, since the
+#: parent does, so it waits until they are too old
 _SHARED_SECONDS = 5.0
 _quiet_until = 0.0
 
@@ -69,5 +69,5 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def first_line(words: str) -> str:
-    """Without the Java stack that follows, whose line ends come as ``\\n`` or escaped."""
+    """Return the first line, without the Java stack trace after it. Line ends may be escaped."""
     return re.split(r"\n|\\n", words, maxsplit=1)[0].removesuffix('")')[:500]

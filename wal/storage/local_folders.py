@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class LocalFolders:
-    """``root``: an absolute path."""
+    """Folders below ``root``, an absolute path."""
 
     def __init__(self, root: str) -> None:
         self.url = f"file://{root}"
         self._root = root
-        self._made: set[str] = set()  # synced into the folder above once, also where they were there
+        self._made: set[str] = set()  # each was synced into its parent once, even if it existed
 
     def put(self, path: str, data: Buffer) -> None:
         full = self._full(path)
@@ -63,7 +63,7 @@ class LocalFolders:
             there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
             if not there and not isinstance(error, FileNotFoundError):
                 raise store_error(error, f"{source} can't be moved to {target}") from error
-            # an earlier move, of this process or of one that was killed, may have failed before its sync
+            # an earlier move, by this process or a killed one, may have failed before its sync
             self._sync_if_there(os.path.dirname(target), os.path.dirname(source))
             if there:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
@@ -82,12 +82,12 @@ class LocalFolders:
         try:
             shutil.rmtree(full)
         except FileNotFoundError:
-            pass  # or somebody else deletes it too, who then goes on
+            pass  # or another process is deleting it and will finish
         except OSError as error:
             raise store_error(error, f"{full} can't be deleted") from error
 
     def sync_folder(self, path: str) -> None:
-        """Each file and folder by a descriptor of this process, which covers what others wrote through the same kernel."""
+        """Sync each file and folder. This covers what other processes wrote through the same kernel."""
         full = self._full(path)
         try:
             for folder, _, names in os.walk(full, onerror=_raise):
@@ -108,7 +108,7 @@ class LocalFolders:
         place = folder
         while place.startswith(self._root):
             place = os.path.dirname(place)
-            with suppress(PermissionError):  # the root may lie in a folder that we may not open
+            with suppress(PermissionError):  # the root may be in a folder that this process must not open
                 _sync(place)
         self._made.add(folder)
 

@@ -23,8 +23,9 @@ def open_store(url: str, options: Mapping[str, Any]) -> MemoryStorage:
 
 
 class MemoryStorage:
-    """A space of this process's memory, shared by every MemoryStorage of the same name. Durable as long as the
-    process. ``appendable=False``: of whole objects only, as an object store is.
+    """A store in this process's memory, shared by every MemoryStorage of the same name; lost when the process ends.
+
+    ``appendable=False``: it stores whole objects only, as an object store does.
     """
 
     _spaces: dict[str, dict[str, bytearray]] = {}  # noqa: RUF012 (one per process, by intent)
@@ -120,4 +121,4 @@ class _MemoryAppendFile:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StoreError(f"{self._path}: closed")
+            raise StoreError(f"{self._path} can't be written: it is closed")

@@ -9,14 +9,14 @@ import os
 from forebay.model.errors import DeniedError, OutOfSpaceError, StoreError, UsageError
 from wal.storage.protocol import TransientError
 
-#: errors of these packages' clients are the store's; what else is raised is a fault of this program
+#: packages whose clients' errors are the store's; any other error is a bug in this program
 _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs", "s3fs"})
-#: what no repetition mends, by the name of the client's error or the code of the store's
+#: errors that no retry resolves, by the name of the client's error or the store's code
 _HOPELESS = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError", "NoRegionError",
      "UnauthorizedSSOTokenError", "NoSuchBucket", "InvalidBucketName"}
 )  # fmt: skip
-#: access is denied, whatever the status: by the name of the client's error, which has nothing to send, or the code of the store's
+#: access is denied, whatever the status: names of errors of a client without credentials, and codes of stores
 _DENIED = frozenset(
     {
         "NoCredentialsError",
@@ -28,7 +28,7 @@ _DENIED = frozenset(
         "InvalidToken",
         "XAdminUserNotFound",
     }
-)  # fmt: skip - the last one: of versitygw for an access key that it does not know, with 404
+)  # fmt: skip - the last one: versitygw's code, with 404, for an unknown access key
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 
 
@@ -37,11 +37,11 @@ class BrokenConnectionError(TransientError):
 
 
 class BeyondTheEndError(Exception):
-    """The range that was asked for begins at or after the object's end."""
+    """The requested range begins at or after the object's end."""
 
 
 def translated(error: Exception, words: str, seconds: float) -> Exception:
-    """What the client raised, as the storage's callers know it. What is no error of a store is returned as it is."""
+    """Return the client's error as an error that callers of a storage expect. Return errors that are not a store's unchanged."""
     if isinstance(error, StoreError | UsageError):
         return error
     status, code = _answer(error)
@@ -64,8 +64,8 @@ def translated(error: Exception, words: str, seconds: float) -> Exception:
         return TransientError(f"{words}: no answer within {seconds:.3g} s")
     if status is not None:
         passing = status >= 500 or status in _TRANSIENT_STATUS
-        told = f"{words}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
-        return TransientError(told) if passing else StoreError(told)
+        text = f"{words}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
+        return TransientError(text) if passing else StoreError(text)
     if isinstance(error, PermissionError):
         return StoreError(f"{words}: {reason}")
     if isinstance(error, OSError) or _package(error) in _CLIENTS:
@@ -86,14 +86,14 @@ def _package(error: BaseException) -> str:
 
 
 def _answer(error: BaseException) -> tuple[int | None, str]:
-    """The status and the code of the store's answer, if it gave one."""
+    """Return the status and the code of the store's answer; None and "" without an answer."""
     for link in _chain(error):
         response = getattr(link, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return (status if isinstance(status, int) else None), str(response.get("Error", {}).get("Code", ""))
         if _package(link) not in ("gcsfs", "google", "azure"):
-            continue  # aiohttp calls an answer that ended early a 400
+            continue  # aiohttp reports an answer that ended early as a 400
         for name in ("status_code", "status", "code"):
             value = getattr(link, name, None)
             if isinstance(value, int) and 400 <= value < 600:

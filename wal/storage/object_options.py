@@ -11,7 +11,7 @@ from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration, parse_size
 from forebay.settings.similar import did_you_mean
 
-#: what fsspec takes from every file system's options
+#: options that fsspec itself takes for every file system
 _FSSPEC_KEYS = frozenset(
     {
         "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop",
@@ -22,9 +22,12 @@ _FSSPEC_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObjectLimits:
-    """``request_seconds``: for one request's answer to begin and end, beyond what its bytes may take.
-    ``retry_seconds``: after so long nothing is tried again. ``part_bytes``: objects of two such parts or more are sent in
-    parts."""
+    """Limits of requests to an object store.
+
+    ``request_seconds``: maximum time of one request, plus the time that its bytes take at the minimum bandwidth.
+    ``retry_seconds``: maximum time after which a request is not retried any more. ``part_bytes``: objects of at least twice this
+    size are sent in parts.
+    """
 
     request_seconds: float = 10.0
     retry_seconds: float = 20.0
@@ -32,7 +35,10 @@ class ObjectLimits:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], scheme: str) -> ObjectLimits:
-        """Of ``request_timeout``, ``retry_timeout`` and ``part_size`` in ``options``, which are removed there."""
+        """Return the limits in ``options``: ``request_timeout``, ``retry_timeout`` and ``part_size``. Remove these keys there.
+
+        Raises UsageError for a value that is not valid.
+        """
         given: dict[str, Any] = {}
         for key, name, parse in (
             ("request_timeout", "request_seconds", parse_duration),
@@ -49,12 +55,12 @@ class ObjectLimits:
         if limits.request_seconds <= 0:
             raise UsageError(f"storage.{scheme}.request_timeout must be longer than 0ms")
         if limits.part_bytes < 5 << 20:
-            raise UsageError(f"storage.{scheme}.part_size must be at least 5MiB, the least that S3 takes")
+            raise UsageError(f"storage.{scheme}.part_size must be at least 5MiB, the minimum that S3 accepts")
         return limits
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Raises UsageError for a key that s3fs, or the client below it, would raise TypeError for at the first request."""
+    """Raise UsageError for a key that s3fs or botocore does not know: they would raise TypeError at the first request."""
     import aiobotocore.session  # type: ignore[import-untyped]
     import s3fs  # type: ignore[import-untyped]
 
@@ -70,7 +76,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     ):
         for key in sorted(given - known):
             raise UsageError(
-                f"{section}.{key}: s3fs knows no such key; {did_you_mean(key, known)}see its documentation"
+                f"{section}.{key}: s3fs has no such option; {did_you_mean(key, known)}see its documentation"
             )
 
 

@@ -1,9 +1,9 @@
 """Stores of whole objects that create only if absent: ``s3://`` (and what speaks its protocol), ``gs://``, ``abfs://``.
 
-One class over fsspec's asynchronous file systems. What they try again by themselves is switched off, as far as it can be
-(aiohttp sends a PUT again when a kept connection breaks): only here is it known what a repetition means. So a name that is
-taken says little by itself: an earlier attempt of the same put may have been carried out. The object is read back and
-compared, and equal bytes are ours, because every object that the log writes holds a random number or its owner's name.
+One class over fsspec's asynchronous file systems. Their own retries are switched off as far as possible, since only this module
+knows what a retry means. (aiohttp still sends a PUT again when a kept connection breaks.) So if a name is taken, an earlier
+attempt of the same put may have taken it. The object is then read back and compared. Equal bytes are this writer's own, because
+every object that the log writes contains a random number or its owner's name.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: the least bandwidth that a request's time-out allows for
+#: minimum bandwidth that a request's time-out allows for
 BYTES_PER_SECOND_MIN = 1_000_000
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
 #: the largest object that S3 takes in one request; s3fs sends smaller ones in parts too, from two of them on
 ONE_PUT_BYTES_MAX = 5 << 30
-#: parts of one object under way at once, and connections kept
+#: parts of one object sent at the same time; connections kept
 PARTS_AT_ONCE = 4
 CONNECTIONS_MAX = 32
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@account
-#: scheme → the package that brings its file system, and how that is told to create only if absent
+#: scheme → the package with its file system, and the options that make it create only if absent
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs"}
 _CREATE: dict[str, dict[str, Any]] = {"s3": {"mode": "create"}, "gs": {"mode": "create"}, "abfs": {"overwrite": False}}
 _KINDS = {
@@ -61,12 +61,12 @@ _KINDS = {
     "delete_object": "delete",
     "abort_multipart_upload": "delete",
 }
-_NO_RANGE = "the store does not give the range that was asked for; use a store, or a release of it, that honours Range"
+_NO_RANGE = "the store ignores the requested range; use a store, or a release of it, that honours Range"
 
 
 @dataclass(slots=True)
 class _Process:
-    """What belongs to one process: a forked one can use neither connections nor locks of its parent."""
+    """The client and counts of one process: a forked process can use neither its parent's connections nor its locks."""
 
     files: Any
     requests: Counter[str] = field(default_factory=Counter)
@@ -88,7 +88,10 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
 
 
 class ObjectStorage:
-    """``place``: bucket and prefix. ``options``: for fsspec's file system, but for those of :class:`ObjectLimits`."""
+    """A store of objects below a prefix of a bucket.
+
+    ``place``: bucket and prefix. ``options``: those of :class:`ObjectLimits`; all others go to fsspec's file system.
+    """
 
     appendable = False
 
@@ -114,7 +117,7 @@ class ObjectStorage:
 
     @property
     def sends_parts(self) -> bool:
-        """See :class:`~wal.storage.protocol.SendsParts`. Only of ``s3`` is it known how."""
+        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``, whose clients decide it."""
         return self._scheme == "s3" and 2 * self._limits.part_bytes < ONE_PUT_BYTES_MAX
 
     def put_new_in_parts(self, path: str, data: Buffer) -> None:
@@ -129,7 +132,7 @@ class ObjectStorage:
             except FileExistsError:
                 ours = self._holds(key, whole)
             except BrokenConnectionError as error:
-                # a store that refuses before it has read everything may break the connection, and its answer is lost
+                # a store that refuses before it has read everything may close the connection, and its answer is lost
                 try:
                     ours = self._holds(key, whole)
                 except StoreError:
@@ -148,19 +151,19 @@ class ObjectStorage:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         key = self._key(path)
         if length == 0:
-            length = 1  # no range is empty: whether the object is there must be asked all the same
+            length = 1  # a range can't be empty, but a missing object must raise
             return self._repeated(lambda: self._get(key, offset, length))[:0]
         return self._repeated(lambda: self._get(key, offset, length))
 
     def size(self, path: str) -> int:
         key = self._key(path)
-        found = self._repeated(lambda: self._call("head", f"{key} can't be looked at", "_info", key))
+        found = self._repeated(lambda: self._call("head", f"the size of {key} can't be read", "_info", key))
         if found["type"] != "file":
             raise _absent(path)
         return int(found["size"])
 
     def exists(self, path: str) -> bool:
-        """By one request: the file system's own looks for a folder of that name as well."""
+        """One request; the file system's own method would also look for a folder of that name."""
         key = self._key(path)
         try:
             self._repeated(lambda: self._get(key, 0, 1))
@@ -205,11 +208,11 @@ class ObjectStorage:
         try:
             self._call("put", f"{key} can't be written", "_pipe_file", key, data, bytes_out=len(data), **options)
         except FileNotFoundError as error:
-            # an upload in parts that was completed, or ended, by an attempt whose answer was lost
+            # an earlier attempt, whose answer was lost, completed or aborted the upload in parts
             raise TransientError(f"{self._scheme}://{key} can't be written: {error}") from None
 
     def _put_in_one_part(self, key: str, data: bytes) -> None:
-        """As s3fs sends a large object, in a single part, which may be of any size."""
+        """Send the object as s3fs sends a large one, but in a single part, which may have any size."""
 
         async def send(files: Any) -> None:
             bucket, name, _ = files.split_path(key)
@@ -234,7 +237,7 @@ class ObjectStorage:
         try:
             return self._get(key, 0, len(whole) + 1) == whole
         except FileNotFoundError:  # deleted since
-            raise TransientError(f"{self._scheme}://{key} was there a moment ago, and is gone") from None
+            raise TransientError(f"{self._scheme}://{key} was deleted between two requests") from None
 
     def _get(self, key: str, offset: int, length: int | None) -> bytes:
         until = None if length is None else offset + length
@@ -287,7 +290,7 @@ class ObjectStorage:
     # ---- the client --------------------------------------------------------------------------------------------------
 
     def _process(self) -> _Process:
-        """Opened when first needed, in each process anew: Spark's workers fork, and no connection survives that."""
+        """Return this process's client, opened at first use: Spark's workers fork, and no connection survives a fork."""
         pid = os.getpid()
         process = self._processes.get(pid)
         return process or self._processes.setdefault(pid, _Process(self._open()))
@@ -302,7 +305,7 @@ class ObjectStorage:
                 "retries": {"total_max_attempts": 1},
             }
             given = dict(options.get("config_kwargs", {}))
-            # As over TLS, also without: a body's checksum goes along, its signature would be computed on both sides.
+            # as over TLS: the request has a checksum of the body, and a signature of it would cost both sides
             given["s3"] = {"payload_signing_enabled": False, **given.get("s3", {})}
             options["config_kwargs"] = {**own, **given}
         try:
@@ -313,16 +316,19 @@ class ObjectStorage:
             package = _PACKAGES[self._scheme]
             raise UsageError(f"{self.url} needs the package {package}: pip install {package}") from None
         except (TypeError, ValueError, KeyError) as error:
-            raise UsageError(f"[storage.{self._scheme}]: the client can't be made of these settings: {error}") from None
+            raise UsageError(
+                f"[storage.{self._scheme}]: the client refuses these settings: {error}; correct the section"
+            ) from None
         if self._scheme == "s3":
             files.retries = 1
             self._attend_each(files)
         return files
 
     def _attend_each(self, files: Any) -> None:
-        """Counts each request of s3fs, looks whether a range is given that was asked for, and has bodies sent as the bytes that
-        they are. As files, which botocore makes of them, they are read piece by piece in another thread, after a way there and
-        back for leave to send them at all.
+        """Wrap each request of s3fs: count it, verify that a requested range was answered, and send bodies as plain bytes.
+
+        botocore would convert a body to a file. It would ask the store for permission to send it, which costs a round trip, and
+        then read it in pieces in another thread.
         """
         from botocore.handlers import convert_body_to_file_like_object  # type: ignore[import-untyped]
 
@@ -352,7 +358,7 @@ class ObjectStorage:
 
 
 def _is_range(answer: Any, asked: str) -> bool:
-    """Whether the answer is of the range ``asked``; one from the object's first byte on may be answered with the whole."""
+    """Return whether the answer has the range ``asked``. The whole object also answers a range from its first byte."""
     whole = not asked or asked.startswith("bytes=0-")
     return whole or answer["ResponseMetadata"]["HTTPStatusCode"] == 206
 
