@@ -144,7 +144,7 @@ def test_each_bad_file_refuses_the_handle_of_its_bad_frame(name: str) -> None:
 def test_the_good_segment_under_another_name_is_not_served() -> None:
     (found,) = scan(golden("good"), SWAPPED_PATH)
     assert isinstance(found, Damage)
-    assert found.reason == f"the segment's header says that it is {BLOCKS_PATH}"
+    assert found.reason == f"the segment's header names another path, {BLOCKS_PATH}"
 
 
 def test_there_is_no_golden_file_without_a_test() -> None:

@@ -70,7 +70,7 @@ def test_a_key_that_is_missing_is_named_with_the_way_out_and_found_when_it_is_th
     assert read_block(old, plan).tier == "local"
     with pytest.raises(UnreadableBlockError) as caught:
         read_block(new, plan)
-    for part in ("local: ", "wal: ", "encrypted with key 'new'", "at hand are 'old'", "wal.key_file", KEYS_VARIABLE):
+    for part in ("local: ", "wal: ", "encrypted with key 'new'", "configured keys are 'old'", "wal.key_file", KEYS_VARIABLE):
         assert part in str(caught.value)
     key_file(stored.root, new=NEW, old=OLD)
     assert {read_block(reference, plan).tier for reference in (old, new)} == {"local"}
@@ -84,7 +84,7 @@ def test_a_key_that_was_changed_under_its_id_is_damage(stored: Stored) -> None:
 
 def test_a_missing_key_is_counted_and_a_broken_file_is_said(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = sealed(stored, 1, k=OLD)
-    with pytest.raises(UnreadableBlockError, match="there are no keys"):
+    with pytest.raises(UnreadableBlockError, match="no keys are configured"):
         read_block(reference, stored.plan())
     with pytest.raises(UnreadableBlockError, match="can't be read: No such file"):
         read_block(reference, stored.plan(key_file=str(stored.root / "absent")))

@@ -138,10 +138,10 @@ def test_flags_that_are_not_critical_are_ignored() -> None:
 def test_lengths_are_bounded_before_anything_is_allocated() -> None:
     """INV-6."""
     too_long = patched(encoded(), 40, struct.pack("<Q", MAX_PAYLOAD + 1))
-    with pytest.raises(CorruptionError, match="above what a frame may have"):
+    with pytest.raises(CorruptionError, match="above a frame's maximum"):
         decode_frame(too_long, "p", 128)
     too_long = patched(encoded(), 36, struct.pack("<I", MAX_METADATA + 1))
-    with pytest.raises(CorruptionError, match="above what a frame may have"):
+    with pytest.raises(CorruptionError, match="above a frame's maximum"):
         decode_header(too_long, "p", 128)
     with pytest.raises(ValueError, match="metadata"):
         check_lengths(MAX_METADATA + 1, 0)

@@ -1,8 +1,8 @@
-"""The SHA-256 of a block's payload: the journal names it, and readers compare the bytes that they are given with it.
+"""The SHA-256 of a block's payload: the journal has it, and readers compare the payload that they read with it.
 
-A frame's CRC-32C finds accidents: four bytes make any payload fit one. The SHA-256 finds intent: the process that keeps or sends
-a copy can't make another payload that fits the one in the journal. The range's digest (``forebay.model.records``) is over
-the records and not over these bytes, and is no cryptographic one either.
+A frame's CRC-32C finds accidental damage only: with four chosen bytes any payload matches a given CRC. The SHA-256 finds
+forgery: a process that stores or sends a copy can't make another payload that matches the journal's. A range's digest
+(``forebay.model.records``) is over the records, not over these bytes, and is not cryptographic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fits(sha256: bytes | msgspec.UnsetType, payload: Any) -> bool:
 
 
 def check_digest(sha256: bytes | msgspec.UnsetType, payload: Any, where: str) -> None:
-    """Raises CorruptionError, which names ``where``, unless ``payload`` has the SHA-256 of the journal, if that has one."""
+    """Raise CorruptionError, which names ``where``, if the journal has a SHA-256 and ``payload`` has another one."""
     if not fits(sha256, payload):
         raise CorruptionError(where, 0, "its SHA-256 is not the one that the journal names")
 

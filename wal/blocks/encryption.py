@@ -1,8 +1,8 @@
-"""Encryption of blocks' payloads at rest: AES-256-GCM, keys from a file or the environment, named in each frame.
+"""Encryption of blocks' payloads at rest: AES-256-GCM, keys from a file or the environment, the key's id in each frame.
 
-A sealed payload is ``nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``. The stream and the block's id are authenticated with it,
-so a payload that was put under another block's metadata does not open. Metadata stays readable: offsets, topics, digests, and
-the id of the key. Checksums stand over the sealed bytes, so damage is found without a key.
+An encrypted payload is ``nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``. The stream and the block's id are authenticated with
+it, so a payload under another block's metadata can't be decrypted. Metadata is not encrypted: offsets, topics, digests, and the
+id of the key. Checksums are over the encrypted bytes, so damage is found without a key.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _MAKE_ONE = "make one with `openssl rand -base64 32`"
 
 
 class KeyRing:
-    """Keys by id. The first one seals, every one opens. Shows nothing but ids."""
+    """Keys by id. The first key encrypts; every key decrypts. Its representation shows only ids."""
 
     __slots__ = ("_ciphers", "_nonce", "current")
 
     def __init__(self, keys: Mapping[str, bytes], nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES)) -> None:
-        """``keys``: at least one, of 32 bytes each. ``nonce`` must never give the same 12 bytes twice for one key; random ones
-        are good for 2**32 blocks."""
+        """Make a ring of ``keys``: at least one, of 32 bytes each.
+
+        ``nonce`` must never return the same 12 bytes twice for one key; random nonces are safe for 2**32 blocks.
+        """
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._nonce = nonce
         self.current = next(iter(keys))
@@ -53,7 +55,7 @@ class KeyRing:
         return tuple(self._ciphers)
 
     def seal(self, meta: BlockMeta, payload: Any) -> tuple[BlockMeta, pa.Buffer]:
-        """The block with its payload sealed by the current key, and metadata that say so."""
+        """Return the block with its payload encrypted by the current key, and metadata that name this key."""
         plain = memoryview(payload).cast("B")
         sealed = pa.allocate_buffer(NONCE_BYTES + len(plain) + TAG_BYTES)
         target = memoryview(sealed).cast("B")
@@ -62,15 +64,17 @@ class KeyRing:
         return msgspec.structs.replace(meta, key_id=self.current), sealed
 
     def open(self, meta: BlockMeta, payload: Any, where: str) -> pa.Buffer:
-        """What was sealed. ``where``: names the copy in an error. Raises MissingKeyError, CorruptionError."""
+        """Return the decrypted payload. ``where``: names the copy in errors. Raises MissingKeyError, CorruptionError."""
         key_id = meta.key_id
-        assert key_id is not None, "a payload that is not sealed needs no key"
+        assert key_id is not None, "a payload that is not encrypted needs no key"
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise _missing(meta, f"the keys at hand are {', '.join(map(repr, self._ciphers))}")
+            raise _missing(meta, f"the configured keys are {', '.join(map(repr, self._ciphers))}")
         sealed = memoryview(payload).cast("B")
         if len(sealed) < NONCE_BYTES + TAG_BYTES:
-            raise CorruptionError(where, 0, f"block {meta.id}: {len(sealed)} bytes are too few for a sealed payload")
+            raise CorruptionError(
+                where, 0, f"block {meta.id}: {len(sealed)} bytes are too few for an encrypted payload"
+            )
         plain = pa.allocate_buffer(len(sealed) - NONCE_BYTES - TAG_BYTES)
         try:
             cipher.decrypt_into(
@@ -80,25 +84,25 @@ class KeyRing:
             raise CorruptionError(
                 where,
                 0,
-                f"block {meta.id}: its payload does not open: it was changed, or {key_id!r} is another key now",
+                f"block {meta.id}: its payload can't be decrypted: it was changed, or key {key_id!r} has other bytes now",
             ) from None
         return plain
 
 
 def plain_payload(meta: BlockMeta, payload: Any, keys: KeyRing | None, where: str) -> Any:
-    """The payload as Arrow has it, opened if it is sealed. Raises MissingKeyError, CorruptionError."""
+    """Return the payload in Arrow's format, decrypted if it is encrypted. Raises MissingKeyError, CorruptionError."""
     if meta.key_id is None:
         return payload
     if keys is None:
-        raise _missing(meta, "there are no keys")
+        raise _missing(meta, "no keys are configured")
     return keys.open(meta, payload, where)
 
 
 def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None) -> KeyRing | None:
-    """The keys in the environment's FOREBAY_WAL_KEYS, else in ``key_file``; None where neither is given.
+    """Return the keys in the environment's FOREBAY_WAL_KEYS, otherwise in ``key_file``; None if neither is set.
 
-    One key per line: its id and the base64 of its 32 bytes. Empty lines and lines that begin with ``#`` count for nothing. The
-    first key seals. Raises SettingsError, which never shows a key.
+    One key per line: its id and the base64 of its 32 bytes. Empty lines and lines that begin with ``#`` are ignored. The first
+    key encrypts. Raises SettingsError, which never shows a key.
     """
     text = (os.environ if environment is None else environment).get(KEYS_VARIABLE, "")
     if text.strip():
@@ -123,28 +127,28 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
         try:
             check_name("key id", key_id)
         except ValueError:
-            # not shown: who forgot the id has written the key in its place
+            # not shown: without an id, the first word may be the key itself
             raise SettingsError(
                 f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
             ) from None
         if key_id in keys:
-            raise SettingsError(f"{where}: key {key_id!r} is there already: give each key an id of its own")
+            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key an id of its own")
         try:
             key = base64.b64decode(written, validate=True)
         except (binascii.Error, ValueError):
-            raise SettingsError(f"{where}: key {key_id!r} is no base64: {_MAKE_ONE}") from None
+            raise SettingsError(f"{where}: key {key_id!r} is not valid base64: {_MAKE_ONE}") from None
         if len(key) != KEY_BYTES:
             raise SettingsError(f"{where}: key {key_id!r} has {len(key)} bytes, not {KEY_BYTES}: {_MAKE_ONE}")
         keys[key_id] = key
     if not keys:
-        raise SettingsError(f"{source}: there is no key in it: {_MAKE_ONE}, and write it behind an id of your choice")
+        raise SettingsError(f"{source} has no key: {_MAKE_ONE}, and write it after an id of your choice")
     return keys
 
 
 def _missing(meta: BlockMeta, words: str) -> MissingKeyError:
     return MissingKeyError(
-        f"block {meta.id} is encrypted with key {meta.key_id!r}, and {words}: "
-        f"put its line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads"
+        f"block {meta.id} is encrypted with key {meta.key_id!r}, but {words}: "
+        f"put the key's line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads blocks"
     )
 
 

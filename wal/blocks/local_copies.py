@@ -39,32 +39,37 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
-    """Where a host keeps its copy of a block. Raises ValueError for names that no stream or block can have.
+    """Return the path of a host's own copy of a block. Raises ValueError for names that no stream or block can have.
 
-    Both come from outside (HTTP, commands), and neither can lead out of ``directory``.
+    Both names come from outside (HTTP, commands); with this check neither can lead out of ``directory``.
     """
     check_name("stream", stream)
     if not _BLOCK_ID.fullmatch(block_id):
-        raise ValueError(f"block {block_id!r}: a block is named <receiver>-<epoch, hexadecimal>-<sequence>")
+        raise ValueError(f"{block_id!r} is no block id: write <receiver>-<epoch, hexadecimal>-<sequence>")
     return Path(directory, stream, block_id + BLOCK_SUFFIX)
 
 
 def given_path(directory: str | Path, stream: str, block_id: str) -> Path:
-    """Where a host keeps the copy of a block that its agent was given. Raises ValueError as :func:`local_path`."""
+    """Return the path of a block's cached copy, which another process sent to the agent.
+
+    Raises ValueError as :func:`local_path`.
+    """
     return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
 
 
 def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
-    """Whether a copy of ``size_bytes`` may be made in a directory that holds ``used_bytes`` of its quota, on a
-    filesystem of ``total_bytes`` with ``free_bytes`` left."""
+    """Return whether a copy of ``size_bytes`` fits.
+
+    The directory has ``used_bytes`` of its quota; its filesystem has ``free_bytes`` of ``total_bytes`` free.
+    """
     return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= total_bytes * FREE_SHARE_MIN
 
 
 class LocalRoom:
-    """One writer's view of how full its host's block directory is: a running total, counted anew now and then.
+    """One writer's view of how full its host's block directory is: a running total, recounted every COPIES_PER_COUNT copies.
 
-    Other receivers and the agent change the directory too, so the quota may be passed by what they write between two
-    counts; the filesystem's own free space is asked each time.
+    Other receivers and the agent change the directory too. So the quota may be exceeded by what they write between two counts.
+    The filesystem's free space is read for each copy.
     """
 
     def __init__(self, directory: str | Path, quota_bytes: int) -> None:
@@ -74,11 +79,11 @@ class LocalRoom:
         self._copies_to_count = 0
 
     def count_anew(self) -> None:
-        """The next :meth:`take` counts: for who waits until there is room."""
+        """Make the next :meth:`take` recount the directory: for a caller that waits for room."""
         self._copies_to_count = 0
 
     def take(self, size_bytes: int) -> None:
-        """Reserves ``size_bytes``. Raises OutOfSpaceError if there is no room for them."""
+        """Reserve ``size_bytes``. Raises OutOfSpaceError if they don't fit."""
         if self._copies_to_count == 0:
             self._used_bytes = used_bytes(self._directory)
             self._copies_to_count = COPIES_PER_COUNT
@@ -98,7 +103,7 @@ class LocalRoom:
 
 
 def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Every file that lies where copies lie, whole or temporary; nothing if the directory is not there."""
+    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist."""
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as streams:
         for stream in streams:
             if stream.is_dir(follow_symlinks=False):
@@ -107,7 +112,7 @@ def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
 
 
 def used_bytes(directory: str | Path) -> int:
-    """Bytes of all files where copies lie."""
+    """Return the total bytes of all files in the folders of copies."""
     total = 0
     for file in local_files(directory):
         with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
@@ -116,14 +121,14 @@ def used_bytes(directory: str | Path) -> int:
 
 
 def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
-    """The bytes of a copy, as buffers. ``payload``: one bytes-like object or a sequence of them."""
+    """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object or a sequence of them."""
     return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
 
 
 def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
-    """Writes a host's own copy of a block: to a temporary name, renamed when whole. Not synced. Can be repeated.
+    """Write a host's own copy of a block under a temporary name, and rename it when it is whole. Not synced. Can be repeated.
 
-    ``payload``: one bytes-like object or a sequence of them. Raises OutOfSpaceError (by ``room`` or the filesystem) or
+    ``payload``: one bytes-like object or a sequence of them. Raises OutOfSpaceError (from ``room`` or the filesystem) or
     StoreError, and leaves no temporary file behind.
     """
     return write_local_frame(directory, meta, local_frame(meta, payload), room)
@@ -137,8 +142,10 @@ def write_local_frame(
     durable: bool = False,
     suffix: str = BLOCK_SUFFIX,
 ) -> Path:
-    """As :func:`write_local`, of the bytes that :func:`local_frame` gave. ``durable``: file and name are synced on return.
-    ``suffix``: of the file's name."""
+    """Write a copy as :func:`write_local` does, from the bytes that :func:`local_frame` returned.
+
+    ``durable``: sync the file and its name before returning. ``suffix``: of the file's name.
+    """
     path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
     if room is not None:
         room.take(sum(memoryview(part).nbytes for part in frame))
@@ -155,13 +162,13 @@ def write_local_frame(
             raise
     except OSError as error:
         if error.errno in _NO_SPACE:
-            raise OutOfSpaceError(f"{path}: {error.strerror}") from None
-        raise StoreError(f"{path}: {error.strerror}") from None
+            raise OutOfSpaceError(f"{path} can't be written: {error.strerror}") from None
+        raise StoreError(f"{path} can't be written: {error.strerror}") from None
     return path
 
 
 def sync_directory(path: Path) -> None:
-    """The names in it, and its own, are durable on return. Raises OSError."""
+    """Make the names in the folder, and its own name, durable. Raises OSError."""
     for folder in (path, path.parent):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -181,20 +188,23 @@ def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
 
 
 def read_local(path: str | Path) -> StoredBlock:
-    """A local copy, mapped into memory and verified. Raises FileNotFoundError, CorruptionError, NewerVersionError."""
+    """Return a local copy, mapped into memory and verified.
+
+    Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError.
+    """
     try:
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StoreError(f"{path}: {error}") from None
+        raise StoreError(f"{path} can't be read: {error}") from None
     return read_stored(data, str(path))
 
 
 def read_stored(data: Any, path: str) -> StoredBlock:
-    """A local copy whose bytes are ``data``, verified. Raises CorruptionError or NewerVersionError."""
+    """Return the local copy whose bytes are ``data``, verified. Raises CorruptionError, NewerVersionError."""
     frame = decode_frame(data, path, 0, uid=0, expected_offset=0)
     if aligned(frame.length) != len(data):
-        raise CorruptionError(path, frame.length, f"the block's file has {len(data)} bytes")
+        raise CorruptionError(path, frame.length, f"the block's frame ends here, but its file has {len(data)} bytes")
     return block_of_frame(frame, path)

@@ -1,4 +1,4 @@
-"""Giving a copy of a block to a host's agent."""
+"""Sending a copy of a block to a host's agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
 from wal.blocks.local_copies import local_frame
 
-#: sent at once: the connection has its time-out for each
+#: bytes in one write; the connection's time-out applies to each
 _CHUNK_BYTES = 1 << 20
 
 
@@ -27,8 +27,10 @@ def give_copy(
     timeout_seconds: float,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """The agent at ``agent_url`` has a whole, checked copy on return. Can be repeated. ``payload``: one bytes-like object or a
-    sequence of them, sealed where ``meta`` names a key; not copied. Raises as :func:`give_frame`.
+    """Send a copy of a block to the agent at ``agent_url``, which has it whole and verified on return. Can be repeated.
+
+    ``payload``: one bytes-like object or a sequence of them, encrypted if ``meta`` names a key; not copied. Raises as
+    :func:`give_frame`.
     """
     give_frame(pool, agent_url, meta, local_frame(meta, payload), timeout_seconds=timeout_seconds, headers=headers)
 
@@ -44,8 +46,9 @@ def give_frame(
     host: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """As :func:`give_copy`, of the bytes that ``wal.blocks.local_frame`` gave. With ``durable`` the copy outlives a power cut.
-    ``host``: whose agent it must be, or it refuses; "": any.
+    """Send a copy as :func:`give_copy` does, from the bytes that ``wal.blocks.local_frame`` returned.
+
+    ``durable``: the agent syncs the copy before it answers. ``host``: the agent refuses if this is not its host; "": any host.
 
     Raises OutOfSpaceError (the agent has no room), UnreachableError, RefusedError.
     """

@@ -17,8 +17,11 @@ _decoder = msgspec.msgpack.Decoder(BlockMeta)
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as a tier holds it: its frame has passed its checks. ``payload`` lies in memory mapped from the tier, and is sealed
-    where ``meta.key_id`` names a key."""
+    """A block as a tier stores it, with its frame verified.
+
+    ``payload``: in memory, mapped from a local file if the tier has one; encrypted if ``meta.key_id`` names a key.
+    ``checksum``: the payload's CRC-32C.
+    """
 
     meta: BlockMeta
     payload: Any
@@ -26,12 +29,12 @@ class StoredBlock:
 
 
 def encode_meta(meta: BlockMeta) -> bytes:
-    """The metadata of a BLOCK frame: a msgpack map (docs/FORMAT.md)."""
+    """Return the metadata of a BLOCK frame: a msgpack map (docs/FORMAT.md)."""
     return _encoder.encode(meta)
 
 
 def decode_meta(data: Any, path: str, offset: int) -> BlockMeta:
-    """The metadata of the BLOCK frame at ``offset`` of ``path``. Fields this release does not know are ignored.
+    """Return the metadata of the BLOCK frame at ``offset`` of ``path``. Fields that this release does not know are ignored.
 
     Raises CorruptionError for anything that is not a block's metadata.
     """
@@ -42,9 +45,9 @@ def decode_meta(data: Any, path: str, offset: int) -> BlockMeta:
 
 
 def block_of_frame(frame: Frame, path: str) -> StoredBlock:
-    """The block in ``frame``, which was read from ``path``; its payload may be sealed (``wal.blocks.encryption``).
+    """Return the block in ``frame``, which was read from ``path``; its payload may be encrypted (``wal.blocks.encryption``).
 
-    Raises CorruptionError if it is a frame of another kind, or if its flag and its metadata contradict each other.
+    Raises CorruptionError if the frame is of another kind, or if its flag and its metadata contradict each other.
     """
     if frame.header.kind != FrameKind.BLOCK:
         raise CorruptionError(path, frame.offset, f"expected a block, found a frame of kind {frame.header.kind}")

@@ -1,8 +1,8 @@
-"""Barriers, on stores of whole objects: an empty segment under the next name of an epoch that was fenced.
+"""Barriers on stores of whole objects: an empty segment under the next name of a fenced epoch.
 
-What a fenced writer sent, and was not answered, may land at any time, also after the WAL was searched for it. But names are
-dense, and a writer sends no object before the last one is there: the name after the last one is all under which anything can
-still land. Once something else lies there, nothing can: the writer, should it still live, finds its name taken and ends.
+An object that a fenced writer sent without an answer may appear at any time, even after the WAL was searched. But names are
+dense, and a writer sends no object before the last one is stored. So an object can still appear only under the name after the
+last one. The driver takes this name with a barrier. A writer that still runs finds its name taken and ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from wal.segments.layout import BlockPlace, block_segment, parse_block
 from wal.segments.scan import Readable, scan_segment, segment_header
 from wal.storage import Storage
 
-#: in a barrier's header the writer, which is no receiver's id, nor the adopter's: its epochs are barred too
+#: the writer in a barrier's header: not a receiver's id, and not the adopter's, whose epochs get barriers too
 BARRIER_WRITER = f"{RESERVED_PREFIX}barrier"
-#: a barrier is deleted after so long: what was sent before it was made does not land any more
+#: how long a barrier is kept: an object that was sent before it does not appear later than that
 BARRIER_KEPT_MS = 24 * 3600 * 1000
 
 
@@ -29,10 +29,9 @@ def bar(
     wall_ms: Callable[[], int],
     new_uid: Callable[[], int],
 ) -> BlockPlace:
-    """Makes the barrier of one epoch, durable on return, and returns its place. May be repeated: one that is there is found.
+    """Create the barrier of one epoch, durable on return, and return its place. May be repeated: an existing barrier is found.
 
-    ``first``: where to begin; it holds only if no segment of the epoch at or after its place was ever deleted. Raises
-    StoreError.
+    ``first``: the first name to try. No segment of the epoch at or after it may ever have been deleted. Raises StoreError.
     """
     place = first
     while True:
@@ -41,13 +40,13 @@ def bar(
             storage.put_new(path, _empty_segment(path, place, wall_ms(), new_uid()))
             return place
         except FileExistsError:
-            if _lies_at(storage, path):
+            if _is_barrier(storage, path):
                 return place
         place = place._replace(sequence=place.sequence + 1)
 
 
 def barrier_made_ms(frame: Frame, path: str) -> int | None:
-    """When the barrier was made of which ``frame`` is the first one; None if the segment at ``path`` is none."""
+    """Return when the barrier at ``path`` was created, from its first frame; None if the segment is no barrier."""
     header, place = segment_header(frame), parse_block(path)
     if header is None or place is None or header.writer != BARRIER_WRITER:
         return None
@@ -69,9 +68,9 @@ def _empty_segment(path: str, place: BlockPlace, created_ms: int, uid: int) -> b
     return b"".join(encode_frame(FrameKind.SEGMENT, uid=uid, offset=0, index=0, metadata=metadata, payload=b""))
 
 
-def _lies_at(storage: Readable, path: str) -> bool:
+def _is_barrier(storage: Readable, path: str) -> bool:
     try:
         first = next(scan_segment(storage, path, payloads=False), None)
     except FileNotFoundError:
-        return False  # it was one of the writer's, and clean-up has deleted it meanwhile
+        return False  # it was the writer's, and clean-up has deleted it since
     return isinstance(first, Frame) and barrier_made_ms(first, path) is not None

@@ -1,8 +1,8 @@
-"""Following a stream's block segments while their writers are at work: what comes, in each receiver's order.
+"""Following a stream's block segments while receivers write them, in the order of each receiver.
 
-What is given was written, which is not yet accepted: the journal says what counts. On a store of appendable files a frame
-may be given before its sync. A reader changes nothing and needs nobody's leave; names are dense, so it asks for the next
-one and lists only to learn of other receivers, of new epochs, and of what was cleaned up before it got there.
+A frame that is yielded was written, but not necessarily accepted: only the journal shows that. On a store of appendable files a
+frame may be yielded before its sync. Following changes nothing and needs no permission of a writer. Names are dense, so the
+follower asks for the next name; it lists only to find other receivers, new epochs, and segments that clean-up deleted first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from wal.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Segments ``[sequence, until)`` of an epoch were deleted before they were read: every block in them had been
-    released (INV-8)."""
+    """Segments ``[sequence, until)`` of an epoch, deleted before they were read; all their blocks had been released (INV-8)."""
 
     sequence: int
     until: int
 
 
 class EpochFollower:
-    """One epoch of one receiver. ``at``: the place of the segment that it reads next or is reading."""
+    """Follows one epoch of one receiver. ``at``: the place of the segment that it reads next or is reading."""
 
     def __init__(self, storage: Storage, at: BlockPlace) -> None:
         self.at = at
@@ -33,22 +32,22 @@ class EpochFollower:
         self._scan = SegmentScan(storage, _path(at))
 
     def more(self) -> Iterator[tuple[str, Scanned]]:
-        """Path and finding, for all that came since the last time."""
+        """Yield path and finding for everything that was added since the last call."""
         while True:
             following = self.at._replace(sequence=self.at.sequence + 1)
-            # asked before the segment is read: what it holds then is all that it will ever hold
+            # asked before the segment is read: a sealed segment does not grow any more
             sealed = not self._storage.appendable or self._storage.exists(_path(following))
             try:
                 for found in self._scan.more(sealed):
                     yield self._scan.path, found
             except FileNotFoundError:
-                return  # it comes yet, or was deleted: skip_to tells
+                return  # not written yet, or deleted: skip_to finds out
             if not sealed:
                 return
             self._go_to(following)
 
     def skip_to(self, listed: list[int]) -> Skipped | None:
-        """Goes on at the first of the sequences ``listed`` if the segment that is wanted was deleted."""
+        """Continue at the first of the sequences ``listed`` if the next segment was deleted; return what was skipped."""
         later = [sequence for sequence in listed if sequence >= self.at.sequence]
         if not later or min(later) == self.at.sequence:
             return None
@@ -62,7 +61,7 @@ class EpochFollower:
 
 
 class StreamFollower:
-    """All receivers of a stream, or ``receiver`` alone, from the oldest segments that are there."""
+    """Follows all receivers of a stream, or only ``receiver``, from the oldest existing segments."""
 
     def __init__(self, storage: Storage, stream: str, receiver: str | None = None) -> None:
         self._storage = storage
@@ -71,7 +70,7 @@ class StreamFollower:
         self._epochs: dict[tuple[str, int], EpochFollower] = {}
 
     def look(self) -> Iterator[tuple[str, Scanned | Skipped]]:
-        """Lists what is there, and gives everything new of every epoch."""
+        """List the store, and yield everything new of every epoch."""
         listed: dict[tuple[str, int], list[int]] = {}
         for path in self._storage.list(self._folder):
             place = parse_block(path)
@@ -85,7 +84,10 @@ class StreamFollower:
             yield from self._more(self._epochs[key], listed.get(key, []))
 
     def more(self) -> Iterator[tuple[str, Scanned]]:
-        """Everything new of each receiver's newest epoch: an older one is fenced, and is left to :meth:`look`."""
+        """Yield everything new of each receiver's newest epoch, without a listing.
+
+        Older epochs are fenced: :meth:`look` reads them.
+        """
         newest = dict(sorted(self._epochs))
         for key in newest.items():
             yield from self._epochs[key].more()

@@ -1,11 +1,11 @@
 """The bytes of one frame (docs/FORMAT.md specifies each of them).
 
-A frame is a header of 64 bytes, metadata, and a payload. Frames and payloads begin at multiples of 64 within the
-file, so that an Arrow payload can be mapped into memory as it is. Three checksums (CRC-32C) stand over header,
-metadata and payload. A frame counts only where it says that it lies: it carries its segment's number (``uid``) and
-its own offset, so a whole frame inside a record's value is never taken for one of the log's.
+A frame is a header of 64 bytes, metadata, and a payload. Frames and payloads begin at multiples of 64 within the file, so that
+an Arrow payload can be mapped into memory without a copy. Header, metadata and payload each have a checksum (CRC-32C). A frame is
+valid only at its own place: it names its segment's number (``uid``) and its own offset. So a whole frame inside a record's value
+is never taken for a frame of the log.
 
-Everything here is pure. Limits on lengths are checked before anything is allocated (INV-6).
+These functions do no I/O. Limits on lengths are checked before anything is allocated (INV-6).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ HEADER_LENGTH = 64
 ALIGNMENT = 64
 MAX_METADATA = 16 << 20
 MAX_PAYLOAD = 2 << 30
-#: the longest frame there can be; nothing reads more at once
+#: maximum length of a frame, and of one read
 MAX_FRAME = HEADER_LENGTH + MAX_METADATA + MAX_PAYLOAD
 
 CODEC_NONE = 0  # 1 (lz4) and 2 (zstd) are reserved
-FLAG_ENCRYPTED = 1  # the payload of a block is sealed by the key that its metadata names
-#: a reader must understand these bits, or can't read the frame; the upper 16 it may ignore
+FLAG_ENCRYPTED = 1  # the block's payload is encrypted with the key that its metadata names
+#: a reader that does not know one of these bits can't read the frame; it may ignore the upper 16 bits
 CRITICAL_FLAGS = 0xFFFF
 
-#: what msgspec raises for bytes that are not what was encoded; each reader names its own place for them
+#: what msgspec raises for bytes that it did not encode; each reader adds path and offset
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
@@ -60,9 +60,7 @@ _KINDS = frozenset(FrameKind)
 
 
 class SegmentHeader(msgspec.Struct, frozen=True):
-    """Metadata of a segment's first frame: who wrote it, and where it belongs. ``created_ms``: since 1970, for
-    people.
-    """
+    """Metadata of a segment's first frame: its writer and its place. ``created_ms``: since 1970, for people to read."""
 
     path: str
     stream: str
@@ -76,8 +74,10 @@ class SegmentHeader(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """``offset`` and ``uid`` are what the frame says of itself. ``kind`` is a FrameKind, unless ``unsupported`` says
-    why this release can't read the frame (its place and lengths hold all the same).
+    """The header of a frame, as read.
+
+    ``offset`` and ``uid``: the place that the frame names as its own. ``kind`` is a FrameKind, unless ``unsupported`` says why
+    this release can't read the frame; its place and lengths are valid even then.
     """
 
     version: int
@@ -94,17 +94,17 @@ class FrameHeader:
 
     @property
     def payload_start(self) -> int:
-        """Bytes from the frame's first one to the payload."""
+        """Number of bytes before the payload."""
         return HEADER_LENGTH + aligned(self.metadata_length)
 
     @property
     def length(self) -> int:
-        """Bytes from the header's first to the payload's last."""
+        """Number of bytes from the header's first to the payload's last."""
         return self.payload_start + self.payload_length
 
     @property
     def unsupported(self) -> str | None:
-        """Why a newer release is needed to read this frame; None if this one can."""
+        """The feature for which reading this frame needs a newer release; None if this release can read it."""
         if self.version > FORMAT_VERSION:
             return f"format {self.version}"
         unknown = self.flags & CRITICAL_FLAGS & ~(FLAG_ENCRYPTED if self.kind == FrameKind.BLOCK else 0)
@@ -119,9 +119,10 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame whose checksums hold. ``payload`` shares memory with what it was decoded from; it is empty where a scan
-    was asked for no payloads. ``offset``: where the frame lies in its file. ``length``: header to end of payload, in
-    bytes.
+    """A frame whose checksums match.
+
+    ``payload`` shares memory with the bytes that it was decoded from; it is empty after a scan without payloads. ``offset``: the
+    frame's place in its file. ``length``: bytes from the header's first to the payload's last.
     """
 
     header: FrameHeader
@@ -132,12 +133,12 @@ class Frame:
 
 
 def aligned(length: int) -> int:
-    """``length`` rounded up to a multiple of 64."""
+    """Return ``length``, rounded up to a multiple of 64."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 def checksum(parts: Buffer | Sequence[Buffer]) -> int:
-    """CRC-32C over the parts, one after the other, without copying them."""
+    """Return the CRC-32C over the parts, one after the other, without copying them."""
     value = 0
     for part in _parts(parts):
         value = google_crc32c.extend(value, part if isinstance(part, bytes) else pa.py_buffer(part))
@@ -154,11 +155,11 @@ def encode_frame(
     payload: Buffer | Sequence[Buffer],
     codec: int = CODEC_NONE,
 ) -> list[Buffer]:
-    """The frame as buffers to be written one after the other at ``offset``; their lengths add up to a multiple of 64.
+    """Return the frame as buffers to be written one after the other at ``offset``; their total length is a multiple of 64.
 
-    The flag of an encrypted payload follows from a block's metadata, so whoever writes a block anew can't lose it.
-    The payload's own buffers are passed on, not copied. Raises ValueError for an offset that is not a multiple of 64,
-    and for metadata or a payload above MAX_METADATA or MAX_PAYLOAD.
+    The flag of an encrypted payload is derived from the block's metadata, so a process that writes a block again can't lose it.
+    The payload's buffers are returned without a copy. Raises ValueError for an offset that is not a multiple of 64, and for
+    metadata above MAX_METADATA or a payload above MAX_PAYLOAD.
     """
     if offset % ALIGNMENT:
         raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
@@ -200,28 +201,28 @@ def _names_key(metadata: bytes) -> bool:
     try:
         return _keyed_decoder.decode(metadata).key_id is not None
     except UNDECODABLE:
-        return False  # opaque to this release, so it names nothing that it knows
+        return False  # this release can't read it, so it knows no key in it
 
 
 def payload_checksum(head: Buffer) -> int:
-    """The payload's checksum in the first buffer of an encoded frame."""
+    """Return the payload's checksum from the first buffer of an encoded frame."""
     value: int = _CHECKSUM.unpack_from(head, _PAYLOAD_CHECKSUM_AT)[0]
     return value
 
 
 def check_lengths(metadata_length: int, payload_length: int) -> None:
-    """Raises ValueError for lengths that no frame may have (INV-6)."""
+    """Raise ValueError for lengths that no frame may have (INV-6)."""
     if metadata_length > MAX_METADATA:
-        raise ValueError(f"metadata of {metadata_length} bytes: a frame takes at most {MAX_METADATA}")
+        raise ValueError(f"a frame's metadata can't have {metadata_length} bytes: the maximum is {MAX_METADATA}")
     if payload_length > MAX_PAYLOAD:
-        raise ValueError(f"a payload of {payload_length} bytes: a frame takes at most {MAX_PAYLOAD}")
+        raise ValueError(f"a frame's payload can't have {payload_length} bytes: the maximum is {MAX_PAYLOAD}")
 
 
 def parse_header(data: Buffer) -> FrameHeader | str:
-    """The header in the first 64 bytes of ``data``, of whatever version; or, in words, why there is none.
+    """Return the header in the first 64 bytes of ``data``, of any version; or the reason why there is none.
 
-    The header's layout is fixed for all time, and its checksum is looked at before anything in it is believed: so
-    damage is never taken for a newer version, nor the other way round.
+    The header's layout never changes, and its checksum is verified before any of its fields is used. So damage is never taken for
+    a newer version, and a newer version never for damage.
     """
     view = memoryview(data).cast("B")
     if len(view) < HEADER_LENGTH:
@@ -234,13 +235,15 @@ def parse_header(data: Buffer) -> FrameHeader | str:
         _HEADER.unpack_from(view)
     )
     if metadata > MAX_METADATA or payload > MAX_PAYLOAD:
-        return f"lengths of {metadata} and {payload} bytes are above what a frame may have"
+        return f"lengths of {metadata} and {payload} bytes are above a frame's maximum"
     return FrameHeader(version, kind, codec, flags, uid, offset, index, metadata, payload, metadata_crc, payload_crc)
 
 
 def decode_header(data: Buffer, path: str, offset: int) -> FrameHeader:
-    """The header at the beginning of ``data``, which was read at ``offset`` of ``path``. Raises CorruptionError, or
-    NewerVersionError for a frame that only a newer release can read."""
+    """Return the header at the beginning of ``data``, which was read at ``offset`` of ``path``.
+
+    Raises CorruptionError; NewerVersionError for a frame that only a newer release can read.
+    """
     header = parse_header(data)
     if isinstance(header, str):
         raise CorruptionError(path, offset, header)
@@ -252,11 +255,10 @@ def decode_header(data: Buffer, path: str, offset: int) -> FrameHeader:
 def decode_frame(
     data: Buffer, path: str, offset: int, *, uid: int | None = None, expected_offset: int | None = None
 ) -> Frame:
-    """The frame at the beginning of ``data``, which was read at ``offset`` of ``path``; all checksums are verified.
+    """Return the frame at the beginning of ``data``, which was read at ``offset`` of ``path``, with all checksums verified.
 
-    The frame must carry ``uid`` and ``expected_offset`` where they are given: a reader of a segment gives both, a
-    reader of a copy that lies elsewhere neither. What follows the frame in ``data`` is ignored. Raises
-    CorruptionError, NewerVersionError.
+    The frame must have ``uid`` and ``expected_offset`` if they are set. A reader of a segment sets both; a reader of a copy
+    outside its segment sets neither. Bytes after the frame are ignored. Raises CorruptionError, NewerVersionError.
     """
     header = decode_header(data, path, offset)
     reason = misplaced(header, uid, expected_offset)
@@ -264,7 +266,7 @@ def decode_frame(
         raise CorruptionError(path, offset, reason)
     buffer = pa.py_buffer(data)
     if buffer.size < header.length:
-        raise CorruptionError(path, offset, f"the frame has {header.length} bytes, only {buffer.size} are there")
+        raise CorruptionError(path, offset, f"the frame has {header.length} bytes, but only {buffer.size} are there")
     metadata = decode_metadata(header, buffer.slice(HEADER_LENGTH, header.metadata_length), path, offset)
     payload = buffer.slice(header.payload_start, header.payload_length)
     if google_crc32c.value(payload) != header.payload_checksum:
@@ -273,7 +275,7 @@ def decode_frame(
 
 
 def decode_metadata(header: FrameHeader, data: Buffer, path: str, offset: int) -> bytes:
-    """The metadata in ``data``. Raises CorruptionError if its checksum does not match."""
+    """Return the metadata in ``data``. Raises CorruptionError if its checksum does not match."""
     metadata = bytes(memoryview(data))
     if google_crc32c.value(metadata) != header.metadata_checksum:
         raise CorruptionError(path, offset, "the metadata's checksum does not match")
@@ -281,7 +283,7 @@ def decode_metadata(header: FrameHeader, data: Buffer, path: str, offset: int) -
 
 
 def misplaced(header: FrameHeader, uid: int | None, offset: int | None) -> str | None:
-    """In words, why the frame does not belong where it was found; None if it does."""
+    """Return why the frame does not belong where it was found; None if it does."""
     if uid is not None and header.uid != uid:
         return f"the frame belongs to segment {header.uid:016x}, not {uid:016x}"
     if offset is not None and header.offset != offset:

@@ -3,14 +3,14 @@
 ::
 
     <stream>/blocks/<receiver>/<epoch>/<sequence>.seg     block segments, in the WAL
-    <stream>/lineage-<8 digits>                           which journals wrote here, in the WAL
+    <stream>/lineage-<8 digits>                           markers of the journals that wrote here, in the WAL
     <stream>/epoch-<epoch>/<sequence>.seg                 the journal
     <stream>/history/<epoch>/<sequence>.seg               finished batches, beside the journal
     <stream>/snapshots/<epoch>/<sequence>.seg             copies of the journal's snapshots, in the WAL
 
-``<epoch>`` is 16 lower-case hex digits, ``<sequence>`` 8 digits or, from 100,000,000 on, as many as it has, at most
-12; dense within its folder. So names sort as their sequences do only up to 8 digits: compare numbers. Parse functions
-answer None for every other path.
+``<epoch>`` is 16 lower-case hex digits. ``<sequence>`` is 8 digits; from 100,000,000 on it has 9 to 12. Sequences are dense
+within their folder. Names sort as their sequences only up to 8 digits, so compare the numbers. Parse functions return None for
+any other path.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BlockPlace(NamedTuple):
 
 
 class LogPlace(NamedTuple):
-    """Where a segment of the journal, of the history, or of a snapshot copy belongs."""
+    """The place of a segment of the journal, of the history, or of a snapshot copy."""
 
     stream: str
     epoch: int
@@ -44,7 +44,7 @@ class LogPlace(NamedTuple):
 
 
 def block_folder(stream: str, receiver: str | None = None, epoch: int | None = None) -> str:
-    """The folder of a stream's block segments, or of one receiver's, or of one epoch's."""
+    """Return the folder of a stream's block segments, of one receiver's, or of one epoch's."""
     path = f"{check_name('stream', stream)}/blocks"
     if receiver is not None:
         path += f"/{check_name('receiver id', receiver)}"
@@ -66,7 +66,7 @@ def history_segment(stream: str, epoch: int, sequence: int) -> str:
 
 
 def snapshot_folder(stream: str, epoch: int | None = None) -> str:
-    """The folder of the snapshot copies, or of one journal epoch's."""
+    """Return the folder of the snapshot copies, or of one journal epoch's."""
     folder = f"{check_name('stream', stream)}/snapshots"
     return folder if epoch is None else f"{folder}/{_epoch(epoch)}"
 

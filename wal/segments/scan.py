@@ -1,8 +1,7 @@
-"""What a segment holds: its frames, and every place where it does not hold one.
+"""Scanning a segment: its frames, and every place that holds none.
 
-A scan reads in bounded pieces and never stops at damage: it looks for the next frame by magic, header checksum, segment
-number and own offset. What it says of the places between frames is enough to decide on (``wal.decisions.recovery``); it decides
-nothing itself, and changes nothing.
+A scan reads in bounded pieces and never stops at damage. It finds the next frame by magic, header checksum, segment number and
+the frame's own offset. It changes and decides nothing; ``wal.decisions.recovery`` decides on what it found.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _EMPTY = pa.py_buffer(b"")
 
 
 class Readable(Protocol):
-    """What a scan needs of a storage."""
+    """The methods of a storage that a scan needs."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes: ...
 
@@ -53,8 +52,10 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes ``[offset, until)`` are not what was written. ``metadata``: of the frame there, if header and metadata
-    are intact and the payload is not: so what it held can be named and read again.
+    """Bytes ``[offset, until)`` are not what was written.
+
+    ``metadata``: of the frame there, if its header and metadata are intact and only the payload is damaged. It names the block,
+    so that its records can be read from elsewhere.
     """
 
     offset: int
@@ -65,9 +66,9 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """From ``offset`` to the end, ``length`` bytes, there are only zeros or the beginning of a frame: a write that
-    was cut off. Whether anything may be dropped is the journal's to say: an accepted tail is never torn
-    (``wal.decisions.recovery``).
+    """The last ``length`` bytes, from ``offset`` on, are zeros or the beginning of a frame: a write that was cut off.
+
+    Only the journal shows whether they may be dropped: an accepted tail is never torn (``wal.decisions.recovery``).
     """
 
     offset: int
@@ -76,8 +77,9 @@ class TornTail:
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """The frame at ``[offset, until)`` is intact, and only a newer release can read it: it uses ``feature``.
-    ``newest`` is the format that this release reads up to.
+    """The frame at ``[offset, until)`` is intact, but only a newer release can read it, because it uses ``feature``.
+
+    ``newest``: the newest format that this release reads.
     """
 
     offset: int
@@ -91,13 +93,12 @@ Scanned = Frame | Damage | TornTail | Newer
 
 
 def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped: bool = False) -> Iterator[Scanned]:
-    """Everything in the segment, in order of offsets; its first frame is the SEGMENT frame. An empty file yields
-    nothing.
+    """Yield everything in the segment, in order of offsets; the first frame is the SEGMENT frame. An empty file yields nothing.
 
-    Sees the file as long as it is when the scan begins, so a writer may append meanwhile: what it is writing is a
-    torn tail. ``payloads=False`` reads and checks headers and metadata only, and yields frames with an empty payload.
-    A segment whose header names another path is damaged as a whole, and none of its frames is given, unless ``swapped``
-    asks for them: recovery may still find a block there. Raises FileNotFoundError, StoreError.
+    The scan reads the file up to its size at the start, so a writer may append meanwhile; an unfinished write shows as a torn
+    tail. ``payloads=False``: read and verify headers and metadata only, and yield frames with an empty payload. ``swapped``: also
+    yield the frames of a segment whose header names another path, since recovery may find a block there. Without it such a
+    segment is one Damage. Raises FileNotFoundError, StoreError.
     """
     window = _Window(storage, path, storage.size(path), _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
     uid = _segment_uid(window)
@@ -108,9 +109,9 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped
 
 
 class SegmentScan:
-    """A scan of a segment that may still grow: each :meth:`more` goes on where the last one ended.
+    """A scan of a segment that may still grow: each :meth:`more` continues where the last one ended.
 
-    ``offset``: everything before it was given.
+    ``offset``: everything before it has been yielded.
     """
 
     def __init__(self, storage: Readable, path: str) -> None:
@@ -120,8 +121,10 @@ class SegmentScan:
         self._uid: int | None = None
 
     def more(self, sealed: bool) -> Iterator[Scanned]:
-        """What can be said of the segment since the last time. Unless it is ``sealed``, whatever reaches to its end and
-        is not whole may be a write that is not over: it is waited for. Raises FileNotFoundError, StoreError.
+        """Yield what has been added since the last call.
+
+        Unless the segment is ``sealed``, an incomplete part at its end may be an unfinished write, and is left for a later call.
+        Raises FileNotFoundError, StoreError.
         """
         window = _Window(self._storage, self.path, self._storage.size(self.path), _CHUNK_BYTES)
         if self._uid is None:
@@ -168,7 +171,7 @@ def _scan(window: _Window, offset: int, uid: int, payloads: bool, swapped: bool)
 
 
 def read_frame(storage: Storage, handle: Handle) -> Frame:
-    """The frame that ``handle`` points at, by one ranged read, with every checksum verified, the handle's too.
+    """Return the frame that ``handle`` points at, by one ranged read, with all its checksums and the handle's verified.
 
     Raises CorruptionError, NewerVersionError, FileNotFoundError, StoreError.
     """
@@ -176,15 +179,17 @@ def read_frame(storage: Storage, handle: Handle) -> Frame:
         raise CorruptionError(handle.path, handle.offset, f"no frame has {handle.length} bytes")
     data = storage.read(handle.path, handle.offset, handle.length)
     if len(data) < handle.length:
-        raise CorruptionError(handle.path, handle.offset, f"{handle.length} bytes are wanted, the file has {len(data)}")
+        raise CorruptionError(
+            handle.path, handle.offset, f"the journal's handle has {handle.length} bytes, but the file only {len(data)}"
+        )
     frame = decode_frame(data, handle.path, handle.offset, expected_offset=handle.offset)
     if frame.length != handle.length or frame.header.payload_checksum != handle.checksum:
-        raise CorruptionError(handle.path, handle.offset, "another frame lies where the handle points")
+        raise CorruptionError(handle.path, handle.offset, "another frame is where the journal's handle points")
     return frame
 
 
 def segment_header(frame: Frame) -> SegmentHeader | None:
-    """What a SEGMENT frame says; None for other frames and for metadata that can't be decoded."""
+    """Return the header in a SEGMENT frame; None for other frames and for metadata that can't be decoded."""
     if frame.header.kind != FrameKind.SEGMENT:
         return None
     try:
@@ -194,7 +199,7 @@ def segment_header(frame: Frame) -> SegmentHeader | None:
 
 
 class _Window:
-    """Ranged reads of one file through a piece of it held in memory."""
+    """Ranged reads of one file, with one piece of it cached in memory."""
 
     def __init__(self, storage: Readable, path: str, size: int, chunk_bytes: int) -> None:
         self.path = path
@@ -205,7 +210,7 @@ class _Window:
         self._data = _EMPTY
 
     def get(self, offset: int, length: int) -> pa.Buffer:
-        """Bytes ``[offset, offset + length)``, fewer at the end of the file."""
+        """Return bytes ``[offset, offset + length)``; fewer at the end of the file."""
         length = max(0, min(length, self.size - offset))
         if not (self._start <= offset and offset + length <= self._start + self._data.size):
             wanted = min(max(length, self._chunk_bytes), self.size - offset)
@@ -214,7 +219,7 @@ class _Window:
         return self._data.slice(within, min(length, max(0, self._data.size - within)))
 
     def pieces(self, offset: int, until: int) -> Iterator[tuple[int, pa.Buffer]]:
-        """``[offset, until)`` in pieces that begin at multiples of 64 from ``offset``."""
+        """Yield ``[offset, until)`` in pieces that begin at multiples of 64 from ``offset``."""
         while offset < until:
             piece = self.get(offset, min(self._chunk_bytes, until - offset))
             if not piece.size:
@@ -254,7 +259,7 @@ def _frame_at(window: _Window, offset: int, header: FrameHeader, until: int, pay
 
 
 def _resynchronise(window: _Window, offset: int, uid: int | None) -> int | None:
-    """The offset of the next frame of this segment at or after ``offset``; None if there is none."""
+    """Return the offset of the next frame of this segment at or after ``offset``; None if there is none."""
     for start, piece in window.pieces(offset, window.size):
         data = piece.to_pybytes()
         at = data.find(MAGIC)
@@ -266,9 +271,7 @@ def _resynchronise(window: _Window, offset: int, uid: int | None) -> int | None:
 
 
 def _segment_uid(window: _Window) -> int | None:
-    """The number that the segment's frames carry: its header's, or, where that is damaged, what most frames found
-    say.
-    """
+    """Return the number in the segment's frames: its header's, or if that is damaged, the number in most frames found."""
     first = _header_at(window, 0, None)
     if not isinstance(first, str):
         return first.uid
@@ -283,8 +286,11 @@ def _segment_uid(window: _Window) -> int | None:
 
 
 def _rest(window: _Window, offset: int, reason: str | None = None) -> Damage | TornTail:
-    """What to call the end of a file in which no further frame begins. A header lies within one 64-byte line, which is
-    written whole or not at all unless the file ends there: so a line that is neither short nor zeros is damage."""
+    """Return the end of a file in which no further frame begins, as a torn tail or as damage.
+
+    A header is one 64-byte line, which is written whole or not at all unless the file ends there. So a line that is neither short
+    nor zeros is damage.
+    """
     if window.size - offset < HEADER_LENGTH or window.zeros(offset, window.size):
         return TornTail(offset, window.size - offset)
     return Damage(offset, window.size, reason or str(_header_at(window, offset, None)))
@@ -295,7 +301,7 @@ def _swapped(path: str, first: Frame) -> str | None:
     if header is None:
         return "the segment's first frame is not a segment header"
     if header.path != path:
-        return f"the segment's header says that it is {header.path}"
+        return f"the segment's header names another path, {header.path}"
     if header.uid != first.header.uid:
-        return "the segment's header and its frame carry different numbers"
+        return "the segment's header and its frame have different numbers"
     return None

@@ -1,7 +1,8 @@
-"""The log's writer: append, group sync, roll by size and age; poison a failed segment and rewrite from memory.
+"""The log's writer: append, group sync, roll by size and age; poison a failed segment and write its frames again from memory.
 
-A plain object that one thread drives step by step. It keeps every frame in memory until the frame is durable. Where the
-store keeps whole objects only, every sync is one object: a segment of one group.
+One thread drives it step by step. It keeps every frame in memory until the frame is durable. On a store of whole objects every
+sync writes one object, a segment of one group. This module is one idea, the life of a frame from ``append`` to its handle, in the
+two ways that stores allow.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ _JOIN_BYTES_MAX = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """Who writes: goes into each segment's header. ``writer`` is the receiver's id, or the name of another log's
-    writer.
-    """
+    """The writer's identity, as in each segment's header. ``writer``: the receiver's id, or the name of another log's writer."""
 
     stream: str
     writer: str
@@ -48,10 +47,10 @@ class SegmentIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """A new segment begins with the first group of frames after the open one reached ``size_bytes`` or ``age_seconds``.
+    """When a new segment begins: with the first group of frames after the open one reached ``size_bytes`` or ``age_seconds``.
 
-    All frames of a group (what is appended between two syncs) lie in one segment, so a segment may exceed
-    ``size_bytes`` by one group. On a store of whole objects a group is a segment, whatever the limits say.
+    A group is what is appended between two syncs. All its frames are in one segment, so a segment may exceed ``size_bytes`` by
+    one group. On a store of whole objects each group is a segment, whatever the limits.
     """
 
     size_bytes: int
@@ -60,16 +59,14 @@ class SegmentLimits:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An appended frame. ``handle`` is set by the sync that makes it durable, once and for all. ``tag`` is the
-    caller's.
-    """
+    """An appended frame. ``handle``: set once, by the sync that makes the frame durable. ``tag``: for the caller."""
 
     kind: FrameKind
     handle: Handle | None = None
     tag: object = None
     _metadata: bytes = b""
     _payload: Sequence[Buffer] = ()
-    _place: Handle | None = None  # where it was written last, durable or not
+    _place: Handle | None = None  # its last place, durable or not
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +78,12 @@ class _Segment:
     opened_at: float
     size: int = 0
     frames: int = 0
-    durable: bool = False  # a frame of it is
+    durable: bool = False  # at least one frame of it is durable
 
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """A whole segment, as it was put or is to be put under ``path``."""
+    """A whole segment, which was or will be put under ``path``."""
 
     path: str
     data: bytes
@@ -94,26 +91,26 @@ class _Object:
 
 
 class LogWriter:
-    """Writes one log: segments ``name(first_sequence)``, ``name(first_sequence + 1)``, … without a hole.
+    """Writes one log: segments ``name(first_sequence)``, ``name(first_sequence + 1)``, … without a missing name.
 
-    ``now``: seconds, for ages, and as milliseconds since 1970 in segment headers. ``new_uid``: a random number of 64
-    bits for each segment. ``failpoints``: whether the ``wal.*`` failpoints are passed (block segments).
+    ``now``: seconds since 1970, for ages and for the time in segment headers. ``new_uid``: a random number of 64 bits for each
+    segment. ``failpoints``: whether the writer passes the ``wal.*`` failpoints (block segments do).
 
-    If a write or a sync fails, the segment is poisoned: its descriptor is never synced again. What becomes of the
-    frames that were not durable yet:
+    If a write or a sync fails, the segment is poisoned: its descriptor is never synced again. The frames that were not durable
+    yet are handled by the kind of error:
 
-    * for lack of space or quota, :meth:`sync` raises OutOfSpaceError and keeps them; calling it again tries again, in a new
-      segment. One of which nothing is durable is deleted, and its name used again: attempts leave nothing behind;
-    * after another error, with ``rewrite``, :meth:`sync` writes them into one new segment and raises StoreError if that
-      fails too; they are kept, and calling it again tries again;
-    * without ``rewrite``, StoreError is raised at once, and every call after it raises StoreError.
+    * Lack of space or quota: :meth:`sync` raises OutOfSpaceError and keeps the frames. The next call tries again, in a new
+      segment. A segment without a durable frame is deleted and its name is used again, so failed attempts leave nothing behind.
+    * Another error, with ``rewrite``: :meth:`sync` writes the frames into one new segment. If that fails too, it raises
+      StoreError and keeps the frames, and the next call tries again.
+    * Another error, without ``rewrite``: StoreError is raised immediately, and by every call after it.
 
-    On a store that is not appendable :meth:`append` writes nothing, and :meth:`sync` puts one object. After an error
-    nobody knows whether the object is there, or comes yet: the next sync puts **the very same bytes under the same name**
-    until they are there, and only then what was appended since, in the next object. So an attempt that lands late is
-    ours, names stay dense, and one taken name is enough to end a fenced writer (``wal.segments.barrier``).
+    On a store of whole objects :meth:`append` writes nothing, and :meth:`sync` puts one object. After an error it is unknown
+    whether the object is stored or will appear later. So the next sync puts **the very same bytes under the same name** until
+    they are stored, and only then puts the frames appended since as the next object. A late attempt then stores this writer's
+    own bytes, names stay dense, and one taken name is enough to end a fenced writer (``wal.segments.barrier``).
 
-    FencedError says that a segment's name is taken: another process writes under this epoch.
+    FencedError means that a segment's name is taken: another process writes under this epoch.
     """
 
     def __init__(
@@ -139,34 +136,35 @@ class LogWriter:
         self._next_sequence = first_sequence
         self._maybe_created = False  # an attempt to create the next segment failed and may have left its name
         self._segment: _Segment | None = None
-        self._unused: _Segment | None = None  # nothing of it is durable: deleted for lack of space, and made again
+        self._unused: _Segment | None = (
+            None  # deleted for lack of space without a durable frame; its name is used again
+        )
         self._pending: list[Pending] = []
-        self._object: _Object | None = None  # built, and not known to be there; holds the first of what is pending
-        self._landed: list[Pending] = []  # durable, and not yet returned: what came after it failed
+        self._object: _Object | None = None  # built, but not known to be stored; has the oldest pending frames
+        self._landed: list[Pending] = []  # durable, but not returned yet, because the object after it failed
         self._dead: StoreError | FencedError | None = None
         #: paths of the segments that this writer will never write to again, oldest first; the caller may clear it
         self.sealed: list[str] = []
 
     @property
     def current_path(self) -> str | None:
-        """The open segment; None before the first frame, after a segment was poisoned, and on a store of whole
-        objects."""
+        """The open segment; None before the first frame, after an error, and on a store of whole objects."""
         return None if self._segment is None else self._segment.path
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the segment that would be created next."""
+        """The sequence of the next segment."""
         return self._next_sequence
 
     def unsynced(self) -> int:
-        """How many appended frames are not known to be durable."""
+        """Return how many appended frames are not known to be durable."""
         return len(self._pending)
 
     def append(self, kind: FrameKind, metadata: bytes, payload: Buffer | Sequence[Buffer]) -> Pending:
-        """Writes one frame; not durable. The payload's buffers must not change until its sync.
+        """Write one frame; not durable. The payload's buffers must not change until its sync.
 
-        Where writing fails and the frame is kept for :meth:`sync`, nothing is raised here: ``sync`` tells. Raises
-        ValueError for lengths above a frame's limits; without ``rewrite`` StoreError.
+        With ``rewrite``, a failed write raises nothing here: the frame is kept, and :meth:`sync` writes it or raises. Raises
+        ValueError for lengths above a frame's limits; StoreError without ``rewrite``.
         """
         self._refuse_if_dead()
         parts = tuple(payload) if isinstance(payload, (list, tuple)) else (payload,)
@@ -180,7 +178,7 @@ class LogWriter:
         failed = bool(self._pending) and self._segment is None
         self._pending.append(pending)
         if failed:
-            return pending  # an earlier frame of this group waits to be rewritten: this one goes with it
+            return pending  # sync will write it with the earlier frames of this group, whose write failed
         if self._segment is not None and len(self._pending) == 1 and self._full(self._segment, frame_bytes):
             self._seal()
         try:
@@ -196,8 +194,9 @@ class LogWriter:
         return pending
 
     def sync(self) -> list[Pending]:
-        """Makes everything appended since the last sync durable, and returns it in order, each with its final
-        handle.
+        """Make everything appended since the last sync durable. Return it in order, each frame with its final handle.
+
+        Raises OutOfSpaceError, StoreError, FencedError; see the class.
         """
         self._refuse_if_dead()
         if not self._storage.appendable:
@@ -230,7 +229,7 @@ class LogWriter:
             raise
 
     def close(self) -> None:
-        """Without a sync: what was not synced may be lost, and is not told of again. May be repeated."""
+        """Close the writer without a sync: frames that were not synced may be lost. May be repeated."""
         self._seal()
         self._pending.clear()
         self._object = None
@@ -252,7 +251,7 @@ class LogWriter:
                 file = self._storage.create(path)
             except FileExistsError:
                 if not self._maybe_created:
-                    raise self._die(FencedError(f"{path} is there already: another process writes this log")) from None
+                    raise self._die(_name_taken(path)) from None
                 self._maybe_created = False
                 self.sealed.append(path)
                 self._next_sequence += 1
@@ -262,7 +261,7 @@ class LogWriter:
                 raise
             break
         now = self._now()
-        # the same uid: who follows the log has perhaps read frames of the deleted file, which come again at the same places
+        # the same uid: a follower may have read frames of the deleted file, which are written again at the same places
         uid = self._new_uid() if self._unused is None else self._unused.uid
         self._unused = None
         self._segment = _Segment(path, self._next_sequence, uid, file, opened_at=now)
@@ -334,7 +333,7 @@ class LogWriter:
         return landed
 
     def _build(self) -> _Object:
-        """Everything pending as one segment, under the next sequence."""
+        """Return everything pending as one segment under the next sequence."""
         path = self._name(self._next_sequence)
         uid = self._new_uid()
         frames = list(self._pending)
@@ -347,7 +346,7 @@ class LogWriter:
         self._next_sequence += 1
         data = b"".join(parts)
         for pending in frames:
-            pending._metadata, pending._payload = b"", ()  # from here on the object's own bytes are what is sent again
+            pending._metadata, pending._payload = b"", ()  # from now on the object's own bytes are sent again
         return _Object(path, data, frames)
 
     def _put(self, whole: _Object) -> None:
@@ -357,10 +356,9 @@ class LogWriter:
         try:
             self._storage.put_new(whole.path, whole.data)
         except FileExistsError:
-            # an earlier attempt of ours may have landed since it failed; the segment's uid is in the bytes
+            # an earlier attempt of this writer may have been stored after its error; the uid is in the bytes
             if not self._holds(whole):
-                words = f"{whole.path} is there already: another process writes this log"
-                raise self._die(FencedError(words)) from None
+                raise self._die(_name_taken(whole.path)) from None
         if self._failpoints:
             _pass("wal.after-sync", whole.path)
 
@@ -368,18 +366,20 @@ class LogWriter:
         try:
             return self._storage.read(whole.path, 0, len(whole.data) + 1) == whole.data
         except FileNotFoundError:
-            raise StoreError(f"{whole.path} was there a moment ago, and is gone") from None
+            raise StoreError(f"segment {whole.path} was deleted between two requests") from None
 
     def _seal(self) -> None:
-        """Ends the open segment, if there is one: nothing is written to it, and it is not synced, ever again."""
+        """Seal the open segment, if there is one: it is never written or synced again."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self.sealed.append(segment.path)
             segment.file.close()
 
     def _make_room(self) -> None:
-        """Ends the open segment for lack of space. Without a durable frame it is deleted: it may hold half of the room that its
-        frames need, and the store may not know of a quota before it is hit."""
+        """Seal the open segment for lack of space, and delete it if none of its frames is durable.
+
+        Its bytes may take half of the space that the frames need, and some stores notice a quota only when it is exceeded.
+        """
         segment = self._segment
         self._seal()
         if segment is not None and not segment.durable:
@@ -390,18 +390,20 @@ class LogWriter:
                 self._storage.delete(segment.path)
 
     def _check_space(self) -> None:
-        """Raises OutOfSpaceError if a rewrite can't succeed, as far as the store can tell."""
+        """Raise OutOfSpaceError if the store reports too little free space for the pending frames."""
         free = self._storage.free_bytes()
         needed = sum(
             2 * HEADER_LENGTH + len(pending._metadata) + sum(memoryview(part).nbytes for part in pending._payload)
             for pending in self._pending
         )
         if free is not None and free < needed:
-            raise OutOfSpaceError(f"{self._storage.url}: {needed} bytes are needed, {free} are free")
+            raise OutOfSpaceError(
+                f"cannot write to {self._storage.url}: {needed} bytes are needed, but only {free} are free"
+            )
 
     def _refuse_if_dead(self) -> None:
         if self._dead is not None:
-            raise type(self._dead)(f"this log's writer has ended: {self._dead}") from self._dead
+            raise type(self._dead)(f"the log's writer ended after an error: {self._dead}") from self._dead
 
     def _die(self, error: StoreError | FencedError) -> StoreError | FencedError:
         self._dead = error
@@ -409,7 +411,7 @@ class LogWriter:
 
 
 def _encode(pending: Pending, path: str, uid: int, offset: int, index: int) -> list[Buffer]:
-    """The frame's buffers; remembers in ``pending`` where it will lie."""
+    """Return the frame's buffers, and set its place in ``pending``."""
     frame: list[Buffer] = [
         *encode_frame(
             pending.kind, uid=uid, offset=offset, index=index, metadata=pending._metadata, payload=pending._payload
@@ -423,6 +425,12 @@ def _encode(pending: Pending, path: str, uid: int, offset: int, index: int) -> l
         checksum=payload_checksum(bytes(frame[0])),
     )
     return frame
+
+
+def _name_taken(path: str) -> FencedError:
+    return FencedError(
+        f"cannot create segment {path}: it exists already, so another process writes this log under the same epoch"
+    )
 
 
 def _set_handles(done: list[Pending]) -> None:

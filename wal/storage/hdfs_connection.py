@@ -43,8 +43,8 @@ class Connection:
 #: closing them would wait for threads that it does not have
 _connections: dict[tuple[object, ...], Connection] = {}
 _connecting = threading.Lock()
-#: clients of one process share idle connections to DataNodes for this time. A child inherits them and must not use them, since the
-#: parent does, so it waits until they are too old
+#: clients of one process share idle connections to DataNodes for this time. A child inherits them, but the parent
+#: uses them, so the child waits until they are too old
 _SHARED_SECONDS = 5.0
 _quiet_until = 0.0
 
