@@ -17,7 +17,7 @@ from driver.journal.log import Journal
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError
-from forebay.model.values import Block, Handle, Sha256, lineage_of
+from forebay.model.values import Block, Handle, Sha256, timeline_of
 from forebay.process import failpoints
 from recovery.copies import BlockCopy, CopySources
 from recovery.examination import Segment
@@ -55,7 +55,7 @@ class Restoration:
         self._writer = LogWriter(
             wal,
             lambda sequence: block_segment(stream, REPAIR_WRITER, epoch, sequence),
-            SegmentIdentity(stream, REPAIR_WRITER, epoch, lineage_of(epoch)),
+            SegmentIdentity(stream, REPAIR_WRITER, epoch, timeline_of(epoch)),
             limits,
             now,
             new_uid,

@@ -70,7 +70,14 @@ def test_a_key_that_is_missing_is_named_with_the_way_out_and_found_when_it_is_th
     assert read_block(old, plan).tier == "local"
     with pytest.raises(UnreadableBlockError) as caught:
         read_block(new, plan)
-    for part in ("local: ", "wal: ", "encrypted with key 'new'", "configured keys are 'old'", "wal.key_file", KEYS_VARIABLE):
+    for part in (
+        "local: ",
+        "wal: ",
+        "encrypted with key 'new'",
+        "configured keys are 'old'",
+        "wal.key_file",
+        KEYS_VARIABLE,
+    ):
         assert part in str(caught.value)
     key_file(stored.root, new=NEW, old=OLD)
     assert {read_block(reference, plan).tier for reference in (old, new)} == {"local"}

@@ -225,7 +225,9 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
 
 def test_a_name_node_that_is_not_there_is_named_in_one_sentence() -> None:
     gone = HdfsStorage("hdfs://127.0.0.1:9/x", IMPATIENT)
-    with pytest.raises(StoreError, match=r"^hdfs://127.0.0.1:9: the size of /x/a can't be read: Connection refused") as told:
+    with pytest.raises(
+        StoreError, match=r"^hdfs://127.0.0.1:9: the size of /x/a can't be read: Connection refused"
+    ) as told:
         gone.exists("a")
     assert "\n" not in str(told.value)
 

@@ -27,7 +27,7 @@ ROWS = [  # condition, named, status, closed → decision; None: whatever it is
     (FrameCondition.WHOLE, False, RangeStatus.BEHIND, True, Decision.ORPHAN_KEEP),
     (FrameCondition.WHOLE, False, RangeStatus.UNKNOWN, True, Decision.ORPHAN_KEEP),
     (FrameCondition.WHOLE, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
-    (FrameCondition.WHOLE, False, RangeStatus.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.WHOLE, False, RangeStatus.INCARNATION_ENDED, True, Decision.ORPHAN_DELETE),
     (FrameCondition.TORN, True, None, None, Decision.DAMAGED_QUARANTINE),
     (FrameCondition.TORN, False, None, False, Decision.ORPHAN_KEEP),
     (FrameCondition.TORN, False, None, True, Decision.TORN_DROP),
@@ -36,7 +36,7 @@ ROWS = [  # condition, named, status, closed → decision; None: whatever it is
     (FrameCondition.DAMAGED, False, RangeStatus.BEHIND, True, Decision.DAMAGED_QUARANTINE),
     (FrameCondition.DAMAGED, False, RangeStatus.UNKNOWN, True, Decision.DAMAGED_QUARANTINE),
     (FrameCondition.DAMAGED, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
-    (FrameCondition.DAMAGED, False, RangeStatus.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (FrameCondition.DAMAGED, False, RangeStatus.INCARNATION_ENDED, True, Decision.ORPHAN_DELETE),
     (FrameCondition.ABSENT, True, None, None, Decision.MISSING),
 ]
 
@@ -98,8 +98,8 @@ def test_there_is_nothing_to_decide_where_nothing_is_and_nothing_is_named() -> N
 # ---- whole segments --------------------------------------------------------------------------------------------------
 
 
-def held(partition: int, start: int, until: int, life: int = 1) -> OffsetRange:
-    return OffsetRange("t", partition, life, start, until, until - start, 0, "0" * 16, 1)
+def held(partition: int, start: int, until: int, incarnation: int = 1) -> OffsetRange:
+    return OffsetRange("t", partition, incarnation, start, until, until - start, 0, "0" * 16, 1)
 
 
 def meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
@@ -110,8 +110,8 @@ def meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
 METAS = [meta(1, held(0, 0, 10)), meta(2, held(0, 10, 20), held(1, 0, 5)), meta(3, held(0, 20, 30))]
 
 
-def view(position: int = 0, other: int = 0, life: int = 1) -> JournalView:
-    positions = {TopicPartition("t", 0): Position(life, position), TopicPartition("t", 1): Position(1, other)}
+def view(position: int = 0, other: int = 0, incarnation: int = 1) -> JournalView:
+    positions = {TopicPartition("t", 0): Position(incarnation, position), TopicPartition("t", 1): Position(1, other)}
     return JournalView(needed=frozenset(), released=frozenset(), positions=positions)
 
 
@@ -154,7 +154,7 @@ def test_a_segment_of_which_the_journal_knows_nothing_is_kept_until_all_of_it_ca
     ]
     assert LOG.decisions(LOG.data, [], view(20, 4))[1] == ("orphan-keep", IDS[1])
     assert LOG.decisions(LOG.data, [], view(30, 5)) == [("orphan-delete", block) for block in IDS]
-    assert LOG.decisions(LOG.data, [], view(0, 5, life=2)) == [("orphan-delete", block) for block in IDS]
+    assert LOG.decisions(LOG.data, [], view(0, 5, incarnation=2)) == [("orphan-delete", block) for block in IDS]
     assert LOG.decisions(LOG.data, [], view(30, 5), closed=False) == [("orphan-keep", block) for block in IDS]
 
 

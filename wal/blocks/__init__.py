@@ -9,7 +9,7 @@ from wal.blocks.local_copies import (
     FREE_SHARE_MIN,
     TEMPORARY_SUFFIX,
     LocalRoom,
-    given_path,
+    cached_path,
     has_room,
     local_files,
     local_frame,

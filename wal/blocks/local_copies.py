@@ -49,7 +49,7 @@ def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
     return Path(directory, stream, block_id + BLOCK_SUFFIX)
 
 
-def given_path(directory: str | Path, stream: str, block_id: str) -> Path:
+def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
     """Return the path of a block's cached copy, which another process sent to the agent.
 
     Raises ValueError as :func:`local_path`.

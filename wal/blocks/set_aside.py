@@ -23,7 +23,7 @@ from wal.blocks.digests import check_digest
 from wal.blocks.local_copies import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
-    given_path,
+    cached_path,
     local_frame,
     local_path,
     read_local,
@@ -71,7 +71,7 @@ def block_of(name: str) -> str | None:
 
 def copies_set_aside(directory: str | Path, stream: str, block_id: str) -> Iterator[Path]:
     """Yield the paths of the block's damaged copies. Raises ValueError as ``wal.blocks.local_path``."""
-    for path in (local_path(directory, stream, block_id), given_path(directory, stream, block_id)):
+    for path in (local_path(directory, stream, block_id), cached_path(directory, stream, block_id)):
         for target in _names(path):
             if not target.exists():
                 break

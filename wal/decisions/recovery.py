@@ -89,7 +89,7 @@ _N, _U = True, False  # named, unnamed
 _C, _O = True, False  # closed, open
 
 _BEHIND, _PAST = RangeStatus.BEHIND, RangeStatus.PAST
-_UNKNOWN, _ENDED = RangeStatus.UNKNOWN, RangeStatus.LIFE_ENDED
+_UNKNOWN, _ENDED = RangeStatus.UNKNOWN, RangeStatus.INCARNATION_ENDED
 _NEWER, _WHOLE, _TORN = FrameCondition.NEWER, FrameCondition.WHOLE, FrameCondition.TORN
 _DAMAGED, _ABSENT = FrameCondition.DAMAGED, FrameCondition.ABSENT
 

@@ -89,21 +89,21 @@ def due(
 class RangeStatus(Enum):
     """How a range stands to the journal: has everything in it come in, so that no report of it can be accepted?"""
 
-    LIFE_ENDED = "its life has ended"
+    INCARNATION_ENDED = "its life has ended"
     PAST = "the durable position is at or past its end"
     BEHIND = "the durable position is before its end"
     UNKNOWN = "the journal knows no such partition or life"
 
     @property
     def is_final(self) -> bool:
-        return self in (RangeStatus.LIFE_ENDED, RangeStatus.PAST)
+        return self in (RangeStatus.INCARNATION_ENDED, RangeStatus.PAST)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """A partition's current life, and the durable position in it."""
 
-    life: int
+    incarnation: int
     offset: int
 
 
@@ -119,10 +119,10 @@ class JournalView:
 
     def status_of(self, held: OffsetRange) -> RangeStatus:
         position = self.positions.get(held.tp)
-        if position is None or held.life > position.life:
+        if position is None or held.incarnation > position.incarnation:
             return RangeStatus.UNKNOWN
-        if held.life < position.life:
-            return RangeStatus.LIFE_ENDED
+        if held.incarnation < position.incarnation:
+            return RangeStatus.INCARNATION_ENDED
         return RangeStatus.PAST if position.offset >= held.until_offset else RangeStatus.BEHIND
 
 
@@ -205,7 +205,7 @@ def _reasons(frame: FrameFacts, view: JournalView) -> list[str]:
         return []
     statuses = ((held, view.status_of(held)) for held in frame.ranges)
     return [
-        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.life} {status.value}"
+        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.incarnation} {status.value}"
         for held, status in statuses
         if not status.is_final
     ]

@@ -12,7 +12,7 @@ from wal.reading.agents import AGENT_REQUESTS_MAX, AGENT_REST_SECONDS
 from wal.reading.block import read_block
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
 from wal.reading.plan import TIERS, ReadPlan, Tier
-from wal.reading.reference import BlockReference, check_same, life_key
+from wal.reading.reference import BlockReference, check_same, incarnation_key
 from wal.reading.tiers import stored_copy, this_host
 
 __all__ = [

@@ -9,7 +9,7 @@ import pyarrow as pa
 from forebay.model.records import block_rows, to_dataframe
 from forebay.model.values import OffsetRange
 from wal.reading.plan import ReadPlan
-from wal.reading.reference import BlockReference, life_key
+from wal.reading.reference import BlockReference, incarnation_key
 
 
 def read_from_kafka(
@@ -23,7 +23,7 @@ def read_from_kafka(
         return None
     from forebay.kafka.consume.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
 
-    asked = [Wanted(range_, plan.topic_ids.get(life_key(range_), "")) for range_ in wanted]
+    asked = [Wanted(range_, plan.topic_ids.get(incarnation_key(range_), "")) for range_ in wanted]
     return tuple(
         to_dataframe(batch, rows.tp.topic, plan.headers)
         for rows in read_ranges(plan.kafka, asked, reference.headers)

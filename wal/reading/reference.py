@@ -59,9 +59,9 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
         return bool(self.handle.path)
 
 
-def life_key(range_: OffsetRange) -> str:
+def incarnation_key(range_: OffsetRange) -> str:
     """Return the key of the range's incarnation in ``ReadPlan.topic_ids``."""
-    return f"{range_.topic}/{range_.partition}/{range_.life}"
+    return f"{range_.topic}/{range_.partition}/{range_.incarnation}"
 
 
 def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local
+from wal.blocks import StoredBlock, block_of_frame, cached_path, local_path, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
 from wal.reading.agents import read_from_agent, read_from_any_agent
@@ -56,7 +56,7 @@ def _read_local_copy(reference: BlockReference, plan: ReadPlan) -> StoredBlock |
         try:
             return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
         except FileNotFoundError:
-            cached = given_path(plan.blocks_directory, reference.stream, reference.id)
+            cached = cached_path(plan.blocks_directory, reference.stream, reference.id)
             stored = read_local(cached)  # another process sent it
             check_digest(reference.sha256, stored.payload, str(cached))
             return stored

@@ -67,7 +67,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     writer: str
     epoch: int
     sequence: int
-    lineage: int
+    timeline: int
     uid: int
     created_ms: int
 

@@ -42,7 +42,7 @@ class SegmentIdentity:
     stream: str
     writer: str
     epoch: int
-    lineage: int
+    timeline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class LogWriter:
             writer=self._identity.writer,
             epoch=self._identity.epoch,
             sequence=sequence,
-            lineage=self._identity.lineage,
+            timeline=self._identity.timeline,
             uid=uid,
             created_ms=int(now * 1000),
         )
