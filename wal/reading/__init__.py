@@ -27,7 +27,7 @@ __all__ = [
     "TierCounts",
     "TierFailure",
     "check_same",
-    "life_key",
+    "incarnation_key",
     "read_block",
     "stored_copy",
     "this_host",
