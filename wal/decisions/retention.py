@@ -1,15 +1,15 @@
-"""What may be deleted from the WAL: a decision on values alone (INV-8).
+"""Which segments may be deleted from the WAL: a decision on values alone (INV-8).
 
-A segment may go when it is sealed or its writer is fenced, all of it can be read, and the journal durably says of every
-block in it that nothing needs it:
+A segment may be deleted if it is sealed or its writer is fenced, if all of it can be read, and if the journal durably says of
+every block in it that nothing needs it:
 
-* a block the journal knows must have been released by every batch, cursor and rewind horizon;
-* a block the journal does not know (an orphan, or one whose clean-up is long done) must hold, range by range, only what
-  came in otherwise: the life has ended (what it alone held was adopted then), or the durable position is at or past its
-  end. Until then its report may still arrive, and would be accepted.
+* A block that the journal knows must have been released by every batch, cursor and rewind horizon.
+* A block that the journal does not know is an orphan, or its clean-up is done. Each of its ranges must be in other blocks
+  already: its incarnation has ended (records that only the orphan held were adopted then), or the durable position is at or
+  past the range's end. Until then the orphan's report may still arrive and be accepted.
 
-Of the segments that nothing holds, :func:`due` says which go now: by time when the rewind horizon has passed, else the
-oldest first while the WAL holds more bytes or blocks than it may, or its store has too little free space.
+Of the segments that nothing holds, :func:`due` returns those to delete now: first those whose rewind horizon has passed, then the
+oldest while the WAL has more bytes or blocks than its limits, or its store has too little free space.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from wal.segments.barrier import BARRIER_KEPT_MS, barrier_made_ms
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, Newer, Scanned
 
-#: a judgement names at most this many reasons
+#: maximum number of reasons in a judgement
 REASONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``retention_ms``: how long completed batches stay readable. The oldest of them go earlier while the WAL holds more than
-    ``retention_bytes`` or ``retention_blocks``, or its store has less than ``free_bytes`` free; 0 for no limit.
-    ``room_bytes``: how much the WAL may hold with ``free_bytes`` left, as :meth:`within` found it; None: not known."""
+    """The limits of retention.
+
+    ``retention_ms``: how long completed batches stay readable. The oldest are deleted earlier while the WAL has more than
+    ``retention_bytes`` or ``retention_blocks``, or its store has less than ``free_bytes`` free; 0: no limit. ``room_bytes``:
+    the WAL's size at which ``free_bytes`` are left, as :meth:`within` computed it; None: unknown.
+    """
 
     retention_ms: int
     retention_bytes: int = 0
@@ -43,8 +46,10 @@ class Limits:
     room_bytes: int | None = None
 
     def within(self, free_bytes: int | None, held_bytes: int) -> Limits:
-        """The limits of one round of clean-up. ``free_bytes``: of the store, None if it has no such limit. ``held_bytes``: by
-        the WAL."""
+        """Return the limits for one round of clean-up.
+
+        ``free_bytes``: free space of the store, None if it reports none. ``held_bytes``: the WAL's size.
+        """
         if free_bytes is None or not self.free_bytes:
             return self
         return replace(self, room_bytes=max(0, held_bytes + free_bytes - self.free_bytes))
@@ -52,7 +57,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSegment:
-    """A segment that no batch, cursor or replay holds. ``released_ms``: when the last of its batches was completed."""
+    """A segment that no batch, cursor or replay needs. ``released_ms``: when the last of its batches was completed."""
 
     path: str
     bytes: int
@@ -61,6 +66,8 @@ class ReleasedSegment:
 
 
 class Due(Enum):
+    """Why a segment is deleted now."""
+
     TIME = "its time has passed"
     SIZE = "the WAL holds more than retention_size"
     BLOCKS = "the WAL holds more than retention_blocks"
@@ -70,7 +77,10 @@ class Due(Enum):
 def due(
     oldest_first: Iterable[ReleasedSegment], held_bytes: int, held_blocks: int, limits: Limits, now_ms: int
 ) -> Iterator[tuple[ReleasedSegment, Due]]:
-    """The segments that go now, in order. ``held_bytes``, ``held_blocks``: of all segments, those that are needed too."""
+    """Yield the segments to delete now, oldest first.
+
+    ``held_bytes``, ``held_blocks``: totals of all segments, needed ones included.
+    """
     for segment in oldest_first:
         if now_ms - segment.released_ms >= limits.retention_ms:
             yield segment, Due.TIME
@@ -87,12 +97,12 @@ def due(
 
 
 class RangeStatus(Enum):
-    """How a range stands to the journal: has everything in it come in, so that no report of it can be accepted?"""
+    """A range compared with the journal: are all its offsets taken in, so that no report of it can be accepted?"""
 
-    INCARNATION_ENDED = "its life has ended"
+    INCARNATION_ENDED = "its incarnation has ended"
     PAST = "the durable position is at or past its end"
     BEHIND = "the durable position is before its end"
-    UNKNOWN = "the journal knows no such partition or life"
+    UNKNOWN = "the journal knows no such partition or incarnation"
 
     @property
     def is_final(self) -> bool:
@@ -101,7 +111,7 @@ class RangeStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A partition's current life, and the durable position in it."""
+    """A partition's current incarnation, and the durable position in it."""
 
     incarnation: int
     offset: int
@@ -109,8 +119,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What the journal durably says. ``needed``: ids of accepted blocks that wait or that a batch, a cursor or a rewind
-    horizon needs. ``released``: ids of accepted blocks that nothing needs any more and whose bytes are still there.
+    """What the journal durably says about blocks and positions.
+
+    ``needed``: ids of accepted blocks that wait, or that a batch, a cursor or a rewind horizon needs. ``released``: ids of
+    accepted blocks that nothing needs any more and whose bytes still exist.
     """
 
     needed: AbstractSet[str]
@@ -128,7 +140,7 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """A block in a segment."""
+    """One block in a segment."""
 
     block_id: str
     ranges: tuple[OffsetRange, ...]
@@ -136,9 +148,11 @@ class FrameFacts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A block segment as a scan found it. ``sealed``: a later segment of the same writer and epoch exists.
-    ``fenced``: the journal gave the writer's id a newer epoch. ``unreadable``: in words, each place that can't be
-    read. ``bars_until_ms``: of a barrier, how long it stays; 0 for every other segment.
+    """A block segment as a scan found it.
+
+    ``sealed``: a later segment of the same writer and epoch exists. ``fenced``: the journal gave the writer's id a newer epoch.
+    ``unreadable``: a description of each place that can't be read. ``bars_until_ms``: until when a barrier is kept; 0 for every
+    other segment.
     """
 
     path: str
@@ -151,7 +165,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``reasons`` why the segment is kept; none if it may be deleted."""
+    """Whether a segment may be deleted. ``reasons``: why it is kept; none if it may be deleted."""
 
     path: str
     reasons: tuple[str, ...]
@@ -162,7 +176,7 @@ class Judgement:
 
 
 def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: bool) -> SegmentFacts:
-    """The facts in a scan of a block segment; one without payloads will do. A torn tail holds nothing."""
+    """Return the facts from a scan of a block segment, with or without payloads. A torn tail holds nothing."""
     frames = []
     unreadable = []
     bars_until_ms = 0
@@ -170,7 +184,7 @@ def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: 
         if isinstance(item, Damage):
             unreadable.append(f"damaged at byte {item.offset}: {item.reason}")
         elif isinstance(item, Newer):
-            unreadable.append(f"written with {item.feature} at byte {item.offset}")
+            unreadable.append(f"written by a newer release, with {item.feature} at byte {item.offset}")
         elif isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
             try:
                 meta = decode_meta(item.metadata, path, item.offset)
@@ -182,12 +196,12 @@ def segment_facts(path: str, found: Iterable[Scanned], *, sealed: bool, fenced: 
             made_ms = barrier_made_ms(item, path)
             bars_until_ms = made_ms + BARRIER_KEPT_MS if made_ms is not None else 0
         elif isinstance(item, Frame):
-            unreadable.append(f"no block, but a frame of kind {item.header.kind} at byte {item.offset}")
+            unreadable.append(f"a frame of kind {item.header.kind}, not a block, at byte {item.offset}")
     return SegmentFacts(path, sealed, fenced, tuple(frames), tuple(unreadable), 0 if frames else bars_until_ms)
 
 
 def judge_segment(facts: SegmentFacts, view: JournalView) -> Judgement:
-    """Whether the segment may be deleted, and if not, why not."""
+    """Return whether the segment may be deleted, and if not, why."""
     reasons = list(facts.unreadable)
     if not (facts.sealed or facts.fenced):
         reasons.append("its writer may still append to it")
@@ -205,7 +219,7 @@ def _reasons(frame: FrameFacts, view: JournalView) -> list[str]:
         return []
     statuses = ((held, view.status_of(held)) for held in frame.ranges)
     return [
-        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.incarnation} {status.value}"
+        f"block {frame.block_id} is an orphan; of its range {held.label} in incarnation {held.incarnation}, {status.value}"
         for held, status in statuses
         if not status.is_final
     ]
