@@ -264,7 +264,7 @@ def report_of(plan: RebuildPlan, done: bool) -> RebuildReport:
         holes=tuple(
             f"{h.topic}/{h.partition} goes on at {h.position} of life {h.incarnation}; "
             f"the WAL holds frames from {h.next_from} on, and nothing leads there"
-            for h in plan.holes
+            for h in plan.missing_offsets
         ),
         missing=plan.missing,
         notes=plan.notes,

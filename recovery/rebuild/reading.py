@@ -138,7 +138,7 @@ def _segments(wal: Storage, stream: str) -> list[str]:
 
 
 def _moved(wal: Storage, copy: State, elsewhere: Mapping[str, Sequence[Block]]) -> State:
-    """Return ``copy`` with new handles for blocks whose frames are gone or damaged and that a recovery has written again."""
+    """Return ``copy`` with new handles for blocks whose frames were deleted or damaged and that a recovery has written again."""
     blocks = dict(copy.blocks)
     for block_id, places in elsewhere.items():
         known = blocks[block_id]

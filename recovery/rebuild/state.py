@@ -34,14 +34,14 @@ class RebuildPlan:
 
     ``state``: the new timeline's. ``taken``: blocks to be written again, since it is unknown which of them were synced.
     ``archive``: finished batches that only the copy names, for the new history. ``missing``: labels of ranges whose blocks wait
-    for a batch again and whose segments are gone. ``not_taken``, ``holes``, ``notes``: for the report.
+    for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the report.
     """
 
     state: State
     copy_path: str
     taken: tuple[FoundBlock, ...]
     not_taken: tuple[NotTaken, ...]
-    holes: tuple[MissingOffsets, ...]
+    missing_offsets: tuple[MissingOffsets, ...]
     archive: tuple[FinishedBatch, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
@@ -144,7 +144,7 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         copy_path=evidence.copy_path,
         taken=tuple(walk.taken),
         not_taken=tuple(walk.not_taken()),
-        holes=tuple(walk.holes()),
+        missing_offsets=tuple(walk.missing_offsets()),
         archive=archive,
         missing=missing,
         notes=evidence.notes,

@@ -133,7 +133,7 @@ class Walk:
             if one.block.id not in self._taken_ids
         ]
 
-    def holes(self) -> list[MissingOffsets]:
+    def missing_offsets(self) -> list[MissingOffsets]:
         found = []
         for partition in self.partitions.values():
             frames = self._frames.get((str(partition.tp), partition.incarnation.number))

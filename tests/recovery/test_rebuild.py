@@ -227,7 +227,7 @@ def test_frames_behind_a_hole_are_not_taken_and_told() -> None:
     lost.wal.delete(blocks[1].handle.path)
     plan = lost.rebuild()
     assert plan.state.partitions["t/0"].position == 10
-    (hole,) = plan.holes
+    (hole,) = plan.missing_offsets
     assert (hole.topic, hole.partition, hole.position, hole.next_from) == ("t", 0, 10, 20)
 
 

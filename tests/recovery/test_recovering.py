@@ -140,7 +140,10 @@ def test_other_records_at_the_same_offsets_are_not_taken_from_kafka(logged: Logg
     logged.damage(block)
     logged.kafka.other_values = True
     (loss,) = applied(logged).losses
-    assert "Kafka: what it holds of t/0[0, 5) is not what was taken in" in loss.reasons
+    assert (
+        "Kafka: its records of t/0[0, 5) are not the records that were taken in (count or digest differs)"
+        in loss.reasons
+    )
 
 
 def test_what_nothing_keeps_is_listed_with_its_ranges_and_the_command_and_the_rest_is_kept(logged: Logged) -> None:

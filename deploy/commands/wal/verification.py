@@ -75,7 +75,7 @@ def _summed_up(examined: Examination, why: str) -> Verification:
         frames=sum(segment.frames for segment in examined.segments),
         counts=examined.counts,
         findings=findings,
-        holes=examined.holes,
+        holes=examined.missing_segments,
     )
 
 
