@@ -1,12 +1,10 @@
 """Names of the log's files, relative to the root of their storage (docs/FORMAT.md).
 
-::
-
-    <stream>/blocks/<receiver>/<epoch>/<sequence>.seg     block segments, in the WAL
-    <stream>/lineage-<8 digits>                           markers of the journals that wrote here, in the WAL
-    <stream>/epoch-<epoch>/<sequence>.seg                 the journal
-    <stream>/history/<epoch>/<sequence>.seg               finished batches, beside the journal
-    <stream>/snapshots/<epoch>/<sequence>.seg             copies of the journal's snapshots, in the WAL
+* ``<stream>/blocks/<receiver>/<epoch>/<sequence>.seg``: block segments, in the WAL.
+* ``<stream>/lineage-<8 digits>``: markers of the journals that wrote here, in the WAL.
+* ``<stream>/epoch-<epoch>/<sequence>.seg``: the journal.
+* ``<stream>/history/<epoch>/<sequence>.seg``: finished batches, beside the journal.
+* ``<stream>/snapshots/<epoch>/<sequence>.seg``: copies of the journal's snapshots, in the WAL.
 
 ``<epoch>`` is 16 lower-case hex digits. ``<sequence>`` is 8 digits; from 100,000,000 on it has 9 to 12. Sequences are dense
 within their folder. Names sort as their sequences only up to 8 digits, so compare the numbers. Parse functions return None for
@@ -77,7 +75,7 @@ def snapshot_copy(stream: str, epoch: int, sequence: int) -> str:
 
 def timeline_marker(stream: str, timeline: int) -> str:
     if not 0 <= timeline < 10**8:
-        raise ValueError(f"lineage {timeline}: must have at most 8 digits")
+        raise ValueError(f"timeline {timeline}: must have at most 8 digits")
     return f"{check_name('stream', stream)}/lineage-{timeline:08d}"
 
 
