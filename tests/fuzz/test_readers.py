@@ -44,7 +44,7 @@ def test_many_mutated_bytes_are_refused_as_documented() -> None:
     run(seed, 8000)
 
 
-def test_metadata_nested_without_end_are_damage() -> None:
+def test_endlessly_nested_metadata_are_damage() -> None:
     """An unknown key may hold anything, and is skipped; what is too deep to skip is refused."""
     meta, payload = block({("a", 0): filler(3)})
     fields = msgspec.msgpack.decode(encode_meta(meta))
@@ -69,7 +69,7 @@ def test_metadata_nested_without_end_are_damage() -> None:
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("headers", [False, True])
-def test_a_payload_that_would_decompress_to_more_than_its_records_take_is_refused_unread(
+def test_payload_that_decompresses_to_more_than_its_records_is_refused_unread(
     compression: Compression, headers: bool
 ) -> None:
     """A bomb of zeros, and a length that lies; the honest block beside them is read."""
@@ -99,7 +99,7 @@ def test_a_payload_that_would_decompress_to_more_than_its_records_take_is_refuse
 
 
 @pytest.mark.parametrize("at", [0, -40])
-def test_a_column_whose_offsets_lie_outside_of_it_is_damage_and_never_read(at: int) -> None:
+def test_column_with_offsets_outside_its_buffer_is_damage_and_never_read(at: int) -> None:
     """Whoever computes over such a column reads, or writes, memory that is not its own."""
     meta, payload = block({("a", 0): filler(100)})
     data = bytearray(payload.to_pybytes())

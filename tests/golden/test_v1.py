@@ -32,7 +32,7 @@ def scan(data: bytes, path: str = BLOCKS_PATH) -> list[Scanned]:
     return list(scan_segment(storage, path))
 
 
-def test_todays_writer_makes_the_golden_bytes() -> None:
+def test_current_writer_makes_the_golden_bytes() -> None:
     assert make_v1.write_segment(BLOCKS_PATH, make_v1.block_contents()) == golden("good")
     assert make_v1.write_segment(JOURNAL_PATH, make_v1.journal_contents()) == golden("journal")
     (_, arrow) = (item for item in scan(golden("arrow")) if isinstance(item, Frame))

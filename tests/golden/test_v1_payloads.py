@@ -48,7 +48,7 @@ def test_compressed_payloads_are_read(name: str) -> None:
     assert offsets(stored, None) == WANTED
 
 
-def test_sealed_payloads_are_read_beside_plain_ones() -> None:
+def test_encrypted_and_plain_payloads_are_read() -> None:
     found = blocks("encrypted")
     assert [stored.meta.key_id for stored in found] == ["k-2", "k-2", None]
     frames = [item.header for item in scan("encrypted")[1:] if isinstance(item, Frame)]
@@ -58,7 +58,7 @@ def test_sealed_payloads_are_read_beside_plain_ones() -> None:
     assert bytes(found[0].payload)[:12] == made.NONCE
 
 
-def test_todays_writer_seals_to_the_golden_bytes() -> None:
+def test_current_writer_encrypts_to_the_golden_bytes() -> None:
     """By the plain payloads as they are there, since Arrow's own bytes may change with its release."""
     for stored in blocks("encrypted")[:2]:
         plain = plain_payload(stored.meta, stored.payload, made.ring(), "golden")
@@ -66,7 +66,7 @@ def test_todays_writer_seals_to_the_golden_bytes() -> None:
         assert (encode_meta(meta), sealed.to_pybytes()) == (encode_meta(stored.meta), stored.payload.to_pybytes())
 
 
-def test_a_critical_flag_beside_the_known_one_is_a_newer_releases() -> None:
+def test_unknown_critical_flag_means_a_newer_release() -> None:
     """What an older release makes of the encrypted flag, this one makes of the next: stepped over, never dropped."""
     first, second, *rest = scan("newer-flag")
     assert isinstance(second, Newer)

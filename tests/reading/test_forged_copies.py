@@ -78,9 +78,7 @@ def test_four_bytes_make_a_forged_copy_pass_every_checksum(
     assert FALSE[:-4] in bytes(memoryview(copy.payload))
 
 
-def test_a_forged_copy_that_this_host_was_given_is_damaged(
-    stored: Stored, reference: BlockReference, lie: bytes
-) -> None:
+def test_forged_cached_copy_of_this_host_is_damaged(stored: Stored, reference: BlockReference, lie: bytes) -> None:
     put(stored, reference, lie)
     here = reference.also_at((this_host(),))
     read = read_block(here, stored.plan("local", "wal"))
@@ -89,9 +87,7 @@ def test_a_forged_copy_that_this_host_was_given_is_damaged(
     assert values(here, stored.plan("local", "wal"))[0] == TRUE
 
 
-def test_a_forged_copy_that_an_agent_took_and_serves_is_damaged(
-    stored: Stored, reference: BlockReference, lie: bytes
-) -> None:
+def test_forged_copy_served_by_an_agent_is_damaged(stored: Stored, reference: BlockReference, lie: bytes) -> None:
     """The agent has no journal to compare it with: who reads compares."""
     with Agent(stored.settings()) as agent, urllib3.PoolManager() as pool:
         assert pool.request("PUT", f"{agent.url}/v1/blocks/s/{reference.id}", body=lie).status == 200
@@ -117,7 +113,7 @@ def test_a_forged_frame_of_the_wal_is_damaged(
         stored_copy(reference, stored.plan("wal"), "wal")
 
 
-def test_a_forged_file_of_the_own_receiver_is_not_written_again(
+def test_forged_file_of_the_hosts_receiver_is_not_written_again(
     stored: Stored, made: tuple[BlockMeta, pa.Buffer], lie: bytes
 ) -> None:
     """Readers trust such a file; recovery, which names its records anew, does not."""
@@ -163,7 +159,7 @@ def test_what_is_no_digest_is_refused(digest: bytes, made: tuple[BlockMeta, obje
         msgspec.msgpack.decode(wrong, type=BlockMeta)
 
 
-def test_the_own_receivers_file_is_where_no_other_user_writes(stored: Stored, made: tuple[BlockMeta, object]) -> None:
+def test_receivers_file_is_writable_only_by_its_user(stored: Stored, made: tuple[BlockMeta, object]) -> None:
     """Its SHA-256 is not computed, so nobody else may be able to change it: file and folder are its user's alone."""
     stored.add(*made)  # type: ignore[arg-type]
     path = local_path(stored.blocks_directory, "s", made[0].id)

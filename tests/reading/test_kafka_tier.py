@@ -52,7 +52,7 @@ def test_the_rows_are_those_of_the_block_and_are_counted_as_kafkas(
 
 
 @pytest.mark.kafka
-def test_a_block_that_kafka_has_half_of_is_unreadable_with_every_tiers_reason(
+def test_block_with_half_its_records_in_kafka_is_unreadable_with_every_tiers_reason(
     stored: Stored, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-5. And the accepted loss of what is gone reads the rest."""
@@ -142,7 +142,7 @@ def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: p
     assert options["queued.max.messages.kbytes"] == "2048"
 
 
-def test_a_plan_shows_no_secrets_and_neither_does_what_fails(stored: Stored) -> None:
+def test_plan_and_errors_show_no_secrets(stored: Stored) -> None:
     options = {
         "bootstrap.servers": "127.0.0.1:9", "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN",
         "sasl.username": "someone", "sasl.password": "s3cret",

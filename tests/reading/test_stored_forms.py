@@ -44,7 +44,9 @@ def sealed(stored: Stored, sequence: int, compression: Compression = "none", **k
 
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_each_tier_reads_every_form(stored: Stored, compression: Compression, encrypted: bool) -> None:
+def test_each_tier_reads_plain_compressed_and_encrypted_blocks(
+    stored: Stored, compression: Compression, encrypted: bool
+) -> None:
     plain = read_block(stored.add(*block(RANGES, sequence=1)), stored.plan())
     if encrypted:
         reference = sealed(stored, 2, compression, k=OLD)
@@ -63,7 +65,7 @@ def test_each_tier_reads_every_form(stored: Stored, compression: Compression, en
             assert pa.Table.from_batches(read.batches) == pa.Table.from_batches(plain.batches)
 
 
-def test_a_key_that_is_missing_is_named_with_the_way_out_and_found_when_it_is_there(stored: Stored) -> None:
+def test_missing_key_is_named_and_used_once_it_is_added(stored: Stored) -> None:
     """A worker that lives through a rotation reads the file again when a block names a key it does not know."""
     old, new = sealed(stored, 1, old=OLD), sealed(stored, 2, new=NEW)
     plan = stored.plan(key_file=key_file(stored.root, old=OLD))
@@ -89,7 +91,9 @@ def test_a_key_that_was_changed_under_its_id_is_damage(stored: Stored) -> None:
         read_block(reference, stored.plan(key_file=key_file(stored.root, k=NEW)))
 
 
-def test_a_missing_key_is_counted_and_a_broken_file_is_said(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_is_counted_and_a_broken_key_file_is_reported(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference = sealed(stored, 1, k=OLD)
     with pytest.raises(UnreadableBlockError, match="no keys are configured"):
         read_block(reference, stored.plan())

@@ -50,7 +50,7 @@ def plan(stored: Stored, url: str, store_back: bool = True, local: bool = False)
     return made if local else msgspec.structs.replace(made, blocks_directory=None)
 
 
-def test_what_the_wal_gave_is_read_at_the_readers_host_the_next_time(
+def test_block_read_from_the_wal_is_read_locally_the_next_time(
     stored: Stored, settings: Settings, lost: BlockReference
 ) -> None:
     with Agent(settings) as agent:
@@ -64,7 +64,7 @@ def test_what_the_wal_gave_is_read_at_the_readers_host_the_next_time(
         assert (here.tier, here.batches) == ("local", first.batches)
 
 
-def test_nothing_is_stored_back_unless_it_is_asked_for_or_where_a_nearer_tier_answers(
+def test_blocks_are_stored_back_only_if_enabled_and_read_from_the_wal(
     stored: Stored, settings: Settings, lost: BlockReference
 ) -> None:
     whole = stored.add(*block({("a", 0): filler(50)}, sequence=2))
@@ -87,9 +87,7 @@ def test_an_agent_that_takes_no_copy_is_counted_once_and_fails_no_read(
     assert TierCounts.of(reads[1]).failures == {}
 
 
-def test_a_damaged_stored_copy_is_passed_over_and_written_anew(
-    stored: Stored, settings: Settings, lost: BlockReference
-) -> None:
+def test_damaged_stored_copy_is_replaced(stored: Stored, settings: Settings, lost: BlockReference) -> None:
     """INV-5."""
     with Agent(settings) as agent:
         read_block(lost, plan(stored, agent.url))

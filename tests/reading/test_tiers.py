@@ -55,7 +55,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_each_tier_answers_when_the_earlier_ones_are_gone(stored: Stored, reference: BlockReference) -> None:
+def test_each_tier_answers_when_the_earlier_ones_have_no_copy(stored: Stored, reference: BlockReference) -> None:
     expected = [row.offset for row in ODD_ROWS] + list(range(2000))
     with Agent(stored.settings()) as agent:
         plan = stored.plan(agent_urls={"h1": agent.url}, verify_digests=True)
@@ -104,7 +104,9 @@ def test_a_copy_that_its_agent_deleted_is_read_from_the_wal_and_counted(
 
 
 @pytest.mark.parametrize("at", [0, 9, 24, 70, 5000, -200])
-def test_damage_anywhere_in_a_copy_falls_to_the_next_tier(stored: Stored, reference: BlockReference, at: int) -> None:
+def test_block_is_read_from_the_next_tier_if_a_copy_is_damaged(
+    stored: Stored, reference: BlockReference, at: int
+) -> None:
     """INV-5. The agent serves the same damaged file, so the WAL answers."""
     flip(local_file(stored, reference), at)
     with Agent(stored.settings()) as agent:
@@ -120,7 +122,7 @@ def test_damage_anywhere_in_a_copy_falls_to_the_next_tier(stored: Stored, refere
     assert len(read.failures) == 2
 
 
-def test_a_truncated_copy_falls_to_the_next_tier(stored: Stored, reference: BlockReference) -> None:
+def test_block_is_read_from_the_next_tier_if_a_copy_is_truncated(stored: Stored, reference: BlockReference) -> None:
     path = local_file(stored, reference)
     for length in (0, 10, 64, path.stat().st_size - 64):
         path.write_bytes(path.read_bytes()[:length])
@@ -138,7 +140,7 @@ def test_a_truncated_copy_falls_to_the_next_tier(stored: Stored, reference: Bloc
     ],
     ids=["another block", "other ranges", "other records", "same records, other bytes"],
 )
-def test_a_whole_frame_of_another_block_is_not_taken(
+def test_whole_frame_of_another_block_is_refused(
     stored: Stored, reference: BlockReference, swap: Callable[[], tuple[object, object]]
 ) -> None:
     """A copy may be whole in itself and still not be the one that the journal names."""
@@ -225,7 +227,7 @@ def partial(data: bytes, start: int, sent: int) -> bytes:
     return head.encode() + b"content-length: %d\r\n\r\n" % (len(data) - start) + data[start : start + sent]
 
 
-def test_a_broken_connection_goes_on_where_it_broke(stored: Stored) -> None:
+def test_download_continues_where_the_connection_broke(stored: Stored) -> None:
     reference = stored.add(*block({("a", 0): filler(2000, size=400)}))
     data = local_file(stored, reference).read_bytes()
     plan = stored.plan("agent")
@@ -235,7 +237,7 @@ def test_a_broken_connection_goes_on_where_it_broke(stored: Stored) -> None:
     assert agent.starts == [0, 2 << 17]
 
 
-def test_an_agent_that_was_silent_is_asked_again_only_after_a_rest(
+def test_silent_agent_is_asked_again_only_after_ten_seconds(
     stored: Stored, reference: BlockReference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost host costs a task one time-out, whatever the number of its blocks there, and no retries."""
@@ -270,7 +272,7 @@ def test_an_agent_that_was_silent_is_asked_again_only_after_a_rest(
     ],
     ids=["no range", "too long", "another range", "more than said"],
 )
-def test_an_agent_that_answers_nonsense_is_passed_over(
+def test_invalid_answer_of_an_agent_is_refused(
     stored: Stored, reference: BlockReference, answer: Callable[[int], bytes]
 ) -> None:
     """INV-6: and is never believed about how much memory its answer needs."""
@@ -280,7 +282,7 @@ def test_an_agent_that_answers_nonsense_is_passed_over(
     assert "agent " in read.failures[0].detail or "not the block's length" in read.failures[0].detail
 
 
-def test_an_agent_that_has_too_much_to_do_is_not_called_damaged(stored: Stored, reference: BlockReference) -> None:
+def test_overloaded_agent_counts_as_unreachable_not_damaged(stored: Stored, reference: BlockReference) -> None:
     busy = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n01"
     with Breaking([lambda _: busy]) as agent:
         read = read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": agent.url}))

@@ -77,7 +77,7 @@ def recover(logged: Logged, capsys: pytest.CaptureFixture[str]) -> Recover:
     return Recover(logged, capsys)
 
 
-def test_the_agents_copy_is_named_in_the_plan_and_written_anew_bit_by_bit(
+def test_agents_copy_is_named_in_the_plan_and_its_bytes_are_written_again(
     logged: Logged, agent: Agent, recover: Recover
 ) -> None:
     """INV-1."""
@@ -104,7 +104,7 @@ def test_the_agents_copy_is_named_in_the_plan_and_written_anew_bit_by_bit(
         ("gone", "agent: h1 has none"),
     ],
 )
-def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
+def test_copy_that_is_not_the_accepted_block_is_refused(
     logged: Logged, agent: Agent, recover: Recover, what: str, why: str
 ) -> None:
     """INV-5: it is a loss that says why, and the journal names the block where it did."""
@@ -129,7 +129,7 @@ def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
 
 
 @pytest.mark.parametrize("first", ["damaged", "gone"])
-def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
+def test_cached_copy_of_another_host_is_written_again(
     logged: Logged, agent: Agent, recover: Recover, tmp_path: Path, first: str
 ) -> None:
     """The journal names no such copy, and the agent that it names has the block no longer, or not whole."""
@@ -153,7 +153,7 @@ def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
     assert served(logged, block).handle.checksum == block.handle.checksum
 
 
-def test_an_agent_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged, agent: Agent, recover: Recover) -> None:
+def test_unreachable_agent_is_reported_and_not_fatal(logged: Logged, agent: Agent, recover: Recover) -> None:
     block, other = two_blocks(logged)
     url = agent.url
     agent.__exit__()
@@ -226,7 +226,7 @@ def three_blocks(logged: Logged) -> list[Block]:
 
 
 @pytest.mark.parametrize("when", ["found", "half of a block sent", "one block sent"])
-def test_an_agent_that_is_killed_under_way_costs_what_nothing_else_keeps_and_no_more(
+def test_killed_agent_loses_only_blocks_that_no_other_source_has(
     logged: Logged, process: subprocess.Popen[str], when: str
 ) -> None:
     """INV-5: the next source is asked, what it has is written anew, the rest is named with the agent's last words."""
@@ -256,7 +256,7 @@ def test_an_agent_that_is_killed_under_way_costs_what_nothing_else_keeps_and_no_
             assert logged.state().blocks[block.id] == before.blocks[block.id]
 
 
-def test_the_command_ends_with_1_and_one_sentence_for_each_block_that_the_killed_agent_took_with_it(
+def test_command_exits_with_1_and_a_sentence_for_each_block_lost_with_the_agent(
     logged: Logged, process: subprocess.Popen[str], recover: Recover
 ) -> None:
     """Called again when the agent is back, it has them."""

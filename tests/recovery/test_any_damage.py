@@ -149,7 +149,7 @@ def local_copy_is_whole(logged: Logged, block: Block) -> bool:
 
 @pytest.mark.parametrize("objects", [False, True], ids=["file", "objects"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_damage_is_found_and_all_that_anything_keeps_comes_back(seed: int, objects: bool, tmp_path: Path) -> None:
+def test_all_damage_is_found_and_every_block_with_a_source_restored(seed: int, objects: bool, tmp_path: Path) -> None:
     """INV-1, INV-2, INV-5, INV-8."""
     draw = random.Random(f"{seed} {objects}")
     log = write(tmp_path, draw, objects)

@@ -67,7 +67,7 @@ def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
 
 
 @pytest.mark.parametrize("bit", range(0, 64 * 8, 37))
-def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: Logged, bit: int) -> None:
+def test_copy_with_any_flipped_bit_in_its_header_is_restored(logged: Logged, bit: int) -> None:
     """INV-5: without a WAL it may be the last copy."""
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
@@ -90,7 +90,7 @@ def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: L
     assert not damaged_copies.look(logged.settings, logged.journal).damaged
 
 
-def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
+def test_cached_copy_is_restored_as_cached_copy(logged: Logged) -> None:
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
     given = cached_path(directory(logged), STREAM, block.id)
@@ -102,7 +102,7 @@ def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
     assert given.read_bytes() == before and not path.exists()
 
 
-def test_damage_in_the_metadata_is_made_whole_and_damage_in_the_records_is_told(logged: Logged) -> None:
+def test_damaged_metadata_is_restored_and_damaged_records_are_reported(logged: Logged) -> None:
     block, aside = damaged(logged)
     flip(aside, 70)  # metadata
     assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
@@ -115,7 +115,7 @@ def test_damage_in_the_metadata_is_made_whole_and_damage_in_the_records_is_told(
     assert block.meta.ranges[0].label in words
 
 
-def test_a_copy_of_a_block_that_the_journal_does_not_name_is_left_alone(logged: Logged) -> None:
+def test_copy_of_an_unnamed_block_is_not_touched(logged: Logged) -> None:
     _, aside = damaged(logged)
     other = aside.with_name("r1-10000000001-99.block.damaged")
     other.write_bytes(aside.read_bytes())
@@ -125,9 +125,7 @@ def test_a_copy_of_a_block_that_the_journal_does_not_name_is_left_alone(logged: 
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "unlink"])
-def test_killed_while_a_copy_is_put_back_nothing_is_lost(
-    logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_during_restoring_a_copy_loses_nothing(logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The damaged copy goes after the whole one is durable."""
     block, aside = damaged(logged)
 
@@ -147,7 +145,7 @@ def test_killed_while_a_copy_is_put_back_nothing_is_lost(
     assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum
 
 
-def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
+def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, aside = damaged(logged)
@@ -161,7 +159,7 @@ def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
     assert aside.exists()
 
 
-def test_recover_without_a_wal_names_damaged_copies_and_makes_them_whole(
+def test_recover_without_a_wal_names_and_restores_damaged_copies(
     logged: Logged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     block, aside = damaged(logged)
@@ -190,7 +188,7 @@ def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the
     assert aside.exists()
 
 
-def test_a_task_reads_a_copy_that_was_put_back(logged: Logged) -> None:
+def test_task_reads_a_restored_copy(logged: Logged) -> None:
     block, _ = damaged(logged)
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
     damaged_copies.apply_plan(logged.settings, logged.journal)
@@ -198,7 +196,7 @@ def test_a_task_reads_a_copy_that_was_put_back(logged: Logged) -> None:
     assert stored is not None and stored.meta == block.meta
 
 
-def test_a_second_damaged_copy_of_a_block_replaces_no_first_one(tmp_path: Path) -> None:
+def test_second_damaged_copy_does_not_replace_the_first(tmp_path: Path) -> None:
     paths = []
     for content in (b"first", b"second", b"third"):
         path = tmp_path / "r1-1-1.block"
@@ -229,7 +227,7 @@ def test_killed_while_a_copy_is_set_aside_it_has_one_name_or_both(
     assert [p.name for p in tmp_path.iterdir()] == ["r1-1-1.block.damaged"]
 
 
-def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_not_put_back(logged: Logged) -> None:
+def test_damaged_copy_with_another_digest_is_not_restored(logged: Logged) -> None:
     """Four bytes fix a CRC-32C; the SHA-256 that the journal names is compared as well."""
     block, aside = damaged(logged)
     named = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, sha256=bytes(32)))
@@ -272,7 +270,7 @@ def test_damaged_copy_stays_where_it_is_when_its_store_fails(tmp_path: Path, mon
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_damaged_copy_that_was_cut_off_is_told_as_damaged(logged: Logged) -> None:
+def test_truncated_damaged_copy_is_reported_as_damaged(logged: Logged) -> None:
     block, aside = damaged(logged)
     os.truncate(aside, block.handle.length - 1)
     (found,) = damaged_copies.apply_plan(logged.settings, logged.journal).damaged
@@ -280,7 +278,7 @@ def test_damaged_copy_that_was_cut_off_is_told_as_damaged(logged: Logged) -> Non
     assert aside.exists()
 
 
-def test_damaged_copy_stays_where_the_store_damages_what_is_written(
+def test_damaged_copy_stays_if_the_disk_damages_the_restored_one(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block, aside = damaged(logged)
@@ -361,7 +359,7 @@ def test_agent_killed_between_two_names_of_a_damaged_copy_loses_neither(logged: 
     assert not aside.exists() and path.exists()
 
 
-def test_recovery_killed_while_it_puts_a_copy_back_loses_nothing(logged: Logged, tmp_path: Path) -> None:
+def test_recovery_killed_while_restoring_a_copy_loses_nothing(logged: Logged, tmp_path: Path) -> None:
     """The kill leaves the whole copy under a temporary name."""
     block, aside = damaged(logged)
     config = tmp_path / "forebay.toml"

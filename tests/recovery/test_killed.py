@@ -55,7 +55,7 @@ def recover(folder: Path, failpoints: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp_path: Path) -> None:
+def test_next_call_finishes_a_killed_recovery(place: str, tmp_path: Path) -> None:
     """INV-1, INV-5, INV-8."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
@@ -81,7 +81,7 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp
     assert orphan.id in [place.block_id for place in found.places if place.decision == "orphan-keep"]
 
 
-def test_what_a_killed_recovery_wrote_outlives_clean_up_until_the_next_call(tmp_path: Path) -> None:
+def test_clean_up_keeps_blocks_of_a_killed_recovery_until_the_next_call(tmp_path: Path) -> None:
     """The journal still names the damaged place, so the frame written anew is the only whole one once the local copy went."""
     logged = Logged(tmp_path)
     logged.receiver("r1")

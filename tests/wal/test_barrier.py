@@ -47,7 +47,7 @@ def barriers(storage: ForgetfulStorage) -> list[str]:
 
 
 @pytest.mark.parametrize("landed", [0, 2])
-def test_what_a_fenced_writer_sent_before_the_barrier_lands_no_more_and_it_ends_when_it_asks(landed: int) -> None:
+def test_object_of_fenced_writer_cant_appear_after_the_barrier(landed: int) -> None:
     """INV-2, INV-4: whatever it had stored already."""
     storage = objects()
     log = writer(storage)
@@ -65,7 +65,7 @@ def test_what_a_fenced_writer_sent_before_the_barrier_lands_no_more_and_it_ends_
     assert storage.list("s") == [name(n + 1) for n in range(landed + 1)]
 
 
-def test_what_lands_just_before_the_barrier_stays_and_the_barrier_lies_behind_it() -> None:
+def test_object_that_appears_before_the_barrier_stays_and_the_barrier_follows_it() -> None:
     storage = objects()
     log = writer(storage)
     add(log, "late")
@@ -76,7 +76,7 @@ def test_what_lands_just_before_the_barrier_stays_and_the_barrier_lies_behind_it
     assert barriers(storage) == [name(2)]
 
 
-def test_a_barrier_behind_deleted_segments_is_made_where_it_is_told_to_begin() -> None:
+def test_barrier_after_deleted_segments_begins_at_the_given_place() -> None:
     """Names of deleted segments are free again: one of them would bar nothing."""
     storage = objects()
     log = writer(storage)
@@ -89,7 +89,7 @@ def test_a_barrier_behind_deleted_segments_is_made_where_it_is_told_to_begin() -
 
 
 @pytest.mark.parametrize("lands", ["never", "now", "late"])
-def test_a_barrier_that_was_not_answered_is_made_once_in_the_end(lands: str) -> None:
+def test_unanswered_barrier_is_made_once(lands: str) -> None:
     storage = objects()
     storage.fail("put_new", 1, lands=lands)
     with pytest.raises(StoreError):
@@ -101,7 +101,7 @@ def test_a_barrier_that_was_not_answered_is_made_once_in_the_end(lands: str) -> 
     assert barriers(storage) == storage.list("s") == [name(1)]
 
 
-def test_a_barrier_of_the_adopters_own_epoch_is_known_as_one_too() -> None:
+def test_barrier_of_the_adopters_own_epoch_is_recognised() -> None:
     """A driver that was killed while it adopted leaves an epoch that is barred like a receiver's."""
     storage, first = objects(), place(1)._replace(receiver=ADOPTER)
     made = {bar(storage, first, lambda: MADE_MS, lambda: 77) for _ in range(2)}
@@ -110,7 +110,7 @@ def test_a_barrier_of_the_adopters_own_epoch_is_known_as_one_too() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 5))
-def test_killed_at_any_step_a_barrier_is_made_once_in_the_end(at: int) -> None:
+def test_barrier_is_made_once_after_a_kill_at_any_step(at: int) -> None:
     storage = objects()
     add(log := writer(storage), "a")
     log.sync()
@@ -136,7 +136,7 @@ def test_every_reader_sees_an_empty_segment() -> None:
     assert [path for path, _ in StreamFollower(storage, "s").look()] == [name(1), name(1), name(2)]  # type: ignore[arg-type]
 
 
-def test_a_barrier_says_how_long_it_stays_and_no_other_segment_does() -> None:
+def test_only_a_barrier_names_how_long_it_is_kept() -> None:
     storage = objects()
     add(log := writer(storage), "not a block's metadata")
     log.sync()

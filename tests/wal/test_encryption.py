@@ -21,7 +21,7 @@ WRITTEN_ONE, WRITTEN_TWO = (base64.b64encode(key).decode() for key in (ONE, TWO)
 META, PAYLOAD = block({("a", 0): filler(20)})
 
 
-def test_a_sealed_payload_opens_with_its_key_alone() -> None:
+def test_encrypted_payload_is_decrypted_only_by_its_key() -> None:
     meta, sealed = KeyRing({"one": ONE}).seal(META, PAYLOAD)
     assert meta.key_id == "one"
     assert sealed.size == PAYLOAD.size + 28
@@ -53,7 +53,7 @@ def test_every_flipped_byte_and_every_cut_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("change", [{"stream": "other"}, {"id": "r1-10000000001-2", "sequence": 2}])
-def test_a_payload_does_not_open_under_another_blocks_metadata(change: dict[str, object]) -> None:
+def test_payload_cant_be_decrypted_under_another_blocks_metadata(change: dict[str, object]) -> None:
     ring = KeyRing({"one": ONE})
     meta, sealed = ring.seal(META, PAYLOAD)
     with pytest.raises(CorruptionError, match="can't be decrypted"):
@@ -65,7 +65,7 @@ def test_no_two_blocks_share_a_nonce() -> None:
     assert len({ring.seal(META, PAYLOAD)[1].to_pybytes()[:12] for _ in range(100)}) == 100
 
 
-def test_the_frame_says_that_it_is_encrypted_because_the_metadata_do() -> None:
+def test_frames_encrypted_flag_follows_its_metadata() -> None:
     """Whoever writes a block anew passes metadata and payload on: the flag can't be forgotten."""
     meta, sealed = KeyRing({"one": ONE}).seal(META, PAYLOAD)
 
@@ -89,7 +89,7 @@ def test_the_frame_says_that_it_is_encrypted_because_the_metadata_do() -> None:
         assert frame_of(kind, metadata, PAYLOAD).header.flags == 0
 
 
-def test_keys_come_from_a_file_or_the_environment_and_the_first_one_seals(tmp_path: Path) -> None:
+def test_keys_come_from_a_file_or_the_environment_and_the_first_one_encrypts(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# newest first\n\n two {WRITTEN_TWO}\none\t{WRITTEN_ONE}  \n")
     path.chmod(0o640)
@@ -130,7 +130,7 @@ def test_bad_keys_are_refused_in_one_sentence_that_shows_none(tmp_path: Path, te
         assert secret not in shown
 
 
-def test_a_key_file_that_everybody_can_read_or_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_key_file_that_is_missing_or_readable_by_all_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     with pytest.raises(SettingsError, match="can't be read: No such file"):
         load_keys(str(path), {})
@@ -143,7 +143,7 @@ def test_a_key_file_that_everybody_can_read_or_that_is_not_there_is_refused(tmp_
         load_keys(str(tmp_path), {})
 
 
-def test_a_ring_shows_ids_alone() -> None:
+def test_key_ring_shows_only_ids() -> None:
     ring = KeyRing({"one": ONE, "two": TWO})
     assert repr(ring) == "<KeyRing: one, two>"
     assert not hasattr(ring, "__dict__")

@@ -91,7 +91,7 @@ def without_buffers(found: str) -> str:
     return found.partition("payload=")[0]
 
 
-def test_damage_is_told_once_something_valid_lies_behind_it() -> None:
+def test_damage_is_yielded_once_a_valid_frame_follows() -> None:
     path, data = whole_segment(3)
     file = Growing(data)
     _, _, first, second = (found for found in scan_segment(at_full_length(file), path) if isinstance(found, Frame))  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def at_full_length(file: Growing) -> Growing:
     return file
 
 
-def test_a_torn_tail_is_told_when_the_segment_is_sealed() -> None:
+def test_torn_tail_is_yielded_when_the_segment_is_sealed() -> None:
     path, data = whole_segment(2)
     file = Growing(data)
     scan = SegmentScan(file, path)
@@ -167,7 +167,7 @@ class Busy:
         return size
 
 
-def test_what_is_written_between_the_look_and_the_read_is_not_passed_over() -> None:
+def test_frames_written_between_listing_and_reading_are_not_skipped() -> None:
     """The writer ends a segment just after it was read to its end: what it wrote there last comes before the next one."""
     below = memory()
     log = writer(below, size_bytes=600)
@@ -200,7 +200,7 @@ def test_sequences_are_compared_as_numbers_when_they_get_a_ninth_digit() -> None
 # ---- a stream --------------------------------------------------------------------------------------------------------
 
 
-def test_segments_that_were_cleaned_up_before_they_were_read_are_told(storage: Storage) -> None:
+def test_segments_deleted_before_they_were_read_are_reported(storage: Storage) -> None:
     log = writer(storage, size_bytes=1)
     follower = StreamFollower(storage, "s")
 
@@ -224,7 +224,7 @@ def test_segments_that_were_cleaned_up_before_they_were_read_are_told(storage: S
     assert list(follower.look()) == []
 
 
-def test_other_receivers_and_new_epochs_are_found_by_the_next_look(storage: Storage) -> None:
+def test_next_listing_finds_other_receivers_and_new_epochs(storage: Storage) -> None:
     from wal.segments.layout import block_segment
     from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 

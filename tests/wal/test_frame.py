@@ -95,7 +95,7 @@ def test_padding_may_be_missing_at_the_end() -> None:
     assert frame.payload == b"payload"
 
 
-def test_a_frame_counts_only_in_its_segment_and_at_its_offset() -> None:
+def test_frame_is_valid_only_in_its_segment_and_at_its_offset() -> None:
     data = encoded()
     decode_frame(data, "p", 128, uid=UID, expected_offset=128)
     with pytest.raises(CorruptionError, match="belongs to segment"):
@@ -114,7 +114,7 @@ def test_a_frame_counts_only_in_its_segment_and_at_its_offset() -> None:
         (12, struct.pack("<I", 0x8000), "flags 0x8000"),
     ],
 )
-def test_what_only_a_newer_release_can_read_is_not_called_corrupt(at: int, value: bytes, words: str) -> None:
+def test_frame_of_newer_release_is_not_called_corrupt(at: int, value: bytes, words: str) -> None:
     data = patched(encoded(), at, value)
     with pytest.raises(NewerVersionError, match=words):
         decode_frame(data, "p", 128)

@@ -93,7 +93,7 @@ def _recording(calls: list[str], name: str, real: Callable[..., Coroutine[Any, A
     return call
 
 
-def test_one_of_eight_that_race_for_a_name_wins(url: str) -> None:
+def test_one_of_eight_racers_for_a_name_wins(url: str) -> None:
     """INV-4: the rename, not the creation of a file, is what decides."""
     for round_number in range(10):
         won: list[int] = []
@@ -141,7 +141,7 @@ hdfs.HdfsStorage(url).put_new("s/name", b"half" * 1000)
 
 
 @pytest.mark.parametrize("step", ["write", "hsync", "close", "rename"])
-def test_a_killed_writer_leaves_no_half_object_and_nobody_waits_for_its_lease(
+def test_killed_writer_leaves_no_partial_object_and_no_lease_to_wait_for(
     url: str, storage: HdfsStorage, step: str
 ) -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED_WRITER, step, url], cwd=_ROOT, check=False, timeout=300)
@@ -223,7 +223,7 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
     assert HdfsStorage(url).read("a") == b"x"
 
 
-def test_a_name_node_that_is_not_there_is_named_in_one_sentence() -> None:
+def test_error_names_the_unreachable_name_node() -> None:
     gone = HdfsStorage("hdfs://127.0.0.1:9/x", IMPATIENT)
     with pytest.raises(
         StoreError, match=r"^hdfs://127.0.0.1:9: the size of /x/a can't be read: Connection refused"
@@ -265,7 +265,7 @@ def test_a_rename_whose_answer_was_lost_is_resolved_by_reading_back(
         storage.remove_left_over(path)
 
 
-def test_a_name_taken_by_another_is_not_ours_after_a_lost_answer(
+def test_name_taken_by_another_writer_is_refused_after_a_lost_answer(
     storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4."""
@@ -277,7 +277,7 @@ def test_a_name_taken_by_another_is_not_ours_after_a_lost_answer(
 
 
 @pytest.mark.parametrize("error", [FileExistsError("injected"), FileNotFoundError("injected"), ConnectionResetError()])
-def test_trouble_with_the_temporary_file_is_not_told_of_the_name(
+def test_failure_of_the_temporary_file_is_not_reported_for_the_final_name(
     storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     real = hdfs.AsyncClient.create
@@ -294,7 +294,7 @@ def test_trouble_with_the_temporary_file_is_not_told_of_the_name(
 
 
 @pytest.mark.parametrize("cut_off_seconds", [0.0, 0.003, 0.03])
-def test_closing_that_is_cut_off_at_any_moment_loses_nothing(
+def test_close_cut_off_at_any_moment_loses_nothing(
     storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, cut_off_seconds: float
 ) -> None:
     monkeypatch.setattr(hdfs, "_CLOSE_SECONDS_MIN", cut_off_seconds)
@@ -367,7 +367,7 @@ def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, st
     storage.put_new("b", b"x")
 
 
-def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
+def test_unreadable_folder_is_not_listed_as_empty(
     url: str, storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-5."""
@@ -391,7 +391,7 @@ def _set_permission(url: str, path: str, permission: int) -> None:
     connection.run(lambda client: client.set_permission(f"/{place}{path}", permission), 30.0)
 
 
-def test_a_file_where_a_folder_should_be_is_not_a_taken_name(storage: HdfsStorage) -> None:
+def test_file_with_a_folders_name_is_not_a_taken_name(storage: HdfsStorage) -> None:
     storage.put_new("s/a", b"x")
     with pytest.raises(StoreError, match="not a directory"):
         storage.put_new("s/a/b", b"")

@@ -51,7 +51,7 @@ def test_every_other_name_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", ".a", "a" * 65, "a\n"])
-def test_names_that_could_climb_out_make_no_path(name: str) -> None:
+def test_names_that_lead_out_of_the_root_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="allowed are"):
         layout.block_segment(name, "r", 1, 1)
     with pytest.raises(ValueError, match="allowed are"):

@@ -61,7 +61,7 @@ def test_a_forked_process_opens_connections_of_its_own(s3: Store) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_body_is_sent_at_once_with_its_checksum(s3: Store) -> None:
+def test_body_is_sent_without_waiting_and_with_its_checksum(s3: Store) -> None:
     """Asking for leave (``Expect``) costs each object of the log one more way there and back."""
     s3.begin()
     assert s3.proxy is not None
@@ -71,7 +71,7 @@ def test_a_body_is_sent_at_once_with_its_checksum(s3: Store) -> None:
     assert b"x-amz-checksum-crc32" in put
 
 
-def test_a_store_that_shall_try_for_less_time_is_asked_by_the_same_client(s3: Store) -> None:
+def test_tried_for_uses_the_same_client(s3: Store) -> None:
     s3.begin()
     storage = s3.open(request_timeout="60s")
     storage.put_new("name", b"1")
@@ -88,13 +88,13 @@ def test_constructing_does_no_io_and_needs_no_credentials(monkeypatch: pytest.Mo
     assert storage.free_bytes() is None
 
 
-def test_an_endpoint_where_nobody_answers_is_a_store_error(s3: Store) -> None:
+def test_endpoint_without_server_is_store_error(s3: Store) -> None:
     storage = open_storage("s3://bucket", {"s3": {"endpoint_url": "http://127.0.0.1:1", "retry_timeout": "100ms"}})
     with pytest.raises(StoreError, match="s3://bucket/a can't be written"):
         storage.put_new("a", b"x")
 
 
-def test_a_bucket_that_is_not_there_is_not_tried_again(s3: Store) -> None:
+def test_missing_bucket_is_not_retried(s3: Store) -> None:
     assert s3.proxy is not None
     s3.begin()
     storage = open_storage("s3://nowhere/x", {"s3": {**s3.options["s3"], "request_timeout": "60s"}})
@@ -104,7 +104,7 @@ def test_a_bucket_that_is_not_there_is_not_tried_again(s3: Store) -> None:
     assert sum(s3.proxy.counts.values()) == 3
 
 
-def test_wrong_credentials_are_told_and_not_shown(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_reported_and_not_shown(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
     with pytest.raises(StoreError, match="403") as caught:
         open_storage(s3.root, s3.options).put_new("a", b"x")
@@ -147,7 +147,7 @@ def test_probe_with_wrong_credentials_says_what_is_denied_and_what_to_check(
     ],
     ids=str,
 )
-def test_denied_access_is_an_error_of_its_own_with_the_stores_reason(error: Exception, reason: str) -> None:
+def test_denied_access_raises_denied_error_with_the_stores_reason(error: Exception, reason: str) -> None:
     denied = translated(error, "s3://b/x can't be written", 1.0)
     assert isinstance(denied, DeniedError)
     assert denied.reason == reason
@@ -160,7 +160,7 @@ def test_denied_access_is_an_error_of_its_own_with_the_stores_reason(error: Exce
     "url",
     ["s3://", "s3:///x", "s3://key:secret@bucket/x", "s3://bucket/x?versionId=1", "s3://bucket/../x", "gs://b/.x"],
 )
-def test_urls_that_name_no_place_are_refused_without_repeating_them(url: str) -> None:
+def test_invalid_urls_are_refused_without_showing_them(url: str) -> None:
     """A url may hold a secret."""
     with pytest.raises(UsageError, match="bucket/prefix") as caught:
         open_storage(url)
@@ -175,12 +175,12 @@ def test_urls_that_name_no_place_are_refused_without_repeating_them(url: str) ->
         ({"part_size": "1MB"}, "at least 5MiB"),
     ],
 )
-def test_options_that_can_not_be_are_refused(options: dict[str, str], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         open_storage("s3://bucket/x", {"s3": options})
 
 
-def test_a_store_whose_package_is_missing_names_it() -> None:
+def test_error_names_the_missing_package_of_a_store() -> None:
     with pytest.raises(UsageError, match="pip install gcsfs"):
         open_storage("gs://bucket/x").exists("a")
 
@@ -214,7 +214,7 @@ class Racing(MemoryStorage):
         self.replace(path, data)  # type: ignore[arg-type]
 
 
-def test_a_store_that_overwrites_is_refused_in_words_that_explain() -> None:
+def test_probe_refuses_store_that_overwrites() -> None:
     """INV-4."""
     storage = Overwriting(f"overwriting-{next(_names)}", appendable=False)
     with pytest.raises(UsageError, match=r"overwrote an object.*If-None-Match"):
@@ -222,7 +222,7 @@ def test_a_store_that_overwrites_is_refused_in_words_that_explain() -> None:
     assert storage.list("") == []
 
 
-def test_a_store_that_lets_two_win_a_race_is_refused() -> None:
+def test_probe_refuses_store_where_two_win_a_race() -> None:
     """INV-4."""
     storage = Racing(f"racing-{next(_names)}")
     with pytest.raises(UsageError, match=r"let \d of 8 create one name"):
@@ -236,9 +236,7 @@ _COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>
 @pytest.mark.parametrize(
     ("honoured", "words"), [(1, "overwrote an object.*in parts"), (2, r"let \d of 8 create one name.*in parts")]
 )
-def test_a_store_that_ignores_the_condition_where_parts_are_completed_is_refused(
-    s3: Store, honoured: int, words: str
-) -> None:
+def test_probe_refuses_store_that_ignores_the_condition_for_parts(s3: Store, honoured: int, words: str) -> None:
     """INV-4: small objects are created only if absent, and large ones are not: the second completion is carried out."""
     assert s3.proxy is not None
     s3.begin()
@@ -249,7 +247,7 @@ def test_a_store_that_ignores_the_condition_where_parts_are_completed_is_refused
     assert s3.open().list("") == []
 
 
-def test_a_store_that_is_sent_no_parts_is_not_asked_for_them(s3: Store) -> None:
+def test_probe_sends_no_parts_to_store_without_parts(s3: Store) -> None:
     assert s3.proxy is not None
     s3.begin()
     probe(s3.open(part_size="3GiB", request_timeout="60s"), "s", itertools.count().__next__)
@@ -258,7 +256,7 @@ def test_a_store_that_is_sent_no_parts_is_not_asked_for_them(s3: Store) -> None:
     assert s3.proxy.counts["POST"] == 20, "ten uploads, begun and completed"
 
 
-def test_an_object_sent_in_parts_is_created_once_and_a_repeated_one_is_its_own(s3: Store) -> None:
+def test_object_in_parts_is_created_once_and_may_be_repeated(s3: Store) -> None:
     """INV-4."""
     s3.begin()
     storage = s3.open(request_timeout="60s")
@@ -288,12 +286,12 @@ def test_a_store_that_ignores_range_is_refused_and_nothing_is_misread(
     assert storage.read("a", 0, 7) == b"abcdefg"
 
 
-def test_a_store_that_can_be_appended_to_is_not_asked() -> None:
+def test_probe_does_nothing_on_appendable_store() -> None:
     storage = MemoryStorage(f"appendable-{next(_names)}")
     probe(storage, "s", lambda: pytest.fail("it was"))
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lets_two_win(s3: Store) -> None:
+def test_probe_of_silent_store_raises_store_error(s3: Store) -> None:
     assert s3.proxy is not None
     s3.begin()
     s3.proxy.arm("status", "PUT", status=503)

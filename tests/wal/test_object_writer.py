@@ -93,7 +93,7 @@ def test_an_object_that_is_built_holds_the_only_copy_of_its_payloads() -> None:
     assert durable(storage) == [(b"a", b"x" * 1000)]
 
 
-def test_an_attempt_that_lands_after_its_repetition_changes_nothing() -> None:
+def test_late_attempt_after_its_retry_changes_nothing() -> None:
     storage = objects()
     log = writer(storage)
     add(log, "a")
@@ -106,7 +106,7 @@ def test_an_attempt_that_lands_after_its_repetition_changes_nothing() -> None:
     assert storage.read(name(1)) == before
 
 
-def test_what_landed_before_a_failure_is_told_by_the_next_sync() -> None:
+def test_next_sync_returns_what_became_durable_before_a_failure() -> None:
     storage = objects()
     log = writer(storage)
     first = add(log, "a")
@@ -122,7 +122,7 @@ def test_what_landed_before_a_failure_is_told_by_the_next_sync() -> None:
     assert log.sync() == [first, second]
 
 
-def test_a_name_that_somebody_else_took_fences() -> None:
+def test_name_taken_by_another_writer_fences() -> None:
     """INV-4: only one process writes under an epoch."""
     storage = objects()
     storage.put_new(name(1), b"somebody else's")
@@ -135,7 +135,7 @@ def test_a_name_that_somebody_else_took_fences() -> None:
     assert storage.read(name(1)) == b"somebody else's"
 
 
-def test_another_writer_of_the_same_epoch_is_not_taken_for_oneself() -> None:
+def test_object_of_another_writer_of_the_epoch_is_not_taken_as_own() -> None:
     """INV-4: the segment's uid tells the same frames of two writers apart."""
     storage = objects()
     one, other = writer(storage), writer(storage, first_uid=77)

@@ -83,14 +83,14 @@ def test_nothing_is_deleted_or_dropped_while_its_writer_may_still_write_or_repor
             assert decide(evidence).decision not in (Decision.ORPHAN_DELETE, Decision.TORN_DROP)
 
 
-def test_nothing_unnamed_is_deleted_before_all_of_it_came_in() -> None:
+def test_orphan_is_deleted_only_when_other_blocks_hold_its_offsets() -> None:
     for evidence in EVIDENCE:
         if decide(evidence).decision is Decision.ORPHAN_DELETE:
             assert evidence.status.is_final
             assert not evidence.named
 
 
-def test_there_is_nothing_to_decide_where_nothing_is_and_nothing_is_named() -> None:
+def test_evidence_without_a_frame_and_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing"):
         FrameEvidence(FrameCondition.ABSENT, False, RangeStatus.PAST, True)
 
@@ -146,7 +146,7 @@ def test_a_segment_that_the_journal_knows_whole_is_whole() -> None:
     assert LOG.decisions(LOG.data, LOG.blocks, view(30, 5)) == [("whole", block) for block in IDS]
 
 
-def test_a_segment_of_which_the_journal_knows_nothing_is_kept_until_all_of_it_came_in() -> None:
+def test_unknown_segment_is_kept_until_other_blocks_hold_its_offsets() -> None:
     assert LOG.decisions(LOG.data, [], view(10)) == [
         ("orphan-delete", IDS[0]),
         ("orphan-keep", IDS[1]),
@@ -197,7 +197,7 @@ def test_damage_over_several_accepted_blocks_names_each_of_them() -> None:
     assert LOG.decisions(broken, [], view(0))[0] == ("damaged-quarantine", None)
 
 
-def test_a_frame_that_is_not_the_one_the_handle_was_given_for_is_damage() -> None:
+def test_frame_that_does_not_match_the_handle_is_damage() -> None:
     block = LOG.blocks[0]
     handle = Handle(LOG.path, block.handle.offset, block.handle.length, block.handle.checksum ^ 1)
     other = [Block(block.meta, handle, False), *LOG.blocks[1:]]

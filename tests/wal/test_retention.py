@@ -56,9 +56,7 @@ ORPHAN = FrameFacts("r-1-1", (held(10, 20),))
         (JournalView(frozenset(), frozenset(), {}), RangeStatus.UNKNOWN),
     ],
 )
-def test_a_range_stands_to_the_journal_by_life_first_and_position_second(
-    journal: JournalView, status: RangeStatus
-) -> None:
+def test_status_of_range_depends_on_incarnation_then_position(journal: JournalView, status: RangeStatus) -> None:
     assert journal.status_of(held(10, 20)) is status
     assert judge_segment(facts(ORPHAN), journal).deletable == status.is_final
 
@@ -69,13 +67,13 @@ def test_a_segment_that_may_still_be_appended_to_is_kept() -> None:
     assert judge_segment(facts(ORPHAN, sealed=False, fenced=True), view(20)).deletable
 
 
-def test_a_needed_block_keeps_its_segment_whatever_the_position() -> None:
+def test_needed_block_keeps_its_segment_at_any_position() -> None:
     assert judge_segment(facts(ORPHAN), view(99, needed=frozenset({"r-1-1"}))).reasons == ("block r-1-1 is needed",)
     assert judge_segment(facts(ORPHAN), view(99, incarnation=9, needed=frozenset({"r-1-1"}))).reasons
     assert judge_segment(facts(ORPHAN), view(0, released=frozenset({"r-1-1"}))).deletable
 
 
-def test_an_orphan_goes_only_when_every_one_of_its_ranges_is_settled() -> None:
+def test_orphan_is_deleted_only_when_the_status_of_all_its_ranges_is_final() -> None:
     """Its report may still arrive, and would be accepted."""
     orphan = FrameFacts("r-1-1", (held(10, 20), held(0, 5, partition=1)))
     journal = JournalView(frozenset(), frozenset(), {TP: Position(2, 20), TopicPartition("t", 1): Position(2, 4)})
@@ -85,12 +83,12 @@ def test_an_orphan_goes_only_when_every_one_of_its_ranges_is_settled() -> None:
     assert judge_segment(facts(orphan), journal).deletable
 
 
-def test_an_empty_segment_goes_when_it_is_sealed() -> None:
+def test_sealed_empty_segment_is_deleted() -> None:
     assert judge_segment(facts(), view()).deletable
     assert not judge_segment(facts(sealed=False), view()).deletable
 
 
-def test_what_can_not_be_read_is_never_deleted() -> None:
+def test_unreadable_segment_is_never_deleted() -> None:
     """INV-5: nobody knows whether it is needed."""
     for place in (Damage(64, 128, "x"), Newer(64, 128, 2, 1, "format 2")):
         kept = segment_facts("p", [place], sealed=True, fenced=True)
@@ -125,7 +123,7 @@ def test_a_judgement_names_a_bounded_number_of_reasons() -> None:
     incarnation=st.integers(1, 3),
     position=st.integers(0, 31),
 )
-def test_nothing_that_could_still_matter_is_ever_deletable(
+def test_segment_with_a_block_that_may_be_needed_is_never_deletable(
     frames: list[tuple[int, int, int]],
     sealed: bool,
     fenced: bool,

@@ -58,11 +58,11 @@ def test_a_segment_gives_its_header_and_its_frames_in_order() -> None:
     assert [item.header.index for item in found if isinstance(item, Frame)] == list(range(len(BLOCKS) + 1))
 
 
-def test_an_empty_file_holds_nothing() -> None:
+def test_scan_of_empty_file_yields_nothing() -> None:
     assert scan_of(b"") == []
 
 
-def test_a_missing_file_is_said_by_name() -> None:
+def test_scan_of_missing_file_names_it() -> None:
     with pytest.raises(FileNotFoundError):
         list(scan_segment(MADE.storage, "s/none"))
     with pytest.raises(FileNotFoundError):
@@ -71,7 +71,7 @@ def test_a_missing_file_is_said_by_name() -> None:
 
 @settings(derandomize=True, max_examples=400, deadline=None)
 @given(at=st.integers(0, len(MADE.data) - 1), flip=st.integers(1, 255), payloads=st.booleans())
-def test_any_flipped_byte_costs_no_other_frame_and_is_never_served(at: int, flip: int, payloads: bool) -> None:
+def test_flipped_byte_is_never_served_and_damages_only_its_frame(at: int, flip: int, payloads: bool) -> None:
     """INV-5: every frame that the byte is not part of is found, and none that holds the byte."""
     broken = bytearray(MADE.data)
     broken[at] ^= flip
@@ -122,7 +122,7 @@ def _bytes(frame: Frame, data: bytes) -> bytes:
     length=st.integers(1, 900),
     filling=st.sampled_from([b"\0", b"\xff", b"\x89FBY\r\n\x1a\n"]),
 )
-def test_any_overwritten_stretch_costs_only_the_frames_it_touches(start: int, length: int, filling: bytes) -> None:
+def test_overwritten_bytes_damage_only_the_frames_they_touch(start: int, length: int, filling: bytes) -> None:
     until = min(len(MADE.data), start + length)
     broken = MADE.data[:start] + (filling * length)[: until - start] + MADE.data[until:]
     found = scan_of(broken)
@@ -132,7 +132,7 @@ def test_any_overwritten_stretch_costs_only_the_frames_it_touches(start: int, le
     assert places == sorted(places)
 
 
-def test_a_damaged_payload_still_names_what_it_held() -> None:
+def test_damaged_payload_still_yields_its_metadata() -> None:
     frame = MADE.frames[4]
     broken = bytearray(MADE.data)
     broken[frame.offset + frame.header.payload_start] ^= 1
@@ -142,7 +142,7 @@ def test_a_damaged_payload_still_names_what_it_held() -> None:
     ]
 
 
-def test_a_damaged_segment_header_does_not_lose_the_frames_behind_it() -> None:
+def test_frames_after_damaged_segment_header_are_found() -> None:
     for broken in (b"\xff" * 64 + MADE.data[64:], bytes(192) + MADE.data[192:], MADE.data[:70] + b"?" + MADE.data[71:]):
         found = scan_of(broken)
         assert isinstance(found[0], Damage)
@@ -167,7 +167,7 @@ def test_zeros_before_a_valid_frame_are_damage() -> None:
     assert [item for item in found if isinstance(item, Damage)] == [Damage(first, second, "zeros")]
 
 
-def test_a_segment_under_another_name_is_reported_and_its_frames_are_not_given() -> None:
+def test_segment_under_another_name_is_damage_and_yields_no_frames() -> None:
     """Two files that changed places would each serve the other's records."""
     MADE.storage.replace("s/blocks/r/0000000000000007/00000002.seg", MADE.data)
     found = list(scan_segment(MADE.storage, "s/blocks/r/0000000000000007/00000002.seg"))
@@ -182,7 +182,7 @@ def _newer(data: bytes, frame: Frame) -> bytes:
     return data[: frame.offset] + bytes(header) + data[frame.offset + 64 :]
 
 
-def test_a_frame_of_a_newer_release_is_neither_damage_nor_torn_and_hides_no_other() -> None:
+def test_frame_of_newer_release_is_stepped_over() -> None:
     frame = MADE.frames[3]
     data = _newer(MADE.data, frame)
     found = scan_of(data)
@@ -193,7 +193,7 @@ def test_a_frame_of_a_newer_release_is_neither_damage_nor_torn_and_hides_no_othe
         read_frame(MADE.storage, Handle(MADE.path, frame.offset, frame.length, frame.header.payload_checksum))
 
 
-def test_a_newer_segment_header_hides_no_frame() -> None:
+def test_frames_after_newer_segment_header_are_found() -> None:
     found = scan_of(_newer(MADE.data, MADE.frames[0]))
     assert isinstance(found[0], Newer)
     assert contents(found) == BLOCKS
@@ -275,7 +275,7 @@ def test_a_large_segment_is_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPat
     assert longest <= 64 + 64 + 150
 
 
-def test_a_writer_at_work_is_a_torn_tail_to_a_reader() -> None:
+def test_unfinished_write_shows_as_torn_tail() -> None:
     storage = memory()
     log = writer(storage)
     log.append(FrameKind.BLOCK, b"a", b"1")
@@ -311,7 +311,7 @@ def test_a_handle_reads_its_frame_by_one_ranged_read(monkeypatch: pytest.MonkeyP
     assert len(calls) == len(BLOCKS)
 
 
-def test_a_handle_reads_nothing_but_the_frame_it_was_given_for() -> None:
+def test_handle_reads_only_its_own_frame() -> None:
     MADE.storage.replace(MADE.path, MADE.data)
     frame = MADE.frames[4]
     for changes in (

@@ -28,7 +28,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
         yield ForgetfulStorage()
 
 
-def test_what_was_appended_is_read_in_order_and_by_range(storage: Storage) -> None:
+def test_appended_bytes_are_read_in_order_and_by_range(storage: Storage) -> None:
     file = storage.create("s/blocks/r/1.seg")
     file.append(b"abc")
     file.append(memoryview(b"defg"))
@@ -72,7 +72,7 @@ def test_replace_takes_the_place_of_what_was_there(storage: Storage) -> None:
     assert storage.list("") == ["lease"]
 
 
-def test_a_closed_file_takes_nothing_more(storage: Storage) -> None:
+def test_closed_file_refuses_appends(storage: Storage) -> None:
     file = storage.create("a")
     file.append(b"x")
     file.close()
@@ -118,7 +118,7 @@ def test_urls_of_other_stores_are_refused_by_name(url: str) -> None:
         open_storage(url)
 
 
-def test_lack_of_space_is_told_from_other_errors() -> None:
+def test_lack_of_space_is_distinguished_from_other_errors() -> None:
     assert isinstance(store_error(OSError(errno.ENOSPC, "x"), "w"), OutOfSpaceError)
     assert isinstance(store_error(OSError(errno.EDQUOT, "x"), "w"), OutOfSpaceError)
     assert not isinstance(store_error(OSError(errno.EIO, "x"), "w"), OutOfSpaceError)
@@ -216,9 +216,7 @@ def test_a_file_whose_sync_failed_is_never_synced_again(tmp_path: Path, monkeypa
     assert len(synced) == 1
 
 
-def test_what_a_kill_left_behind_is_never_listed_or_read_as_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_left_by_a_kill_are_never_listed_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(str(tmp_path))
 
     class Killed(BaseException):
@@ -300,7 +298,7 @@ def failing_sync(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     return synced
 
 
-def test_a_put_that_is_repeated_after_its_folders_sync_failed_meets_its_own_object_and_syncs(
+def test_put_repeated_after_failed_folder_sync_finds_its_object_and_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-1: the name is there, and a power loss could take it until the folder is synced."""
@@ -316,7 +314,7 @@ def test_a_put_that_is_repeated_after_its_folders_sync_failed_meets_its_own_obje
     assert sorted(os.listdir(tmp_path / "s")) == ["name", "other"], "and no temporary file"
 
 
-def test_who_finds_a_name_taken_finds_it_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_found_taken_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-4: its maker may have been killed before it synced the folder; a fence that a power loss takes is none."""
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/name", b"theirs")
@@ -329,9 +327,7 @@ def test_who_finds_a_name_taken_finds_it_durable(tmp_path: Path, monkeypatch: py
         storage.put_new("s/name", b"mine")
 
 
-def test_a_created_file_whose_folders_sync_failed_leaves_no_empty_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_with_failed_folder_sync_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/other", b"")
     failing_sync(monkeypatch, tmp_path / "s")
@@ -341,7 +337,7 @@ def test_a_created_file_whose_folders_sync_failed_leaves_no_empty_file(
     storage.create("s/name").close()
 
 
-def test_folders_above_the_root_are_synced_also_where_an_earlier_attempt_made_them(
+def test_folders_above_the_root_are_synced_even_if_they_existed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-1."""
@@ -355,9 +351,7 @@ def test_folders_above_the_root_are_synced_also_where_an_earlier_attempt_made_th
     assert {str(folder) for folder in folders} <= set(synced)
 
 
-def test_a_move_that_is_repeated_after_its_sync_failed_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_move_repeated_after_failed_sync_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = open_folders(f"file://{tmp_path}")
     folders.put("work/a/part", b"x")
     folders.put("to/other/part", b"x")
@@ -376,9 +370,7 @@ def test_a_move_that_is_repeated_after_its_sync_failed_is_synced(
     assert str(tmp_path / "to") in synced
 
 
-def test_a_folder_that_is_removed_as_empty_under_a_writers_hands_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_removed_as_empty_during_a_write_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, cleaning, real = LocalStorage(str(tmp_path)), LocalStorage(str(tmp_path)), os.open
     tries = 0
 
@@ -395,9 +387,7 @@ def test_a_folder_that_is_removed_as_empty_under_a_writers_hands_is_made_again(
     assert (tries, storage.list("")) == (4, ["s/epoch/2"])
 
 
-def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_is_not_listed_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-5."""
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/inner/a", b"x")
@@ -413,7 +403,7 @@ def test_a_folder_that_can_not_be_read_is_not_taken_for_an_empty_one(
         storage.list("s")
 
 
-def test_a_folder_that_can_not_be_written_is_a_store_error(tmp_path: Path) -> None:
+def test_unwritable_folder_is_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     storage = LocalStorage(str(tmp_path / "file" / "root"))
     with pytest.raises(StoreError):
@@ -424,7 +414,7 @@ def test_a_folder_that_can_not_be_written_is_a_store_error(tmp_path: Path) -> No
         storage.list("")
 
 
-def test_a_file_where_a_folder_should_be_is_not_a_taken_name(tmp_path: Path) -> None:
+def test_file_with_a_folders_name_is_not_a_taken_name(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/a", b"x")
     with pytest.raises(StoreError):
@@ -433,7 +423,7 @@ def test_a_file_where_a_folder_should_be_is_not_a_taken_name(tmp_path: Path) -> 
         storage.put_new("s/a/b", b"")
 
 
-def test_free_bytes_are_known_before_the_root_is_there(tmp_path: Path) -> None:
+def test_free_bytes_are_known_before_the_root_exists(tmp_path: Path) -> None:
     free = LocalStorage(str(tmp_path / "not" / "there")).free_bytes()
     assert free is not None
     assert free > 0

@@ -83,7 +83,7 @@ def storage(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_read_whole_and_by_range(storage: Storage) -> None:
+def test_put_object_is_read_whole_and_by_range(storage: Storage) -> None:
     storage.put_new("s/blocks/r/1.seg", b"abcdefg")
     assert storage.read("s/blocks/r/1.seg") == b"abcdefg"
     assert storage.read("s/blocks/r/1.seg", 2, 3) == b"cde"
@@ -101,7 +101,7 @@ def test_views_of_memory_are_written_as_well_as_bytes(storage: Storage) -> None:
     assert (storage.read("a"), storage.read("b")) == (b"yz", b"12")
 
 
-def test_a_folder_goes_only_when_nothing_is_in_it_and_is_made_again_by_who_writes_there(store: Store) -> None:
+def test_only_an_empty_folder_is_removed_and_a_write_makes_it_again(store: Store) -> None:
     """INV-6: a listing looks into every folder, so those of ended epochs must not stay."""
     storage, writing = store.open(), store.open()
     if not isinstance(storage, KeepsFolders):
@@ -140,7 +140,7 @@ def test_a_name_is_created_once(store: Store) -> None:
     assert storage.read("a/c") == b"whole"
 
 
-def test_a_put_that_is_repeated_is_its_own(storage: Storage) -> None:
+def test_repeated_put_succeeds(storage: Storage) -> None:
     """INV-4: after an attempt whose outcome is unknown the same bytes are put again; other bytes are somebody else's."""
     storage.put_new("a/c", b"mine, 1234")
     storage.put_new("a/c", b"mine, 1234")
@@ -180,7 +180,7 @@ def test_delete_may_be_repeated(storage: Storage) -> None:
     assert storage.read("s/a") == b"again"
 
 
-def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
+def test_missing_file_is_named_in_the_error(storage: Storage) -> None:
     storage.put_new("s/a", b"x")
     for path in ("s/b", "u", "s/a/b", "s"):
         if path == "s" and storage.appendable:
@@ -195,7 +195,7 @@ def test_what_is_not_there_is_said_by_name(storage: Storage) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/a", "../a", "a/../b", "a//b", "a/", ".a", "a/.b", "a\0b", "a\n", "-a", "a\\b", "a?b", "a%2e"]
 )
-def test_no_path_climbs_out_of_the_root(storage: Storage, path: str) -> None:
+def test_no_path_leads_out_of_the_root(storage: Storage, path: str) -> None:
     more = [storage.create] * storage.appendable + [storage.list] * bool(path)
     for use in (storage.read, storage.size, storage.exists, storage.delete, *more):
         with pytest.raises(ValueError, match="path"):
@@ -217,7 +217,7 @@ def test_a_store_of_whole_objects_refuses_to_append(storage: Storage) -> None:
 # ---- crashes and races -----------------------------------------------------------------------------------------------
 
 
-def test_what_was_answered_is_there_after_the_server_was_killed(store: Store) -> None:
+def test_answered_writes_exist_after_the_server_was_killed(store: Store) -> None:
     """INV-1: durable on return."""
     storage = store.open()
     for number in range(20):
@@ -277,7 +277,7 @@ def test_only_one_of_many_creates_a_name(store: Store) -> None:
         assert store.open().read(f"epochs/{round_}") == b"%d" % won[0] * 1000
 
 
-def test_several_write_at_once(storage: Storage) -> None:
+def test_several_threads_write_at_the_same_time(storage: Storage) -> None:
     """One storage, many threads."""
     failures: list[BaseException] = []
 
@@ -399,7 +399,9 @@ def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> jo
 
 
 @pytest.mark.parametrize("snapshots", [(), (1, 3)])
-def test_a_journal_without_one_of_its_objects_is_refused_or_whole(store: Store, snapshots: tuple[int, ...]) -> None:
+def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
+    store: Store, snapshots: tuple[int, ...]
+) -> None:
     """INV-5: one removed, cut at several places, or left out of the listings, one at a time. Opening refuses, or has all."""
     storage = store.open()
     expected = _journal_of_three_epochs(storage, snapshots)
@@ -454,7 +456,7 @@ def test_a_journal_without_one_of_its_objects_is_refused_or_whole(store: Store, 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])
 @pytest.mark.parametrize("verb", ["PUT", "GET", "DELETE"])
-def test_a_request_that_was_not_answered_is_repeated(proxied: Store, kind: str, verb: str) -> None:
+def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> None:
     """Whether it was carried out or not: the outcome is the same, and it is nobody else's."""
     assert proxied.proxy is not None
     storage = proxied.open(request_timeout="400ms")
@@ -475,7 +477,7 @@ def test_a_request_that_was_not_answered_is_repeated(proxied: Store, kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["reset-after", "silence-after"])
-def test_a_put_that_lost_its_answer_to_somebody_elses_object_is_refused(proxied: Store, kind: str) -> None:
+def test_put_without_answer_is_refused_if_another_writers_object_exists(proxied: Store, kind: str) -> None:
     """INV-4: only equal bytes are one's own."""
     assert proxied.proxy is not None
     storage = proxied.open(request_timeout="400ms")
@@ -487,7 +489,7 @@ def test_a_put_that_lost_its_answer_to_somebody_elses_object_is_refused(proxied:
 
 
 @pytest.mark.parametrize("status", [500, 503, 409])
-def test_a_store_that_asks_to_come_again_is_asked_again(proxied: Store, status: int) -> None:
+def test_slow_down_answer_is_retried(proxied: Store, status: int) -> None:
     assert proxied.proxy is not None
     storage = proxied.open()
     proxied.proxy.arm("status", status=status, times=3)
@@ -496,7 +498,7 @@ def test_a_store_that_asks_to_come_again_is_asked_again(proxied: Store, status: 
     assert storage.read("s/a") == b"x"
 
 
-def test_a_large_object_whose_last_answer_is_lost_is_found_to_be_there(proxied: Store) -> None:
+def test_large_object_is_found_after_its_last_answer_was_lost(proxied: Store) -> None:
     assert proxied.proxy is not None
     whole = Random(2).randbytes(11 << 20)
     storage = proxied.open(request_timeout="2s", part_size="5MiB")
@@ -523,7 +525,7 @@ def test_a_slow_answer_is_waited_for_and_a_stuck_one_is_not(proxied: Store) -> N
     assert proxied.proxy.counts["GET"] > 1
 
 
-def test_a_store_that_stays_away_is_given_up_after_the_time_for_it(proxied: Store) -> None:
+def test_request_to_absent_store_fails_after_its_retry_time(proxied: Store) -> None:
     """INV-6. The words say what did not answer."""
     assert proxied.proxy is not None
     storage = proxied.open(retry_timeout="1s")
@@ -536,7 +538,7 @@ def test_a_store_that_stays_away_is_given_up_after_the_time_for_it(proxied: Stor
         storage.list("s")
 
 
-def test_nothing_is_tried_again_behind_the_back_of_whoever_counts_it(proxied: Store) -> None:
+def test_client_below_does_not_retry_by_itself(proxied: Store) -> None:
     """INV-6: with no time for it, a failed request is repeated once, by whoever knows what that means."""
     assert proxied.proxy is not None
     storage = proxied.open(retry_timeout="0ms", request_timeout="60s")

@@ -90,7 +90,7 @@ def test_a_new_segment_begins_by_age_at_the_next_append() -> None:
     assert [len(contents(list(scan_segment(storage, path)))) for path in storage.list("s")] == [2, 1]
 
 
-def test_a_clock_that_is_set_ends_a_segment_early_or_by_size_alone_and_loses_nothing() -> None:
+def test_changed_clock_only_changes_when_a_segment_ends() -> None:
     storage = memory()
     now = 1_000_000.0
     log = writer(storage, size_bytes=1000, age_seconds=5, now=lambda: now)
@@ -104,7 +104,7 @@ def test_a_clock_that_is_set_ends_a_segment_early_or_by_size_alone_and_loses_not
     assert all(storage.size(path) <= 1000 for path in storage.list("s"))
 
 
-def test_a_group_lies_in_one_segment_and_a_frame_above_the_size_in_one_of_its_own() -> None:
+def test_group_is_in_one_segment_and_oversized_frame_in_its_own() -> None:
     storage = memory()
     log = writer(storage, size_bytes=1000)
     for number in range(10):
@@ -133,7 +133,7 @@ def test_large_payloads_are_written_buffer_by_buffer_and_small_frames_in_one_cal
     assert read_frame(storage, large.handle).payload.to_pybytes() == bytes(400_000) + b"x"
 
 
-def test_a_frame_above_the_limits_is_refused_and_harms_nothing() -> None:
+def test_oversized_frame_is_refused_and_changes_nothing() -> None:
     """INV-6."""
     storage = memory()
     log = writer(storage)
@@ -278,7 +278,7 @@ class Quota(LocalStorage):
 
 @pytest.mark.parametrize("rewrite", [False, True])
 @pytest.mark.parametrize("left", [0, 100, 700])
-def test_attempts_under_a_quota_leave_no_segment_behind(tmp_path: Path, rewrite: bool, left: int) -> None:
+def test_failed_attempts_under_a_quota_leave_no_segment_behind(tmp_path: Path, rewrite: bool, left: int) -> None:
     """INV-6. A quota is hit in writing: the store's free space says nothing of it."""
     storage = Quota(str(tmp_path), 10_000)
     log = writer(storage, rewrite=rewrite, size_bytes=1)
@@ -301,7 +301,7 @@ def test_attempts_under_a_quota_leave_no_segment_behind(tmp_path: Path, rewrite:
     assert [served(storage, pending) for pending in (*first, *group)] == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_segment_with_a_durable_frame_stays_where_space_ends_in_it(tmp_path: Path) -> None:
+def test_segment_with_durable_frame_stays_after_lack_of_space(tmp_path: Path) -> None:
     """INV-1."""
     storage = Quota(str(tmp_path), 10_000)
     log = writer(storage)
@@ -319,7 +319,7 @@ def test_a_segment_with_a_durable_frame_stays_where_space_ends_in_it(tmp_path: P
     assert [metadata for metadata, _ in durable(storage)] == [b"a", b"b"]
 
 
-def test_a_segment_that_cant_be_deleted_at_once_is_deleted_by_the_next_attempt() -> None:
+def test_segment_that_cant_be_deleted_is_deleted_by_the_next_attempt() -> None:
     storage = ForgetfulStorage()
     log = writer(storage)
     storage.fail("append", 1, OutOfSpaceError("quota"))
@@ -354,7 +354,7 @@ def test_killed_at_any_step_of_a_write_without_room_what_was_durable_is_there() 
     pytest.fail("it never ended")
 
 
-def test_a_follower_gives_frames_of_a_segment_that_was_made_again_once(tmp_path: Path) -> None:
+def test_follower_yields_frames_of_recreated_segment_once(tmp_path: Path) -> None:
     """A follower sees what is written before its sync: after lack of space the frames come again at the same places."""
     storage = Quota(str(tmp_path), 700)
     log = writer(storage)
@@ -370,7 +370,7 @@ def test_a_follower_gives_frames_of_a_segment_that_was_made_again_once(tmp_path:
     assert [metadata for metadata, _ in contents(found)] == [b"a", b"b", b"c"]
 
 
-def test_a_name_that_somebody_else_took_fences() -> None:
+def test_name_taken_by_another_writer_fences() -> None:
     """INV-4: only one process writes under an epoch."""
     storage = memory()
     storage.put_new(name(1), b"somebody else's")
@@ -382,7 +382,7 @@ def test_a_name_that_somebody_else_took_fences() -> None:
     assert storage.read(name(1)) == b"somebody else's"
 
 
-def test_a_name_that_a_failed_create_left_behind_is_passed_over() -> None:
+def test_name_left_by_failed_create_is_skipped() -> None:
     class HalfCreating(ForgetfulStorage):
         def create(self, path: str):  # type: ignore[no-untyped-def]
             file = super().create(path)
@@ -399,7 +399,7 @@ def test_a_name_that_a_failed_create_left_behind_is_passed_over() -> None:
     assert list(scan_segment(storage, name(1))) == []
 
 
-def test_a_create_that_left_nothing_behind_costs_no_number() -> None:
+def test_failed_create_without_a_file_reuses_its_sequence() -> None:
     """Names are dense within an epoch, so that recovery can probe for the next one."""
     storage = ForgetfulStorage()
     log = writer(storage)
@@ -554,7 +554,7 @@ def test_a_kill_of_the_process_keeps_even_what_was_not_synced() -> None:
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(data=st.data())
-def test_whatever_fails_in_whatever_order_nothing_promised_is_lost(data: st.DataObject) -> None:
+def test_no_synced_frame_is_lost_after_any_sequence_of_failures(data: st.DataObject) -> None:
     """INV-1 and rule 7: errors, lack of space that comes and goes, then a host that crashes."""
     storage = ForgetfulStorage(capacity_bytes=data.draw(st.integers(200, 6000)))
     log = writer(storage, size_bytes=700)
