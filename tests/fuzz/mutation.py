@@ -1,4 +1,4 @@
-"""Bytes changed at random: as a bad disk does it, and as somebody who writes fitting checksums over them."""
+"""Random changes of bytes: as a faulty disk makes them, and as an attacker makes them, with matching checksums."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
         return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
     if kind == 2:
         return data[:at] + draw.randbytes(1) + data[at + 1 :]
-    if kind <= 4:  # a length that lies, above all
+    if kind <= 4:  # mostly a wrong length
         number = draw.choice(_NUMBERS)
         width = draw.choice((1, 2, 4, 8))
         order = draw.choice(("little", "big"))

@@ -98,7 +98,7 @@ def _read_copy(data: bytes) -> None:
 
 
 def _scan(data: bytes) -> None:
-    """A scan refuses nothing: it says what lies where, in order, and each of its frames can be read by a handle."""
+    """A scan raises nothing: it yields everything in order, and each of its frames can be read by a handle."""
     storage = _store(BLOCKS, data)
     for payloads in (True, False):
         reached = 0

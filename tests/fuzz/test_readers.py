@@ -1,4 +1,4 @@
-"""What lies on a disk may say anything: each reader refuses it by the errors it names, in bounded time and memory (INV-5, 6)."""
+"""Each reader refuses arbitrary bytes with its documented errors, in bounded time and memory (INV-5, INV-6)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_endlessly_nested_metadata_are_damage() -> None:
 def test_payload_that_decompresses_to_more_than_its_records_is_refused_unread(
     compression: Compression, headers: bool
 ) -> None:
-    """A bomb of zeros, and a length that lies; the honest block beside them is read."""
+    """A decompression bomb and a wrong length are refused; the valid block is read."""
     honest, payload = block({("a", 0): filler(500), ("b", 1): filler(3)}, compression=compression, headers=headers)
     counted = tuple(msgspec.structs.replace(r, bytes=n) for r, n in zip(honest.ranges, (500 * 24, 100), strict=True))
     honest = msgspec.structs.replace(honest, ranges=counted)
@@ -100,7 +100,7 @@ def test_payload_that_decompresses_to_more_than_its_records_is_refused_unread(
 
 @pytest.mark.parametrize("at", [0, -40])
 def test_column_with_offsets_outside_its_buffer_is_damage_and_never_read(at: int) -> None:
-    """Whoever computes over such a column reads, or writes, memory that is not its own."""
+    """A computation over such a column would read or write memory outside of it."""
     meta, payload = block({("a", 0): filler(100)})
     data = bytearray(payload.to_pybytes())
     offsets = b"".join(n.to_bytes(4, "little") for n in (0, 2, 4, 6))  # the keys are k0, k1, …

@@ -200,7 +200,7 @@ class Player:
         }  # fmt: skip
 
     def routes(self) -> dict[str, Callable[[], Tree]]:
-        """Every route that takes a body, but for the one that would be obeyed by stopping."""
+        """Every route that takes a body, except the one that would stop the service."""
         return {
             "/v1/blocks/report": self.report,
             "/v1/partitions/claim": self.claim,
@@ -309,7 +309,7 @@ class Player:
             yield path
 
     def _right(self, path: str, made: Callable[[], Tree]) -> Tree:
-        """The message as it would be right now: whoever was fenced by a wrong one registers again."""
+        """A valid message for the current state. A receiver that a wrong message fenced registers again first."""
         if not self._epoch:
             self.register()
         try:

@@ -124,7 +124,7 @@ def test_forged_file_of_the_hosts_receiver_is_not_written_again(
 
 
 def test_a_forged_copy_of_an_encrypted_block_is_not_taken_for_a_plain_one(stored: Stored) -> None:
-    """Whoever has no key could send a plain payload in its place."""
+    """A process without the key could send a plain payload instead."""
     meta, payload = completed(*block({("a", 0): ROWS}), KeyRing({"k": bytes(32)}))
     reference = stored.add(meta, payload, local=False)
     plain = msgspec.structs.replace(meta, key_id=None)
@@ -160,7 +160,7 @@ def test_what_is_no_digest_is_refused(digest: bytes, made: tuple[BlockMeta, obje
 
 
 def test_receivers_file_is_writable_only_by_its_user(stored: Stored, made: tuple[BlockMeta, object]) -> None:
-    """Its SHA-256 is not computed, so nobody else may be able to change it: file and folder are its user's alone."""
+    """Its SHA-256 is not verified, so no other user may be able to change it: file and folder belong to its user alone."""
     stored.add(*made)  # type: ignore[arg-type]
     path = local_path(stored.blocks_directory, "s", made[0].id)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)

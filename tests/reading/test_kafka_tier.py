@@ -55,7 +55,7 @@ def test_the_rows_are_those_of_the_block_and_are_counted_as_kafkas(
 def test_block_with_half_its_records_in_kafka_is_unreadable_with_every_tiers_reason(
     stored: Stored, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-5. And the accepted loss of what is gone reads the rest."""
+    """INV-5. With the loss accepted, the remaining ranges are read."""
     taken = Taken(stored, kafka_broker, topic_name())
     taken.lose_every_copy()
     one, two = (wanted.range for wanted, _ in taken.taken)

@@ -74,7 +74,7 @@ def test_each_tier_answers_when_the_earlier_ones_have_no_copy(stored: Stored, re
 
 
 def test_without_a_wal_each_host_that_keeps_a_copy_is_asked(stored: Stored, reference: BlockReference) -> None:
-    """INV-5: a damaged copy is passed over for the other host's; a host that is not heard of is among the reasons."""
+    """INV-5: another host's copy replaces a damaged one; a host without a heartbeat is among the reasons."""
     handle = Handle("", 0, reference.handle.length, reference.handle.checksum)
     kept = msgspec.structs.replace(reference, handle=handle, host="h9", other_hosts=("h1",))
     with Agent(stored.settings()) as agent:

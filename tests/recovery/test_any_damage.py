@@ -1,4 +1,4 @@
-"""Any damage to a WAL of many blocks: bytes turned, segments cut, removed and swapped, several at once, drawn from a seed.
+"""Any damage to a WAL of many blocks: bytes turned, segments cut, removed and swapped, several of these, drawn from a seed.
 
 ``wal verify`` finds all of it; ``recover --apply`` brings back everything that a copy or Kafka still has and lists exactly the
 rest; nothing intact is lost, no damaged byte is served, and an accepted tail is never taken for torn. What is expected is
@@ -54,7 +54,7 @@ class Log:
         )
 
     def whole(self, handle: Handle, path: str, data: bytes) -> bool:
-        """Whether a reader may take the frame that was written at ``handle`` from ``data``, which lies at ``path`` now."""
+        """Return whether a reader may take the frame that was written at ``handle`` from ``data``, which is at ``path`` now."""
         if not self.same(data, handle.path, handle.offset, handle.offset + handle.length):
             return False
         header = self.frames[handle.path][0]
@@ -221,6 +221,6 @@ def _planned_torn(logged: Logged) -> list[str]:
 
 
 def _in_any_file(log: Log, handle: Handle, data: bytes) -> bool:
-    """Whether the frame lies whole at its offset in a file, whatever its name: its checksum tells that it is the very one."""
+    """Return whether the whole frame is at its offset in a file of any name, by its checksum."""
     start, until = handle.offset, handle.offset + handle.length
     return log.same(data, handle.path, start, until)

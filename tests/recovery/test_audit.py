@@ -239,13 +239,13 @@ def test_each_exception_is_reported_with_its_decider() -> None:
     )  # fmt: skip
     t.search_in_vain(epoch)
     t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
-    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: mended the job"))
+    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: fixed the job"))
     report = audit.report(t.state, ())
     assert report.clean
     told = exceptions(report)
     assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in told]
     assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
-    assert (f"batches {first} to {first}", "eve@desk: mended the job") in [row[1:] for row in told]
+    assert (f"batches {first} to {first}", "eve@desk: fixed the job") in [row[1:] for row in told]
     assert any("0 of 1 done" in what for what, *_ in told)
 
 

@@ -41,7 +41,7 @@ def facts(**changes: Any) -> KafkaFacts:
         ({}, ""),
         ({"committed": {}}, ""),
         ({"topic_ids": {"t": ""}}, ""),  # the broker can't tell
-        ({"committed": {TP: Committed(11, 0, "somebody else")}}, ""),
+        ({"committed": {TP: Committed(11, 0, "another tool")}}, ""),
         ({"committed": {TP: Committed(11, 0, "forebay:1:1")}}, "the journal has lost events"),
         ({"committed": {TP: Committed(1, 0, "forebay:2:1")}}, "the journal has lost events"),
         ({"watermarks": {}}, "Kafka has no such partition"),

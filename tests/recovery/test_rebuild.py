@@ -1,4 +1,4 @@
-"""A lost journal, rebuilt: which frames come in, what the new lineage says, what is refused, what a kill leaves."""
+"""Rebuilding a lost journal: which frames are taken, what the new timeline says, what is refused, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Lost:
     wal: Any = None
     t: Tracked = field(default_factory=lambda: Tracked(on_gap="record"))
     writers: dict[int, LogWriter] = field(default_factory=dict)
-    in_kafka: str | None = "id-1"  # the id of its topics; None: nobody answers
+    in_kafka: str | None = "id-1"  # the id of its topics; None: Kafka does not answer
 
     def __post_init__(self) -> None:
         name = f"rebuild-{next(numbers)}"
@@ -89,7 +89,7 @@ class Lost:
         return dict.fromkeys(topics, self.in_kafka)
 
     def write(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1", checked: bool = False) -> Block:
-        """A block in the WAL, reported to nobody."""
+        """Write a block to the WAL without a report."""
         made = self.t.block(epoch, list(ranges), receiver=receiver)
         if checked:
             made = msgspec.structs.replace(made, meta=msgspec.structs.replace(made.meta, checked=True))
@@ -201,7 +201,7 @@ def test_adjacent_gaps_are_found_as_one_and_blocks_after_them_are_taken() -> Non
 
 
 def test_damaged_block_is_taken_only_if_a_block_continues_after_it() -> None:
-    """At the end it may be what a power loss left of a write that nobody heard of."""
+    """At the end it may be the rest of an unreported write after a power loss."""
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -331,7 +331,7 @@ def test_offsets_finished_only_by_the_copy_are_attested() -> None:
     assert block.id not in plan.state.blocks
     assert not plan.missing
     assert history_view(plan.state, ()) == HistoryView(0)
-    later = msgspec.structs.replace(plan.state, archived_number=2)  # of the new lineage
+    later = msgspec.structs.replace(plan.state, archived_number=2)  # of the new timeline
     assert history_view(later, ()).finding == "the history lacks 1 finished batches, from number 2 to 2"
     cut = msgspec.structs.replace(plan.state.partitions["t/0"], position=30)
     plan.state.partitions["t/0"] = cut
@@ -516,7 +516,7 @@ def test_no_driver_leads_an_empty_journal_after_a_kill_at_any_step(appendable: b
 
 
 def test_paused_rebuild_changes_nothing_after_another_one() -> None:
-    """INV-4: its lineage is an older one."""
+    """INV-4: its timeline is an older one."""
     lost = Lost()
     lost.copy()
     slow = rebuild.steps(lost.journal, lost.wal, STREAM, lost.topic_ids, "slow", 9, lambda: 1.0, lambda: next(numbers))
@@ -530,7 +530,7 @@ def test_paused_rebuild_changes_nothing_after_another_one() -> None:
 
 
 def test_driver_paused_during_several_rebuilds_is_fenced() -> None:
-    """INV-4: it asks for the lineage after its own, of which a killed attempt left nothing but its marker."""
+    """INV-4: it looks up the timeline after its own; a killed attempt left only its marker."""
     lost = Lost()
     led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
     lost.copy()
@@ -568,7 +568,7 @@ def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before
     assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
 
 
-# ---- of which topic is it? --------------------------------------------------------------------------------------------
+# ---- which topic is it of? --------------------------------------------------------------------------------------------
 
 
 def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:

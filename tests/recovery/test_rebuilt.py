@@ -1,4 +1,4 @@
-"""A journal that is lost after a recovery, before the next snapshot copy: what was moved is found where it lies."""
+"""A journal that is lost after a recovery, before the next snapshot copy: moved blocks are found at their new places."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ def test_blocks_of_swapped_segments_are_restored_without_a_copy(logged: Logged) 
 
 
 def test_a_block_that_only_a_replay_would_need_is_forgotten_with_its_segment(logged: Logged) -> None:
-    """Else the journal would name it for ever: no clean-up finds a segment that is gone (INV-8)."""
+    """Otherwise the journal would name it forever: clean-up never finds a deleted segment (INV-8)."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
     logged.finish_batch()
@@ -316,7 +316,9 @@ def test_recovery_refuses_while_a_driver_runs_and_says_how_to_stop_it(logged: Lo
             applied(logged)
     finally:
         lease.stop()
-    assert [path for path in logged.journal.list(f"{STREAM}/epochs") if path.endswith("2")] == []  # nobody was fenced
+    assert [
+        path for path in logged.journal.list(f"{STREAM}/epochs") if path.endswith("2")
+    ] == []  # no driver was fenced
 
 
 def test_without_a_journal_nothing_is_done(logged: Logged) -> None:

@@ -1,4 +1,4 @@
-"""``wal repair``: segments mended where they lie get their very bytes back, and nothing else changes."""
+"""``wal repair``: segments repaired in place get their original bytes back, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_no_two_blocks_share_a_nonce() -> None:
 
 
 def test_frames_encrypted_flag_follows_its_metadata() -> None:
-    """Whoever writes a block anew passes metadata and payload on: the flag can't be forgotten."""
+    """A process that writes a block again passes metadata and payload on, so the flag can't be forgotten."""
     meta, sealed = KeyRing({"one": ONE}).seal(META, PAYLOAD)
 
     def frame_of(kind: FrameKind, metadata: bytes, payload: object) -> Frame:

@@ -55,7 +55,7 @@ def hidden(storage: HdfsStorage) -> list[str]:
     return [found.path for found in storage._walk("") if found.hidden]
 
 
-# ---- what is told durable -------------------------------------------------------------------------------------------
+# ---- durability -------------------------------------------------------------------------------------------
 
 
 def test_what_was_written_is_there_after_kill_9_of_both_nodes(

@@ -189,7 +189,7 @@ def test_error_names_the_missing_package_of_a_store() -> None:
 
 
 class Overwriting(MemoryStorage):
-    """Takes the condition, and looks at it only among requests that come at once."""
+    """Accepts the condition, and checks it only among requests that arrive at the same time."""
 
     def put_new(self, path: str, data: object) -> None:
         if path.endswith("race"):

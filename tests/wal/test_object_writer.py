@@ -78,7 +78,7 @@ def test_after_an_error_the_same_bytes_are_put_under_the_same_name(lands: str) -
 
 
 def test_an_object_that_is_built_holds_the_only_copy_of_its_payloads() -> None:
-    """INV-6: a store that is away makes nobody keep them twice, and the same bytes are sent all the same."""
+    """INV-6: while a store does not answer, payloads are kept once, and the same bytes are sent again."""
     storage = objects()
     log = writer(storage)
     payload = np.frombuffer(b"x" * 1000, np.uint8).copy()

@@ -89,7 +89,7 @@ def test_sealed_empty_segment_is_deleted() -> None:
 
 
 def test_unreadable_segment_is_never_deleted() -> None:
-    """INV-5: nobody knows whether it is needed."""
+    """INV-5: it is unknown whether it is needed."""
     for place in (Damage(64, 128, "x"), Newer(64, 128, 2, 1, "format 2")):
         kept = segment_facts("p", [place], sealed=True, fenced=True)
         assert not judge_segment(kept, view(99)).deletable

@@ -200,7 +200,7 @@ def test_frames_after_newer_segment_header_are_found() -> None:
 
 
 def _embedding(uid: int, lines: int) -> tuple[bytes, bytes]:
-    """A payload of whole valid frames, each of which says that it lies where it will lie, and the frame's metadata."""
+    """A payload of valid frames that name the places where they will be, and the metadata of the frame around them."""
     start = 192  # the second frame of the segment begins here, its payload 128 bytes later
     payload = b""
     for line in range(lines):
@@ -214,7 +214,7 @@ def _embedding(uid: int, lines: int) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("uid", [0xA000000000000001, 0xBBBB])
 @pytest.mark.parametrize("header_too", [False, True])
 def test_a_frame_inside_a_record_is_never_taken_for_a_frame(uid: int, header_too: bool) -> None:
-    """A record's value may hold a segment of this very log, produced to Kafka by whoever reads it."""
+    """A record's value may hold a segment of this very log, which a user read and produced to Kafka."""
     other = [(b"first", b"1"), (b"second", b"2"), (b"third", b"3")]
     storage = memory()
     inner = storage.read(segment(storage, other))
@@ -252,7 +252,7 @@ def test_headers_and_metadata_can_be_read_without_reading_payloads() -> None:
 
 
 def test_a_large_segment_is_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-6: never the whole file at once; a magic that lies across two pieces is found."""
+    """INV-6: never the whole file in one read; a magic across two pieces is found."""
     monkeypatch.setattr(scans, "_CHUNK_BYTES", 256)
     blocks = [(b"m%d" % n, bytes([n]) * 150) for n in range(40)]
     here = made(blocks)

@@ -245,7 +245,7 @@ def test_files_left_by_a_kill_are_never_listed_or_read(tmp_path: Path, monkeypat
 def test_a_write_whose_temporary_file_is_removed_as_left_over_fails_and_may_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """What removes left-over files goes by a clock that may be set ahead."""
+    """Removal of left-over files depends on a clock, which may be set ahead."""
     storage = LocalStorage(str(tmp_path))
     call = {"put_new": "link", "replace": "rename"}[method]
     real = getattr(os, call)

@@ -141,7 +141,7 @@ def test_a_name_is_created_once(store: Store) -> None:
 
 
 def test_repeated_put_succeeds(storage: Storage) -> None:
-    """INV-4: after an attempt whose outcome is unknown the same bytes are put again; other bytes are somebody else's."""
+    """INV-4: after an attempt whose outcome is unknown the same bytes are put again; other bytes are another writer's."""
     storage.put_new("a/c", b"mine, 1234")
     storage.put_new("a/c", b"mine, 1234")
     for other in (b"mine, 123", b"mine, 12345", b""):
@@ -457,7 +457,7 @@ def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])
 @pytest.mark.parametrize("verb", ["PUT", "GET", "DELETE"])
 def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> None:
-    """Whether it was carried out or not: the outcome is the same, and it is nobody else's."""
+    """Whether it was carried out or not: the outcome is the same, and the object is this writer's."""
     assert proxied.proxy is not None
     storage = proxied.open(request_timeout="400ms")
     storage.put_new("s/before", b"before")
@@ -539,7 +539,7 @@ def test_request_to_absent_store_fails_after_its_retry_time(proxied: Store) -> N
 
 
 def test_client_below_does_not_retry_by_itself(proxied: Store) -> None:
-    """INV-6: with no time for it, a failed request is repeated once, by whoever knows what that means."""
+    """INV-6: with no time for it, a failed request is repeated once, by the layer that knows what a repetition means."""
     assert proxied.proxy is not None
     storage = proxied.open(retry_timeout="0ms", request_timeout="60s")
     for verb, use in (("PUT", lambda: storage.put_new("s/a", b"x")), ("GET", lambda: storage.read("s/a"))):

@@ -199,7 +199,7 @@ def test_an_error_in_the_second_segment_too_is_raised_and_a_later_sync_tries_aga
 
 
 def test_without_rewrite_an_error_ends_the_writer() -> None:
-    """The journal: after a failed sync nobody knows what is durable, and the process ends."""
+    """The journal: after a failed sync it is unknown what is durable, and the process ends."""
     for operation in ("append", "sync"):
         storage = ForgetfulStorage()
         log = writer(storage, rewrite=False)
@@ -355,7 +355,7 @@ def test_killed_at_any_step_of_a_write_without_room_what_was_durable_is_there() 
 
 
 def test_follower_yields_frames_of_recreated_segment_once(tmp_path: Path) -> None:
-    """A follower sees what is written before its sync: after lack of space the frames come again at the same places."""
+    """A follower sees what is written before its sync: after lack of space the frames are written again at the same places."""
     storage = Quota(str(tmp_path), 700)
     log = writer(storage)
     scan = SegmentScan(storage, name(1))
@@ -491,7 +491,7 @@ def _work(storage: ForgetfulStorage, promised: list[Pending], rewrite: bool) -> 
 
 def _check(storage: ForgetfulStorage, promised: list[Pending]) -> None:
     """INV-1: everything promised is there, by handle and by scan; nothing found is anything but what was written, and
-    what is not whole lies behind all that was promised in its segment.
+    any incomplete frame is after everything that was promised in its segment.
     """
     for pending in promised:
         assert served(storage, pending) == str(pending.tag).encode()
