@@ -80,14 +80,14 @@ def test_copy_with_any_flipped_bit_in_its_header_is_restored(logged: Logged, bit
     aside = path.with_name(f"{path.name}.damaged")
     assert aside.read_bytes() == data and not path.exists()
 
-    plan = damaged_copies.look(logged.settings, logged.journal)
+    plan = damaged_copies.plan_copies(logged.settings, logged.journal)
     assert plan.open and aside.read_bytes() == data, "nothing is changed without --apply"
     (words,) = damaged_copies.sentences(plan)
     assert block.id in words and "forebay recover --apply" in words
-    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    done = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not done.open
     assert path.read_bytes() == before and not aside.exists()
-    assert not damaged_copies.look(logged.settings, logged.journal).damaged
+    assert not damaged_copies.plan_copies(logged.settings, logged.journal).damaged
 
 
 def test_cached_copy_is_restored_as_cached_copy(logged: Logged) -> None:
@@ -98,18 +98,18 @@ def test_cached_copy_is_restored_as_cached_copy(logged: Logged) -> None:
     before = given.read_bytes()
     flip(given, 9)
     agent_starts(logged)
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert given.read_bytes() == before and not path.exists()
 
 
 def test_damaged_metadata_is_restored_and_damaged_records_are_reported(logged: Logged) -> None:
     block, aside = damaged(logged)
     flip(aside, 70)  # metadata
-    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
+    assert damaged_copies.plan_copies(logged.settings, logged.journal).damaged[0].waits
     flip(aside, block.handle.length - 1)  # payload
-    (found,) = damaged_copies.look(logged.settings, logged.journal).damaged
+    (found,) = damaged_copies.plan_copies(logged.settings, logged.journal).damaged
     assert found.lost and found.needed and "damaged too" in found.finding
-    plan = damaged_copies.apply_plan(logged.settings, logged.journal)
+    plan = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert plan.open and aside.exists(), "what can't be proved stays as it is"
     (words,) = damaged_copies.sentences(plan)
     assert block.meta.ranges[0].label in words
@@ -119,7 +119,7 @@ def test_copy_of_an_unnamed_block_is_not_touched(logged: Logged) -> None:
     _, aside = damaged(logged)
     other = aside.with_name("r1-10000000001-99.block.damaged")
     other.write_bytes(aside.read_bytes())
-    found = {c.block_id: c for c in damaged_copies.apply_plan(logged.settings, logged.journal).damaged}
+    found = {c.block_id: c for c in damaged_copies.repair_copies(logged.settings, logged.journal).damaged}
     assert "does not name" in found["r1-10000000001-99"].finding
     assert other.exists()
 
@@ -138,9 +138,9 @@ def test_kill_during_restoring_a_copy_loses_nothing(logged: Logged, call: str, m
     with monkeypatch.context() as patched:
         patched.setattr(*{"rename": (Path, "rename"), "fsync": (os, "fsync"), "unlink": (Path, "unlink")}[call], die)
         with pytest.raises(Killed):
-            damaged_copies.apply_plan(logged.settings, logged.journal)
+            damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
-    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    done = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not done.open and not aside.exists()
     assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum
 
@@ -155,7 +155,7 @@ def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
 
     monkeypatch.setattr("wal.blocks.local_copies.sync_directory", fail)
     with pytest.raises(StoreError):
-        damaged_copies.apply_plan(logged.settings, logged.journal)
+        damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
 
 
@@ -191,7 +191,7 @@ def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the
 def test_task_reads_a_restored_copy(logged: Logged) -> None:
     block, _ = damaged(logged)
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     stored = stored_copy(BlockReference.of(block), plan, "local")
     assert stored is not None and stored.meta == block.meta
 
@@ -273,7 +273,7 @@ def test_damaged_copy_stays_where_it_is_when_its_store_fails(tmp_path: Path, mon
 def test_truncated_damaged_copy_is_reported_as_damaged(logged: Logged) -> None:
     block, aside = damaged(logged)
     os.truncate(aside, block.handle.length - 1)
-    (found,) = damaged_copies.apply_plan(logged.settings, logged.journal).damaged
+    (found,) = damaged_copies.repair_copies(logged.settings, logged.journal).damaged
     assert found.lost and f"block {block.id} has {block.handle.length} bytes" in found.finding
     assert aside.exists()
 
@@ -289,7 +289,7 @@ def test_damaged_copy_stays_if_the_disk_damages_the_restored_one(
         return path
 
     monkeypatch.setattr("wal.blocks.set_aside.write_local_frame", damaging)
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
 
 
@@ -300,8 +300,8 @@ def test_forged_copy_beside_a_damaged_one_does_not_count_as_whole(logged: Logged
     assert value is not None
     lie = forged_copy(block.meta, forged(payload, value, bytes(len(value))))
     cached_path(directory(logged), STREAM, block.id).write_bytes(lie)
-    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert damaged_copies.plan_copies(logged.settings, logged.journal).damaged[0].waits
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not aside.exists()
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
     stored = stored_copy(BlockReference.of(block), plan, "local")
@@ -333,7 +333,7 @@ from forebay.settings.schema import load
 from wal.storage import open_storage
 settings = load(Path(sys.argv[2]), {})
 setattr({"os": os, "Path": Path}[owner], name, die)
-damaged_copies.apply_plan(settings, open_storage(settings.driver.journal))
+damaged_copies.repair_copies(settings, open_storage(settings.driver.journal))
 """
 
 
@@ -355,7 +355,7 @@ def test_agent_killed_between_two_names_of_a_damaged_copy_loses_neither(logged: 
     assert path.read_bytes() == aside.read_bytes() == data
     agent_starts(logged)
     assert sorted(p.name for p in path.parent.iterdir()) == [aside.name]
-    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not damaged_copies.repair_copies(logged.settings, logged.journal).open
     assert not aside.exists() and path.exists()
 
 
@@ -367,6 +367,6 @@ def test_recovery_killed_while_restoring_a_copy_loses_nothing(logged: Logged, tm
     killed_at("Path.rename", RECOVERY, config)
     assert aside.exists()
     agent_starts(logged)
-    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not damaged_copies.repair_copies(logged.settings, logged.journal).open
     assert not aside.exists()
     assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum

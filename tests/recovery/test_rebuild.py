@@ -363,13 +363,13 @@ def test_unreadable_copy_is_reported_and_the_previous_one_used() -> None:
     whole = lost.wal.read(newest)
     for bad, words in ((whole[:300], "not finished"), (whole[:300] + b"x" + whole[301:], "can't be used")):
         lost.wal.replace(newest, bad)
-        evidence = rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
+        evidence = rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
         assert evidence.copy_path == older
         assert words in evidence.notes[0]
         state = rebuild.rebuilt(evidence, 2, 9, "test").state
         assert state.partitions["t/0"].position == 20
     lost.wal.delete(newest)
-    plan = rebuild.rebuilt(rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids), 2, 9, "test")
+    plan = rebuild.rebuilt(rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids), 2, 9, "test")
     assert (plan.copy_path, plan.state.partitions["t/0"].position) == (older, 20)
     lost.wal.delete(older)
     with pytest.raises(RefusedError, match="holds no snapshot copy"):
@@ -402,7 +402,7 @@ def test_copy_omitted_by_a_listing_is_found(hidden: int) -> None:
     lost.take_in(epoch, offsets(10, 20, token))
     copies.append(lost.copy())
     wal = cast(Storage, Unlisted(lost.wal, {copies[hidden]}))
-    evidence = rebuild.look(lost.journal, wal, STREAM, lost.topic_ids)
+    evidence = rebuild.read_evidence(lost.journal, wal, STREAM, lost.topic_ids)
     assert evidence.copy_path == copies[1], "the one after those that are listed is asked for by name"
     assert rebuild.rebuilt(evidence, 2, 9, "test").state.partitions["t/0"].position == 20
 
@@ -459,7 +459,7 @@ def test_a_frame_of_a_newer_release_stops_the_rebuild() -> None:
     header[60:64] = checksum(bytes(header[:60])).to_bytes(4, "little")
     lost.wal.replace(block.handle.path, bytes(whole))
     with pytest.raises(NewerVersionError):
-        rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
+        rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
 
 
 def test_numbers_of_the_new_timeline_exceed_all_of_the_old_one() -> None:

@@ -22,7 +22,7 @@ from wal.segments.layout import BlockPlace
 from wal.segments.scan import Damage, Scanned, SegmentScan, TornTail, scan_segment
 from wal.storage import MemoryStorage, Storage
 
-_ROOT = str(Path(__file__).parents[2])
+_ROOT = str(Path(__file__).parents[3])
 _names = itertools.count()
 
 

@@ -151,9 +151,9 @@ def test_denied_access_raises_denied_error_with_the_stores_reason(error: Excepti
     denied = translated(error, "s3://b/x can't be written", 1.0)
     assert isinstance(denied, DeniedError)
     assert denied.reason == reason
-    assert str(translated).startswith("s3://b/x can't be written: ")
-    copied = pickle.loads(pickle.dumps(translated))
-    assert (str(copied), copied.reason) == (str(translated), reason)
+    assert str(denied).startswith("s3://b/x can't be written: ")
+    copied = pickle.loads(pickle.dumps(denied))
+    assert (str(copied), copied.reason) == (str(denied), reason)
 
 
 @pytest.mark.parametrize(

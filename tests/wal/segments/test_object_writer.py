@@ -163,7 +163,7 @@ def test_without_rewriting_an_error_ends_the_writer() -> None:
     storage.fail("put_new", 1)
     with pytest.raises(StoreError):
         log.sync()
-    with pytest.raises(StoreError, match="has ended"):
+    with pytest.raises(StoreError, match="ended after an error"):
         log.sync()
 
 

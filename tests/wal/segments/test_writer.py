@@ -215,7 +215,7 @@ def test_without_rewrite_an_error_ends_the_writer() -> None:
             group()
         calls = dict(storage.calls)
         for attempt in (log.sync, partial(add, log, "c")):
-            with pytest.raises(StoreError, match="has ended"):
+            with pytest.raises(StoreError, match="ended after an error"):
                 attempt()
         assert dict(storage.calls) == calls
 

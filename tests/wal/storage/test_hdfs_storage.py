@@ -1,4 +1,4 @@
-"""HDFS as a store, on a real NameNode and DataNode: what tests/wal/test_storage_contract.py does not ask of every store."""
+"""HDFS as a store, on a real NameNode and DataNode: what tests/wal/storage/test_storage_contract.py does not ask of every store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.hdfs
 #: for tests of what fails
 IMPATIENT = {"request_timeout": "1s", "retry_timeout": "2s"}
 LATER_SECONDS = 1 << 42
-_ROOT = str(Path(__file__).parents[2])
+_ROOT = str(Path(__file__).parents[3])
 _numbers = itertools.count(1)
 
 
