@@ -60,10 +60,7 @@ class AuditedLoss(msgspec.Struct, frozen=True):
 
 
 class AuditedReplay(msgspec.Struct, frozen=True):
-    """A replay of batches ``first_id`` to ``last_id``:
-
-    ``completed`` of ``batches`` so far. ``completed_ms``: None while it runs.
-    """
+    """A replay of batches ``first_id`` to ``last_id``. ``completed``: of ``batches``. ``completed_ms``: None while it runs."""
 
     replay: int
     first_id: int
@@ -92,11 +89,11 @@ class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
-    """One incarnation of one partition: offsets ``[start, until)`` are in ``batches`` completed or allocated batches or wait.
+    """One incarnation of one partition: the audit of its offsets ``[start, until)``.
 
-    ``records``: in batches or waiting. ``waiting``: records in no batch yet. ``skipped``: offsets in ranges that have no record
-    (compaction, transaction markers). ``duplicates``, ``missing``: numbers of offsets. ``attested``: offsets that were finished
-    before a rebuild and whose history is lost.
+    ``batches``: completed and allocated ones. ``records``: in batches or waiting. ``waiting``: records in no batch yet.
+    ``skipped``: offsets in ranges that have no record (compaction, transaction markers). ``duplicates``, ``missing``: numbers
+    of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
     """
 
     topic: str

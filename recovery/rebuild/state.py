@@ -52,7 +52,7 @@ class RebuildPlan:
 
 
 def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> RebuildPlan:
-    """Return the plan for timeline ``new_lineage``: what ``evidence`` shows, without claims, receivers and open batches.
+    """Return the plan for timeline ``new_timeline``: what ``evidence`` shows, without claims, receivers and open batches.
 
     ``time_ms``: wall clock; ``cause``: who rebuilds and why. Both are written into the state.
     """

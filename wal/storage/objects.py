@@ -117,7 +117,7 @@ class ObjectStorage:
 
     @property
     def sends_parts(self) -> bool:
-        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``, whose clients decide it."""
+        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``: how their clients send parts is not known here."""
         return self._scheme == "s3" and 2 * self._limits.part_bytes < ONE_PUT_BYTES_MAX
 
     def put_new_in_parts(self, path: str, data: Buffer) -> None:
@@ -262,8 +262,11 @@ class ObjectStorage:
         bytes_in: int = 0,
         **options: Any,
     ) -> Any:
-        """One call of the file system, or of what is given it, within its time. Raises FileExistsError, FileNotFoundError,
-        BeyondTheEndError, TransientError, StoreError."""
+        """Run one call: a method of the file system by its name, or a function that gets the file system.
+
+        Its time-out grows with the bytes sent and received. Raises FileExistsError, FileNotFoundError, BeyondTheEndError,
+        TransientError, StoreError.
+        """
         process = self._process()
         if self._scheme != "s3":  # s3: counted request by request
             process.count(kind)

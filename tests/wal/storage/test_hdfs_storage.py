@@ -1,4 +1,4 @@
-"""HDFS as a store, on a real NameNode and DataNode: what tests/wal/storage/test_storage_contract.py does not ask of every store."""
+"""HDFS as a store, on a real NameNode and DataNode: what test_storage_contract.py beside it does not test for every store."""
 
 from __future__ import annotations
 
