@@ -117,7 +117,7 @@ class ObjectStorage:
 
     @property
     def sends_parts(self) -> bool:
-        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``: it is unknown how their clients send parts."""
+        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``: how they send parts is unknown."""
         return self._scheme == "s3" and 2 * self._limits.part_bytes < ONE_PUT_BYTES_MAX
 
     def put_new_in_parts(self, path: str, data: Buffer) -> None:
