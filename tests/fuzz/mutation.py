@@ -61,7 +61,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
 
 
 def with_checksums(data: bytes) -> bytes:
-    """Every frame that begins at a multiple of 64 with fitting checksums, as far as its lengths lie within ``data``."""
+    """Every frame that begins at a multiple of 64 with matching checksums, if its lengths end within ``data``."""
     whole = bytearray(data)
     at = 0
     while at + HEADER_LENGTH <= len(whole):

@@ -1,4 +1,4 @@
-"""Every reader of bytes that lie on a disk, with what it may raise by its own docstring, and honest bytes to begin from."""
+"""Every reader of bytes from a disk, the errors of its docstring, and valid bytes to begin with."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True)
 class Reader:
-    """``honest``: bytes it reads; ``read``: reads some; ``allowed``: what it may raise; ``framed``: checksums stand over them."""
+    """One reader. ``honest``: valid bytes; ``read``: the call; ``allowed``: documented errors; ``framed``: bytes have checksums."""
 
     honest: tuple[bytes, ...]
     read: Callable[[bytes], Any]
@@ -48,7 +48,7 @@ class Reader:
     framed: bool = True
 
     def attempt(self, draw: random.Random) -> None:
-        """Raises whatever is neither read nor refused as documented."""
+        """Raise any error that is not documented."""
         data = mutated(draw.choice(self.honest), draw)
         if self.framed and draw.random() < 0.7:
             data = with_checksums(data)

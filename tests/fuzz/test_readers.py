@@ -33,7 +33,7 @@ def run(seed: object, attempts: int) -> None:
 
 
 def test_mutated_bytes_are_refused_as_documented() -> None:
-    """Always the same bytes; the long run draws others."""
+    """The same bytes in each run; the long run draws others."""
     run("fixed", 400)
 
 
@@ -45,7 +45,7 @@ def test_many_mutated_bytes_are_refused_as_documented() -> None:
 
 
 def test_endlessly_nested_metadata_are_damage() -> None:
-    """An unknown key may hold anything, and is skipped; what is too deep to skip is refused."""
+    """An unknown key may have any value and is skipped; a value that is nested too deeply to skip is refused."""
     meta, payload = block({("a", 0): filler(3)})
     fields = msgspec.msgpack.decode(encode_meta(meta))
     plain = msgspec.msgpack.encode({**fields, "deep": None})

@@ -1,4 +1,4 @@
-"""Made the golden files of sealed and compressed payloads: ``python -m tests.golden.make_v1_payloads DIRECTORY``.
+"""Made the golden files of encrypted and compressed payloads: ``python -m tests.golden.make_v1_payloads DIRECTORY``.
 
 As ``make_v1``: the files under ``v1-payloads`` are never edited and never made again.
 """

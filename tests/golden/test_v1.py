@@ -1,4 +1,4 @@
-"""The golden files of format version 1, read by today's code; and what today's writer makes of the same contents."""
+"""The golden files of format version 1, read by the current code and compared with the current writer's bytes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ OUTCOMES: dict[str, tuple[type, int, str, list[int]]] = {
 
 
 def test_a_block_that_is_flagged_as_encrypted_and_names_no_key_is_refused() -> None:
-    """``newer-flag`` was made when the flag was still reserved: the frame can be read by now, and contradicts itself."""
+    """``newer-flag`` was made when the flag was still reserved: the current release reads the frame, which contradicts itself."""
     good = [item for item in scan(golden("good")) if isinstance(item, Frame)]
     frames = [item for item in scan(golden("newer-flag")) if isinstance(item, Frame)]
     assert [frame.offset for frame in frames] == [frame.offset for frame in good]

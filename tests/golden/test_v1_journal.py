@@ -1,4 +1,4 @@
-"""The journal that an older release wrote: today's code opens it and goes on from its state, whatever job runs now."""
+"""A journal that an older release wrote: the current code opens it and continues from its state, with any job."""
 
 from __future__ import annotations
 

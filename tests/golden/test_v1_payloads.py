@@ -1,4 +1,4 @@
-"""Sealed and compressed payloads of format version 1, read by today's code."""
+"""Encrypted and compressed payloads of format version 1, read by the current code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_encrypted_and_plain_payloads_are_read() -> None:
 
 
 def test_current_writer_encrypts_to_the_golden_bytes() -> None:
-    """By the plain payloads as they are there, since Arrow's own bytes may change with its release."""
+    """From the plain payloads in the files, since Arrow's own bytes may change with its release."""
     for stored in blocks("encrypted")[:2]:
         plain = plain_payload(stored.meta, stored.payload, made.ring(), "golden")
         meta, sealed = made.ring().seal(stored.meta, plain)
@@ -67,7 +67,7 @@ def test_current_writer_encrypts_to_the_golden_bytes() -> None:
 
 
 def test_unknown_critical_flag_means_a_newer_release() -> None:
-    """What an older release makes of the encrypted flag, this one makes of the next: stepped over, never dropped."""
+    """A frame with an unknown critical flag is stepped over and never dropped, as older releases do with the encrypted flag."""
     first, second, *rest = scan("newer-flag")
     assert isinstance(second, Newer)
     assert second.feature == "flags 0x0002"

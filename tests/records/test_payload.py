@@ -1,4 +1,4 @@
-"""The payload of a block: what goes in comes out, and whatever does not fit its metadata is refused."""
+"""The payload of a block: records are read back unchanged, and a payload that does not match its metadata is refused."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_source_batch_of_another_schema_is_refused() -> None:
     ],
 )
 def test_rows_that_do_not_fit_the_metadata_are_damage(fields: dict[str, object], reason: str) -> None:
-    """INV-5: rows that are not exactly the range's are never handed out."""
+    """INV-5: rows that are not exactly the range's are never returned."""
     rows = [Row(b"k", b"v", offset) for offset in (0, 5, 12)]
     meta, payload = block({("a", 0): rows})
     meta = changed(meta, until_offset=20)
@@ -178,7 +178,7 @@ def test_a_range_knows_its_partition() -> None:
 
 @pytest.mark.parametrize("headers", [False, True])
 def test_decoded_rows_can_be_encoded_once_more_and_are_the_same(headers: bool) -> None:
-    """What is adopted keeps its digest when it is whole."""
+    """A whole adopted range keeps its digest."""
     meta, payload = block({("a", 1): ODD_ROWS}, headers=headers)
     ((held, batches),) = decode_block(payload, meta)
     source = [as_source(batch) for batch in batches]

@@ -26,7 +26,7 @@ HEADER = 64
 
 @dataclass
 class Log:
-    """A WAL as it was written. ``extents``: by segment, the bytes that mean something (padding does not)."""
+    """A WAL as it was written. ``extents``: the bytes of each segment that are not padding."""
 
     logged: Logged
     before: dict[str, bytes]
@@ -46,7 +46,7 @@ class Log:
                 at = -(-(begin + payload) // 64) * 64
 
     def same(self, data: bytes, path: str, start: int, until: int) -> bool:
-        """Whether ``data`` still holds what meant something in ``[start, until)`` of ``path``."""
+        """Return whether ``data`` still has all bytes of ``[start, until)`` of ``path`` that are not padding."""
         return all(
             data[a:b] == self.before[path][a:b] and len(data) >= b
             for a, b in self.extents[path]
@@ -92,7 +92,7 @@ def write(root: Path, draw: random.Random, objects: bool) -> Log:
 
 
 def break_it(log: Log, draw: random.Random) -> list[str]:
-    """Several faults, one after the other, over what the ones before left; what was done, in words."""
+    """Damage the WAL several times, one after the other; return a description of what was done."""
     logged, told = log.logged, []
     for _ in range(draw.randint(1, 4)):
         there = {path: data for path, data in logged.segments().items() if data}

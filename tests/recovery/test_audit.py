@@ -1,4 +1,4 @@
-"""The audit finds what is wrong, and nothing where nothing is."""
+"""The audit finds every fault, and none in a correct journal."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
 def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
     hidden: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-5: and one between others that is not there is not passed over."""
+    """INV-5: a missing segment between others is noticed too."""
     storage = MemoryStorage(f"audit-{next(numbers)}")
     t = worked()
     done = archived(t)[0]
@@ -189,7 +189,7 @@ def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
 
 
 def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
-    """Removed or cut, whichever it is: as damage, or by the offsets that are in no batch any more."""
+    """Removed or cut: found as damage, or by offsets that are in no batch any more."""
     storage = MemoryStorage(f"audit-{next(numbers)}")
     t = Tracked()
     epoch = t.register()
@@ -223,7 +223,7 @@ def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
 
 
 def test_each_exception_is_reported_with_its_decider() -> None:
-    """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
+    """Gaps, accepted losses and replays are no findings, and each is reported with its cause (INV-2, INV-3, INV-5)."""
     t = Tracked(partitions=1, on_gap="stop")
     epoch = t.register()
     token = t.claim(epoch).view.token

@@ -1,4 +1,4 @@
-"""Damaged copies that an agent set aside: what ``recover`` says of them and makes whole again, with a WAL and without."""
+"""Damaged copies that an agent set aside: what ``recover`` reports and restores, with a WAL and without."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def agent_starts(logged: Logged) -> list[str]:
 
 
 def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
-    """A block whose local copy has one flipped bit at byte ``at``, and the file that the agent's start makes of it."""
+    """Return a block whose local copy has one flipped bit at byte ``at``, and the file that the agent sets aside at its start."""
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
     flip(path, at)
@@ -126,7 +126,7 @@ def test_copy_of_an_unnamed_block_is_not_touched(logged: Logged) -> None:
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "unlink"])
 def test_kill_during_restoring_a_copy_loses_nothing(logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The damaged copy goes after the whole one is durable."""
+    """The damaged copy is deleted after the whole one is durable."""
     block, aside = damaged(logged)
 
     class Killed(BaseException):
@@ -176,7 +176,7 @@ def test_recover_without_a_wal_names_and_restores_damaged_copies(
 
 
 def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the_wal(logged: Logged) -> None:
-    """The WAL's frame is damaged, Kafka has nothing: the copy that the agent set aside is the last one."""
+    """The WAL's frame is damaged and Kafka has no records: the copy that the agent set aside is the last one."""
     block, aside = damaged(logged)
     logged.damage(block)
     plan = planned(logged, "away")
@@ -245,7 +245,7 @@ def test_damaged_copy_with_another_digest_is_not_restored(logged: Logged) -> Non
 def test_damaged_copy_is_set_aside_on_a_filesystem_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """INV-5: a folder on such a filesystem is no reason for an agent to stay down."""
+    """INV-5: the agent starts also with its folder on such a filesystem."""
 
     def no_links(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""``wal export``: what the WAL still holds as Parquet files or back in a topic, exactly what was asked for."""
+"""``wal export``: exactly the requested records that the WAL still has, as Parquet files or back in a topic."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_times_choose_by_the_records_timestamps(exporting: Exporting, tmp_path: 
 
 
 def test_missing_or_unreadable_ranges_are_reported_and_the_rest_exported(exporting: Exporting, tmp_path: Path) -> None:
-    """INV-5: a file with less than was asked for never comes without a word."""
+    """INV-5: a file with less than was requested is always reported."""
     logged = exporting.logged
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})

@@ -1,4 +1,4 @@
-"""``recover --apply`` as a real process, killed at each of its steps and called again: nothing is lost, nothing is half done."""
+"""``recover --apply`` as a real process, killed at each of its steps and called again: nothing is lost or left half done."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_next_call_finishes_a_killed_recovery(place: str, tmp_path: Path) -> Non
 
 
 def test_clean_up_keeps_blocks_of_a_killed_recovery_until_the_next_call(tmp_path: Path) -> None:
-    """The journal still names the damaged place, so the frame written anew is the only whole one once the local copy went."""
+    """The journal still names the damaged place, so after the local copy was deleted the new frame is the only whole one."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
     damaged = logged.take_in("r1", {0: 5}, local=True)

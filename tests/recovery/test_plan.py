@@ -1,4 +1,4 @@
-"""What a plan says of Kafka and of the history, and what ``wal verify`` says with and without a journal: values alone."""
+"""The plan's findings about Kafka and the history, and those of ``wal verify`` with and without a journal; no processes."""
 
 from __future__ import annotations
 

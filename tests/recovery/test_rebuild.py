@@ -129,7 +129,7 @@ def damage(storage: Storage, handle: Handle) -> None:
 
 
 def test_walk_takes_accepted_blocks_and_no_orphan() -> None:
-    """INV-1, INV-2: an older token's block at the same offsets was never accepted; the newest owner began behind it."""
+    """INV-1, INV-2: an older token's block at the same offsets was never accepted; the newest owner began after it."""
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -158,7 +158,7 @@ def test_walk_takes_accepted_blocks_and_no_orphan() -> None:
 
 
 def test_epochs_of_the_lost_journal_are_kept_until_they_have_barriers() -> None:
-    """INV-2: what they sent may land later; those of the copy, and those that only the WAL tells of."""
+    """INV-2: their objects may appear later. Epochs come from the copy and from the WAL."""
     lost = Lost()
     t = lost.t
     ended = t.register()
@@ -176,7 +176,7 @@ def test_epochs_of_the_lost_journal_are_kept_until_they_have_barriers() -> None:
 
 
 def test_adjacent_gaps_are_found_as_one_and_blocks_after_them_are_taken() -> None:
-    """INV-2: the frame behind them names where the first one began."""
+    """INV-2: the frame after them names where the first one began."""
     for gaps_before_copy in (0, 1, 2):
         lost = Lost()
         t = lost.t
@@ -248,8 +248,10 @@ def test_incarnation_unknown_to_the_copy_begins_as_its_frames_show() -> None:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_journal_whose_last_group_ends_in_zeros_is_rebuilt_with_the_same_positions(answered: bool) -> None:
-    """A power loss where files grow before their data are written, or damage to what was answered: the journal alone can't
-    tell. The WAL's frames can: whichever it was, what they hold is taken in (INV-1)."""
+    """The zeros may be a power loss before the data were written, or damage to answered events; the journal does not show which.
+
+    The WAL's frames are taken in either way (INV-1).
+    """
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -378,7 +380,7 @@ def test_unreadable_copy_is_reported_and_the_previous_one_used() -> None:
 
 
 def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> None:
-    """As an older release copied it."""
+    """An older release wrote the copy."""
     lost = Lost()
     epoch = lost.t.register()
     block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
@@ -408,7 +410,7 @@ def test_copy_omitted_by_a_listing_is_found(hidden: int) -> None:
 
 
 def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
-    """The way out that the driver names is open: such a journal does not count as whole."""
+    """The remedy in the driver's error works: such a journal does not count as whole."""
     for is_end in (False, True):
         lost = Lost()
         epoch = lost.t.register()
@@ -548,7 +550,7 @@ def test_driver_paused_during_several_rebuilds_is_fenced() -> None:
 
 
 def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before() -> None:
-    """INV-3: the history's batches 1 and 2 went with the journal; the driver did not know, and archived the third."""
+    """INV-3: the history's batches 1 and 2 were lost with the journal; the running driver archived the third."""
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -572,7 +574,7 @@ def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before
 
 
 def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:
-    """Life 1 at 5, of a topic whose id Kafka now calls ``in_kafka``; an epoch and its token."""
+    """Incarnation 1 at offset 5, of a topic whose id in Kafka is ``in_kafka`` now; an epoch and its token."""
     lost = Lost(in_kafka=in_kafka)
     epoch = lost.t.register()
     token = lost.t.claim(epoch).view.token
@@ -586,7 +588,7 @@ def position(plan: RebuildPlan, partition: int = 0) -> int:
 
 
 def test_block_that_may_be_of_a_recreated_topic_is_not_taken_but_named_as_repeated() -> None:
-    """INV-3: the new topic's records were polled before anybody knew; life 2 begins at 0 and reads them."""
+    """INV-3: the new topic's records were polled before its id was read; incarnation 2 begins at 0 and reads them."""
     for in_kafka in ("id-2", "", None):
         lost, epoch, token = created_again(in_kafka)
         block = lost.write(epoch, offsets(5, 20, token))

@@ -1,4 +1,4 @@
-"""``recover`` and its ``--apply``: what is damaged comes back from where it still is, the rest is listed exactly."""
+"""``recover`` and ``recover --apply``: damaged blocks are restored from any source that has them, the rest is listed exactly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wal.segments.scan import read_frame
 
 
 class Alone(Surroundings):
-    """Neither agents nor a driver are asked; Kafka holds what the test's own one holds."""
+    """No agents and no driver; Kafka has what the test's own Kafka has."""
 
     def __init__(self, logged: Logged, unreachable: str = "") -> None:
         super().__init__(logged.settings, kafka=True)
@@ -50,7 +50,7 @@ def applied(logged: Logged, unreachable: str = "") -> RecoveryPlan:
 
 
 def served(logged: Logged, block: Block) -> Block:
-    """The block as the journal names it now, if the WAL gives the records that were taken in; raises otherwise."""
+    """Return the block as the journal names it now, if the WAL has the records that were taken in; raise otherwise."""
     named = logged.state().blocks[block.id]
     stored = block_of_frame(read_frame(logged.wal, named.handle), named.handle.path)
     check_same(BlockReference.of(named), stored, named.handle.path)
@@ -75,7 +75,7 @@ def test_a_clean_stream_needs_nothing(logged: Logged) -> None:
 
 
 def test_a_segment_that_a_killed_clean_up_has_not_deleted_yet_is_no_finding(logged: Logged) -> None:
-    """INV-8: the intent stands in the journal, the segment is still there, as newest of its writer and not."""
+    """INV-8: the journal has the intent and the segment still exists, as the newest of its writer or not."""
     logged.receiver("r1")
     first = logged.take_in("r1", {0: 5})
     logged.finish_batch()
@@ -201,7 +201,7 @@ def test_damaged_segment_is_set_aside_after_its_whole_blocks_are_written_again(l
 
 
 def test_orphan_segment_set_aside_counts_as_a_segment_of_its_epoch(logged: Logged) -> None:
-    """INV-4: else a barrier takes its name, and what the fenced writer sent lands under the next one."""
+    """INV-4: otherwise a barrier takes its name, and the fenced writer's object appears under the next one."""
     epoch = logged.receiver("r1")
     kept = logged.take_in("r1", {0: 5})
     logged.roll("r1")
@@ -245,7 +245,7 @@ def test_interrupted_deletion_of_orphan_segment_leaves_its_intent(
 
 
 def test_a_segment_that_its_receiver_may_still_write_stays_where_it_is(tmp_path: Path) -> None:
-    """Only what the journal names is written anew: the receiver's open file must not be taken from under it."""
+    """Only blocks that the journal names are written again: the receiver still has the file open."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5}, local=True)
@@ -391,7 +391,7 @@ def test_records_from_kafka_are_encrypted_with_the_current_key(logged: Logged, t
 
 
 def test_a_forged_block_of_the_wal_is_found_and_written_again(logged: Logged) -> None:
-    """Its checksums fit; the SHA-256 that the journal names does not."""
+    """Its checksums match; the SHA-256 in the journal does not."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
     logged.take_in("r1", {0: 2})
@@ -409,7 +409,7 @@ def test_a_forged_block_of_the_wal_is_found_and_written_again(logged: Logged) ->
 
 
 def test_forged_block_without_another_source_is_a_loss(logged: Logged) -> None:
-    """What is whole in a damaged segment is written anew, and the journal would name the digest of the forgery."""
+    """Whole blocks of a damaged segment are written again, and the journal must not get the forgery's digest."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3})
     other = logged.take_in("r1", {0: 2})

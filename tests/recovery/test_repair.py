@@ -61,7 +61,7 @@ def test_repair_restores_a_frames_bytes_from_the_local_copy(logged: Logged, part
 def test_next_call_finishes_a_killed_repair(
     logged: Logged, step: str, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-1: the damaged bytes are aside before anything takes their place; they are kept once."""
+    """INV-1: the damaged bytes are set aside before they are replaced, and kept once."""
 
     class Killed(BaseException):
         pass
@@ -123,7 +123,7 @@ def test_torn_tail_is_cut_off_only_if_unnamed_and_without_a_writer(tmp_path: Pat
 
 
 def test_repair_does_not_replace_the_segment_of_a_running_recovery(tmp_path: Path) -> None:
-    """INV-4: what it wrote and journalled afterwards would lie in a file that has no name any more."""
+    """INV-4: otherwise the recovery would write and journal frames in a file that has no name any more."""
     logged = Logged(tmp_path)
     some_blocks(logged)
     leads = newest_claim(logged.journal, STREAM)

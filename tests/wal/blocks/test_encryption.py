@@ -1,4 +1,4 @@
-"""Keys and sealed payloads: what opens, what does not, and that no key is ever shown."""
+"""Keys and encrypted payloads: which payloads can be decrypted, and that no key is ever shown."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_table_has_a_row_for_each_test_and_one_row_for_each_evidence() -> No
 
 
 def test_an_accepted_tail_is_never_taken_for_torn() -> None:
-    """INV-5: what the journal names was durable; if it is cut off now, it was lost, and that is said."""
+    """INV-5: what the journal names was durable; if it is cut off now, it was lost, and is reported."""
     for evidence in EVIDENCE:
         if evidence.named:
             assert decide(evidence).decision in (

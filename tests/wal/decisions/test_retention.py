@@ -1,4 +1,4 @@
-"""What may be deleted (INV-8)."""
+"""Which segments may be deleted (INV-8)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_segment_with_a_block_that_may_be_needed_is_never_deletable(
     incarnation: int,
     position: int,
 ) -> None:
-    """INV-8, the rule said a second time, in other words."""
+    """INV-8: the rule, written a second time independently of the code."""
     segment_of = facts(
         *(
             FrameFacts(str(number), (held(start, start + 1, its_incarnation),))

@@ -1,4 +1,4 @@
-"""A record in a copy of a block is changed so that all checksums fit: no reader takes it where another process could write."""
+"""Forged copies: a record is changed so that all checksums match. No reader accepts it from a place that others can write."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def put(stored: Stored, reference: BlockReference, data: bytes) -> Path:
 def test_four_bytes_make_a_forged_copy_pass_every_checksum(
     stored: Stored, reference: BlockReference, lie: bytes
 ) -> None:
-    """Else the tests below would prove nothing."""
+    """Otherwise the tests below would prove nothing."""
     copy = read_local(put(stored, reference, lie))
     assert copy.checksum == reference.handle.checksum
     assert FALSE[:-4] in bytes(memoryview(copy.payload))
@@ -88,7 +88,7 @@ def test_forged_cached_copy_of_this_host_is_damaged(stored: Stored, reference: B
 
 
 def test_forged_copy_served_by_an_agent_is_damaged(stored: Stored, reference: BlockReference, lie: bytes) -> None:
-    """The agent has no journal to compare it with: who reads compares."""
+    """The agent has no journal to compare the copy with; the reader compares it."""
     with Agent(stored.settings()) as agent, urllib3.PoolManager() as pool:
         assert pool.request("PUT", f"{agent.url}/v1/blocks/s/{reference.id}", body=lie).status == 200
         plan = msgspec.structs.replace(stored.plan(agent_urls={"h1": agent.url}), blocks_directory=None)
@@ -116,7 +116,7 @@ def test_a_forged_frame_of_the_wal_is_damaged(
 def test_forged_file_of_the_hosts_receiver_is_not_written_again(
     stored: Stored, made: tuple[BlockMeta, pa.Buffer], lie: bytes
 ) -> None:
-    """Readers trust such a file; recovery, which names its records anew, does not."""
+    """Readers trust such a file; recovery does not, since it journals the block's new place."""
     reference = stored.add(*made)
     local_path(stored.blocks_directory, "s", reference.id).write_bytes(lie)
     with pytest.raises(CorruptionError, match="SHA-256"):

@@ -28,7 +28,7 @@ def named() -> BlockReference:
 
 
 def with_range(**fields: object) -> Callable[[BlockMeta], BlockMeta]:
-    """Another range with the same id, stream and payload: only the ranges tell them apart."""
+    """Another range with the same id, stream and payload: only the ranges differ."""
     return lambda meta: msgspec.structs.replace(meta, ranges=(msgspec.structs.replace(meta.ranges[0], **fields),))
 
 

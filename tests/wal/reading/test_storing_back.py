@@ -1,4 +1,4 @@
-"""What a task had to read from the WAL is given to its host's agent, and read there the next time, by other hosts too."""
+"""A block that a task had to read from the WAL is sent to its host's agent, and is read there the next time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_blocks_are_stored_back_only_if_enabled_and_read_from_the_wal(
 def test_an_agent_that_takes_no_copy_is_counted_once_and_fails_no_read(
     stored: Stored, settings: Settings, lost: BlockReference
 ) -> None:
-    """INV-6: nor does it cost each block a time-out."""
+    """INV-6: such an agent does not cost a time-out for each block."""
     with Agent(settings) as agent:
         url = agent.url
     reads = [read_block(lost, plan(stored, url)) for _ in range(2)]

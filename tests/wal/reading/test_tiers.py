@@ -1,4 +1,4 @@
-"""Reading by tiers: each is proven by taking the earlier ones away, and no tier's damage is ever handed out."""
+"""Reading by tiers: each is tested by removing the earlier ones, and no tier's damage reaches a reader."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_silent_agent_is_asked_again_only_after_ten_seconds(
 def test_invalid_answer_of_an_agent_is_refused(
     stored: Stored, reference: BlockReference, answer: Callable[[int], bytes]
 ) -> None:
-    """INV-6: and is never believed about how much memory its answer needs."""
+    """INV-6: its answer does not decide how much memory is allocated."""
     with Breaking([answer]) as agent:
         read = read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": agent.url}))
     assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("agent", "damaged")])

@@ -1,4 +1,4 @@
-"""Barriers: after one nothing of a fenced writer lands any more, and every reader sees an empty segment."""
+"""Barriers: after a barrier no object of a fenced writer can appear, and every reader sees an empty segment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def barriers(storage: ForgetfulStorage) -> list[str]:
 
 @pytest.mark.parametrize("landed", [0, 2])
 def test_object_of_fenced_writer_cant_appear_after_the_barrier(landed: int) -> None:
-    """INV-2, INV-4: whatever it had stored already."""
+    """INV-2, INV-4: for every number of objects that it had stored."""
     storage = objects()
     log = writer(storage)
     for number in range(landed):
@@ -77,7 +77,7 @@ def test_object_that_appears_before_the_barrier_stays_and_the_barrier_follows_it
 
 
 def test_barrier_after_deleted_segments_begins_at_the_given_place() -> None:
-    """Names of deleted segments are free again: one of them would bar nothing."""
+    """Names of deleted segments are free again: a barrier under one of them would have no effect."""
     storage = objects()
     log = writer(storage)
     for label in "abc":
@@ -102,7 +102,7 @@ def test_unanswered_barrier_is_made_once(lands: str) -> None:
 
 
 def test_barrier_of_the_adopters_own_epoch_is_recognised() -> None:
-    """A driver that was killed while it adopted leaves an epoch that is barred like a receiver's."""
+    """A driver that was killed while it adopted leaves an epoch that gets a barrier like a receiver's."""
     storage, first = objects(), place(1)._replace(receiver=ADOPTER)
     made = {bar(storage, first, lambda: MADE_MS, lambda: 77) for _ in range(2)}
     assert made == {first}, "found, not made a second time"

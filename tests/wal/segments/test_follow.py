@@ -168,7 +168,7 @@ class Busy:
 
 
 def test_frames_written_between_listing_and_reading_are_not_skipped() -> None:
-    """The writer ends a segment just after it was read to its end: what it wrote there last comes before the next one."""
+    """The writer ends a segment just after it was read to its end: its last frames are yielded before the next segment."""
     below = memory()
     log = writer(below, size_bytes=600)
     numbers = iter(range(60))

@@ -35,7 +35,7 @@ def encoded(metadata: bytes = b"meta", payload: object = b"payload", offset: int
 
 
 def patched(data: bytes, at: int, value: bytes) -> bytes:
-    """``data`` with ``value`` at ``at`` and a header checksum that fits: what a writer of that header would write."""
+    """``data`` with ``value`` at ``at`` and a matching header checksum."""
     header = bytearray(data[:60])
     header[at : at + len(value)] = value
     return bytes(header) + struct.pack("<I", google_crc32c.value(bytes(header))) + data[64:]
@@ -161,7 +161,7 @@ def test_damage_by_text_mode_shows_in_the_magic() -> None:
 
 
 def test_the_layout_of_the_header_is_what_the_format_says() -> None:
-    """docs/FORMAT.md; no change of this is a change of version: it is fixed for all time."""
+    """docs/FORMAT.md: the layout never changes, in any version."""
     data = encoded(b"meta", b"payload")
     assert data[:8] == bytes([0x89, 0x46, 0x42, 0x59, 0x0D, 0x0A, 0x1A, 0x0A]) == frames.MAGIC
     assert struct.unpack_from("<HBBI", data, 8) == (1, 2, 0, 0)

@@ -1,4 +1,4 @@
-"""The log's writer on a store of whole objects: one object per sync, the same bytes until they are there."""
+"""The log's writer on a store of whole objects: one object per sync, the same bytes until they are stored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pending_label(storage: ForgetfulStorage, pending: Pending) -> bytes:
 
 @pytest.mark.parametrize("lands", ["never", "now", "late"])
 def test_after_an_error_the_same_bytes_are_put_under_the_same_name(lands: str) -> None:
-    """An attempt that lands late is the writer's own, and what came since goes into the next object."""
+    """A late attempt stores the writer's own object, and frames appended since go into the next one."""
     storage = objects()
     log = writer(storage)
     first = add(log, "a")
@@ -136,7 +136,7 @@ def test_name_taken_by_another_writer_fences() -> None:
 
 
 def test_object_of_another_writer_of_the_epoch_is_not_taken_as_own() -> None:
-    """INV-4: the segment's uid tells the same frames of two writers apart."""
+    """INV-4: the segment's uid distinguishes the same frames of two writers."""
     storage = objects()
     one, other = writer(storage), writer(storage, first_uid=77)
     add(one, "a")
@@ -169,7 +169,7 @@ def test_without_rewriting_an_error_ends_the_writer() -> None:
 
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_kill_anywhere_leaves_whole_objects_and_keeps_what_was_synced(at: int) -> None:
-    """INV-1, INV-4: nothing half-written is ever seen, now or when what was under way lands."""
+    """INV-1, INV-4: no partly written object is ever visible, even when a pending request is carried out late."""
     storage = objects()
     log = writer(storage)
     told: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a scan finds in a segment, whole and damaged."""
+"""Scans of whole and damaged segments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_scan_of_missing_file_names_it() -> None:
 @settings(derandomize=True, max_examples=400, deadline=None)
 @given(at=st.integers(0, len(MADE.data) - 1), flip=st.integers(1, 255), payloads=st.booleans())
 def test_flipped_byte_is_never_served_and_damages_only_its_frame(at: int, flip: int, payloads: bool) -> None:
-    """INV-5: every frame that the byte is not part of is found, and none that holds the byte."""
+    """INV-5: every frame without the flipped byte is found, and the frame with it is not."""
     broken = bytearray(MADE.data)
     broken[at] ^= flip
     found = scan_of(bytes(broken), payloads=payloads)
@@ -111,7 +111,7 @@ def test_a_file_cut_anywhere_keeps_every_frame_before_the_cut_and_ends_torn(cut:
 
 
 def _bytes(frame: Frame, data: bytes) -> bytes:
-    """What the frame's checksums stand over: all of it but padding."""
+    """The bytes that the frame's checksums cover: all except padding."""
     header, whole = frame.header, data[frame.offset : frame.offset + frame.length]
     return whole[: 64 + header.metadata_length] + whole[header.payload_start :]
 

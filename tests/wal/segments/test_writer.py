@@ -222,7 +222,7 @@ def test_without_rewrite_an_error_ends_the_writer() -> None:
 
 @pytest.mark.parametrize("rewrite", [False, True])
 def test_lack_of_space_keeps_the_frames_and_a_later_sync_writes_them_to_a_new_segment(rewrite: bool) -> None:
-    """Waiting, not failing; for the journal too."""
+    """The journal's writer waits too, and does not fail."""
     storage = ForgetfulStorage(capacity_bytes=1000)
     log = writer(storage, rewrite=rewrite)
     first = add(log, "first", 200)
@@ -279,7 +279,7 @@ class Quota(LocalStorage):
 @pytest.mark.parametrize("rewrite", [False, True])
 @pytest.mark.parametrize("left", [0, 100, 700])
 def test_failed_attempts_under_a_quota_leave_no_segment_behind(tmp_path: Path, rewrite: bool, left: int) -> None:
-    """INV-6. A quota is hit in writing: the store's free space says nothing of it."""
+    """INV-6. A quota shows only in writing: the store's free space does not include it."""
     storage = Quota(str(tmp_path), 10_000)
     log = writer(storage, rewrite=rewrite, size_bytes=1)
     first = [add(log, "a"), add(log, "b")]
@@ -332,7 +332,7 @@ def test_segment_that_cant_be_deleted_is_deleted_by_the_next_attempt() -> None:
 
 
 def test_killed_at_any_step_of_a_write_without_room_what_was_durable_is_there() -> None:
-    """INV-1: the deletion of the segment without a durable frame takes nothing else away."""
+    """INV-1: deleting a segment without a durable frame loses nothing else."""
     for step in range(1, 200):
         storage = ForgetfulStorage(capacity_bytes=1500)
         log = writer(storage, size_bytes=1)

@@ -44,7 +44,7 @@ def storage(url: str) -> HdfsStorage:
 
 @pytest.fixture
 def whole_again(hdfs_server: HdfsServer) -> Iterator[None]:
-    """Whatever the test did to the nodes: both serve when it is over."""
+    """Make both nodes serve again after the test."""
     yield
     for node in (NAME_NODE, DATA_NODE):
         hdfs_server.wake(node)
@@ -77,7 +77,7 @@ def test_what_was_written_is_there_after_kill_9_of_both_nodes(
 def test_an_object_is_synced_and_closed_before_it_gets_its_name(
     storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-1: a file that is only closed may lie in the DataNode's page cache alone."""
+    """INV-1: a file that is only closed may be in the DataNode's page cache alone."""
     calls: list[str] = []
     for owner, name in ((hdfs.AsyncFileWriter, "hsync"), (hdfs.AsyncFileWriter, "close"), (hdfs.AsyncClient, "rename")):
         monkeypatch.setattr(owner, name, _recording(calls, name, getattr(owner, name)))
@@ -94,7 +94,7 @@ def _recording(calls: list[str], name: str, real: Callable[..., Coroutine[Any, A
 
 
 def test_one_of_eight_racers_for_a_name_wins(url: str) -> None:
-    """INV-4: the rename, not the creation of a file, is what decides."""
+    """INV-4: the rename decides, not the creation of a file."""
     for round_number in range(10):
         won: list[int] = []
         ready = threading.Barrier(8)
@@ -233,7 +233,7 @@ def test_error_names_the_unreachable_name_node() -> None:
 
 
 class _LostAnswers:
-    """The answer to the first rename is lost: ``landed`` tells whether the rename was done."""
+    """The answer to the first rename is lost: ``landed``: whether the rename was done."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, landed: bool) -> None:
         self.renames = 0
@@ -306,7 +306,7 @@ def test_close_cut_off_at_any_moment_loses_nothing(
 
 
 def test_a_closed_file_of_another_length_is_not_believed(storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease may have been taken, and the file ended where the thief saw its end."""
+    """Another process may have taken the lease and ended the file earlier."""
 
     class Status:
         length = 1
@@ -385,7 +385,7 @@ def test_unreadable_folder_is_not_listed_as_empty(
 
 
 def _set_permission(url: str, path: str, permission: int) -> None:
-    """By a client that stays: one that ends waits for its threads, and they may wait for the interpreter."""
+    """With a client that is kept: closing a client waits for its threads, which may wait for the interpreter."""
     _, _, place = url.removeprefix("hdfs://").partition("/")
     connection = hdfs_connection.connection(url.removesuffix(f"/{place}"), {})
     connection.run(lambda client: client.set_permission(f"/{place}{path}", permission), 30.0)
@@ -404,7 +404,7 @@ def test_file_with_a_folders_name_is_not_a_taken_name(storage: HdfsStorage) -> N
 
 
 def _in_a_child(work: Callable[[], bool]) -> int:
-    """What ``work`` makes of a forked child: 0 if it returns True."""
+    """Run ``work`` in a forked child; return 0 if it returned True."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -417,7 +417,7 @@ def _in_a_child(work: Callable[[], bool]) -> int:
 
 
 def test_a_forked_child_has_a_client_of_its_own(url: str) -> None:
-    """What a child inherits hangs: the client's threads stay behind, and connections are the parent's."""
+    """An inherited client hangs: its threads do not exist in the child, and its connections are the parent's."""
     storage = HdfsStorage(url)
     one_attempt = HdfsStorage(url, {"request_timeout": "10s", "retry_timeout": "0ms"})
     storage.put_new("a", b"x")

@@ -1,4 +1,4 @@
-"""What only stores of whole objects have: urls, options, clients of each process, and the probe of their conditions."""
+"""Stores of whole objects: URLs, options, a client for each process, and the probe of create-if-absent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_forked_process_opens_connections_of_its_own(s3: Store) -> None:
 
 
 def test_body_is_sent_without_waiting_and_with_its_checksum(s3: Store) -> None:
-    """Asking for leave (``Expect``) costs each object of the log one more way there and back."""
+    """A request with ``Expect`` would cost each object of the log one more round trip."""
     s3.begin()
     assert s3.proxy is not None
     s3.open(request_timeout="60s").put_new("big", bytes(3 << 20))
@@ -199,7 +199,7 @@ class Overwriting(MemoryStorage):
 
 
 class Racing(MemoryStorage):
-    """Looks whether the name is there, and then writes it."""
+    """Checks whether the name exists, and then writes it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, appendable=False)
@@ -237,7 +237,7 @@ _COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>
     ("honoured", "words"), [(1, "overwrote an object.*in parts"), (2, r"let \d of 8 create one name.*in parts")]
 )
 def test_probe_refuses_store_that_ignores_the_condition_for_parts(s3: Store, honoured: int, words: str) -> None:
-    """INV-4: small objects are created only if absent, and large ones are not: the second completion is carried out."""
+    """INV-4: small objects are created only if absent; of large ones the second completion overwrites the first."""
     assert s3.proxy is not None
     s3.begin()
     s3.proxy.arm("answer", "POST", part_of_path="uploadId=", skip=honoured, status=200, body=_COMPLETED)

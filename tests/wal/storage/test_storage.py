@@ -1,4 +1,4 @@
-"""What stores that can append promise beside the contract of every store (test_storage_contract), and local folders alone."""
+"""Appendable stores and local folders: what they promise beyond the contract of every store (test_storage_contract)."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_appended_bytes_are_synced_as_data(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_whose_sync_failed_is_never_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-1: after a failed sync the kernel may call lost pages clean, and the next sync would lie."""
+    """INV-1: after a failed sync the kernel may call lost pages clean, and the next sync would wrongly succeed."""
     file = LocalStorage(str(tmp_path)).create("a")
     file.append(b"x")
     synced = []
@@ -315,7 +315,7 @@ def test_put_repeated_after_failed_folder_sync_finds_its_object_and_syncs(
 
 
 def test_name_found_taken_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-4: its maker may have been killed before it synced the folder; a fence that a power loss takes is none."""
+    """INV-4: its creator may have been killed before it synced the folder, and a power loss must not remove a fence."""
     storage = LocalStorage(str(tmp_path))
     storage.put_new("s/name", b"theirs")
     synced = failing_sync(monkeypatch, tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""What every store must do: one contract over each, with a real server where the store has one."""
+"""The contract of every store, tested over each kind, with a real server if the store has one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def proxied(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> 
 
 @pytest.fixture(params=[*STORES, "forgetful"])
 def storage(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Storage:
-    """Each store, and the one that simulations stand on."""
+    """Each store, and the store of the simulation."""
     return ForgetfulStorage() if request.param == "forgetful" else running(request.param).open()
 
 
@@ -120,7 +120,7 @@ def test_only_an_empty_folder_is_removed_and_a_write_makes_it_again(store: Store
 
 
 def test_a_large_object_is_read_back_as_it_was_written(storage: Storage) -> None:
-    """INV-4: a store may refuse a taken name before it has read what is sent, so that its answer is lost with the connection."""
+    """INV-4: a store may refuse a taken name before it has read the request, so that its answer is lost with the connection."""
     whole = Random(1).randbytes(33 << 20)
     storage.put_new("s/large", whole)
     assert storage.size("s/large") == len(whole)
@@ -478,7 +478,7 @@ def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> 
 
 @pytest.mark.parametrize("kind", ["reset-after", "silence-after"])
 def test_put_without_answer_is_refused_if_another_writers_object_exists(proxied: Store, kind: str) -> None:
-    """INV-4: only equal bytes are one's own."""
+    """INV-4: only an object with equal bytes counts as the writer's own."""
     assert proxied.proxy is not None
     storage = proxied.open(request_timeout="400ms")
     storage.put_new("epochs/1", b"somebody else's")
@@ -526,7 +526,7 @@ def test_a_slow_answer_is_waited_for_and_a_stuck_one_is_not(proxied: Store) -> N
 
 
 def test_request_to_absent_store_fails_after_its_retry_time(proxied: Store) -> None:
-    """INV-6. The words say what did not answer."""
+    """INV-6. The error names what did not answer."""
     assert proxied.proxy is not None
     storage = proxied.open(retry_timeout="1s")
     assert storage.list("s") == []  # its client is made: the time is that of the requests
