@@ -40,7 +40,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True)
 class Reader:
-    """One reader. ``honest``: valid bytes; ``read``: the call; ``allowed``: documented errors; ``framed``: bytes have checksums."""
+    """One reader. ``honest``: valid bytes; ``read``: the call; ``allowed``: documented errors; ``framed``: it has checksums."""
 
     honest: tuple[bytes, ...]
     read: Callable[[bytes], Any]
