@@ -345,9 +345,9 @@ class DirectStream:
             storage,
             self._settings.name,
             epoch,
-            HISTORY_SEGMENT_BYTES,
-            lambda: self._clock.wall_ms() / 1000,
-            lambda: secrets.randbits(64),
+            segment_bytes=HISTORY_SEGMENT_BYTES,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: secrets.randbits(64),
         )
 
     def _run(self) -> None:

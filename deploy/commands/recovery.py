@@ -285,7 +285,14 @@ def apply_plan(
             wal=wal_storage,
         )
         closing.callback(led.close)
-        lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration))
+        lease = LeaseKeeper(
+            journal_storage,
+            stream,
+            led.epoch,
+            owner=owner,
+            url="",
+            duration_seconds=float(settings.driver.lease_duration),
+        )
         lease.follow(lambda: led.confirmed)
         lease.start()
         closing.callback(lease.stop)

@@ -217,6 +217,7 @@ class LeaseKeeper:
         storage: Storage,
         stream: str,
         epoch: int,
+        *,
         owner: str,
         url: str,
         duration_seconds: float,

@@ -123,9 +123,9 @@ def compose(
         stores.journal,
         settings.stream,
         opened.epoch,
-        settings.driver.journal_segment_size,
-        lambda: clock.wall_ms() / 1000.0,
-        _new_uid,
+        segment_bytes=settings.driver.journal_segment_size,
+        now=lambda: clock.wall_ms() / 1000.0,
+        new_uid=_new_uid,
     )
     cleaner = Cleaner(
         loop,

@@ -584,7 +584,9 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
             led.loop.ask(Complete(batch_id, 3, 1))
-        writer = history.HistoryWriter(storage, "s", led.epoch, 1_000_000, lambda: 0.0, lambda: 1)
+        writer = history.HistoryWriter(
+            storage, "s", led.epoch, segment_bytes=1_000_000, now=lambda: 0.0, new_uid=lambda: 1
+        )
         cleaner = Cleaner(
             led.loop, None, history_writer=writer, stream="s", clock=clock, pause_seconds=3600.0, failed=lambda _: None
         )

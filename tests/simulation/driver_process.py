@@ -293,7 +293,7 @@ class DriverProcess:
         yield "claim"
         next(opening)
         epoch = newest_claim(world.journal, world.stream)
-        self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
+        self._lease = LeaseKeeper(world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=10.0)
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
             self._lease.begin()
         yield "read"
@@ -327,7 +327,12 @@ class DriverProcess:
             self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
         self._deletes.extend(self.tracker.pending_actions())
         self._history = world.kinds.history(
-            world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
+            world.journal,
+            world.stream,
+            self.journal.epoch,
+            segment_bytes=1_000_000,
+            now=lambda: world.now,
+            new_uid=world.new_uid,
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._copies = SnapshotCopies(

@@ -170,7 +170,12 @@ class Logged:
         batch = self.tracked.batch()
         self.tracked.complete(batch)
         writer = history.HistoryWriter(
-            self.journal, STREAM, numbered(1, next(_numbers)), 1_000_000, lambda: 1.0, lambda: next(self._uids)
+            self.journal,
+            STREAM,
+            numbered(1, next(_numbers)),
+            segment_bytes=1_000_000,
+            now=lambda: 1.0,
+            new_uid=lambda: next(self._uids),
         )
         writer.append(history.finished(self.tracked.state))
         writer.close()

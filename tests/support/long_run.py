@@ -84,7 +84,7 @@ class LongRun:
             new_uid=uid,
         )
         self.loop.snapshot_taken = copies.want
-        history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
+        history = HistoryWriter(kept, STREAM, epoch, segment_bytes=64_000_000, now=wall_seconds, new_uid=uid)
         wal = CleanedWal(self._wal, limits, copies)
         self.cleaner = Cleaner(
             self.loop,

@@ -380,7 +380,7 @@ def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> jo
         keepers: list[LeaseKeeper] = []
 
         def keep(epoch: int, keepers: list[LeaseKeeper] = keepers) -> None:
-            keepers.append(LeaseKeeper(storage, "s", epoch, f"d{epoch}", "", 600.0))
+            keepers.append(LeaseKeeper(storage, "s", epoch, owner=f"d{epoch}", url="", duration_seconds=600.0))
             keepers[0].start()
 
         led, state = opening.lead(storage, "s", "d", 0, lambda: 0.0, lambda: next(uids), segment_bytes=1, claimed=keep)
