@@ -1,9 +1,9 @@
-"""Adoption: what Kafka lost and an orphan in the WAL still holds is taken in from there (rule 8).
+"""Adoption: takes in records that Kafka has lost from orphans in the WAL (rule 8).
 
-An orphan is a block that became durable and was never reported in time: its receiver died in between, or lost its claim. The
-wanted offsets of one of its ranges, and nothing else of it, are written into a new block under a new token by the receiver
-``forebay-adoption``, which is this driver itself, by the tracker's ordinary requests. Killed anywhere it leaves at most an
-orphan of its own, which the next search finds.
+An orphan is a block that became durable and was never reported in time: its receiver died in between, or lost its claim. Adoption
+writes the missing offsets of one of its ranges into a new block under a new token. It acts as the receiver ``forebay-adoption``,
+which is this driver itself, and sends the tracker's ordinary requests. If it is killed at any point, it leaves at most another
+orphan, which the next search finds.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 log = logging.getLogger(__name__)
 
-#: between two rounds while a partition waits for its search
+#: pause between two rounds while a partition waits for its search
 ROUND_SECONDS = 0.5
-#: … after a store or Kafka did not answer
+#: pause before the next round after a store or Kafka did not answer
 BLOCKED_SECONDS = 5.0
 
-#: what a round yields: the name of a place where a process may die, or a request whose answer it is sent
+#: what a round yields: the name of a failpoint, or a request, whose answer is sent into the generator
 Round = Generator[str | Request, Any, float | None]
 
 # ---- the decision ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ Round = Generator[str | Request, Any, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """One range of a frame. ``checked``: its topic's id was read after its last poll, and was that of its life."""
+    """One range of a frame. ``checked``: whether its topic's id was read after its last poll, and was that of its incarnation."""
 
     handle: Handle
     meta: BlockMeta
@@ -71,11 +71,11 @@ class Orphan:
 
 
 def eligible(found: Iterable[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
-    """Those of ``found`` that hold offsets of the search's life at or after its position.
+    """Return those of ``found`` that hold offsets of the search's incarnation at or after its position.
 
-    ``same_topic``: the topic's id, read after they were found, is still that of the life; ids never come back, so all of
-    them are of it. Otherwise a block may hold records of the topic that was created in its place, polled before anybody
-    noticed: then only those that say they were checked count.
+    ``same_topic``: whether the topic's id, read after the orphans were found, is still that of the incarnation. Ids are never
+    used again, so then all orphans belong to it. Otherwise a block may hold records of a topic that was created in its place
+    and polled before any receiver noticed; then only orphans that were checked count.
     """
     return [
         orphan
@@ -87,19 +87,19 @@ def eligible(found: Iterable[Orphan], search: Search, same_topic: bool) -> list[
 
 
 def covering(orphans: Iterable[Orphan], position: int) -> Orphan | None:
-    """The one that goes on at ``position`` and reaches furthest."""
+    """Return the orphan that contains ``position`` and reaches furthest; None: there is none."""
     at = [orphan for orphan in orphans if orphan.held.from_offset <= position < orphan.held.until_offset]
     return max(at, key=lambda orphan: orphan.held.until_offset, default=None)
 
 
 def next_from(orphans: Iterable[Orphan], search: Search) -> int:
-    """Where an orphan begins after the position, and before what Kafka holds; -1: nowhere."""
+    """Return the lowest offset after the position, and below what Kafka holds, at which an orphan begins; -1: there is none."""
     later = (orphan.held.from_offset for orphan in orphans)
     return min((at for at in later if at > search.position and (search.limit is None or at < search.limit)), default=-1)
 
 
 def until(orphan: Orphan, limit: int | None) -> int:
-    """Up to where ``orphan`` is taken: what Kafka holds is read from there."""
+    """Return the offset up to which ``orphan`` is adopted; Kafka holds the records from ``limit`` on."""
     return orphan.held.until_offset if limit is None else min(limit, orphan.held.until_offset)
 
 
@@ -107,11 +107,11 @@ def until(orphan: Orphan, limit: int | None) -> int:
 
 
 class Adopter:
-    """``round`` is driven by a thread (:class:`AdoptionThread`) or by the simulation; both ask the deciding thread.
+    """Adopts orphans, round by round. :class:`AdoptionThread` or the simulation drives the rounds and sends the requests.
 
-    ``topic_ids``: of topics in Kafka now, "" for one that is not there; raises UnreachableError. ``instance_id``: of this driver
-    process. ``wal``: None where there is none; then nothing is found. ``stopping``: ends a search that takes long. ``keys``: of
-    encrypted blocks, asked each time, since keys change.
+    ``wal``: None in a stream without a WAL; then nothing is found. ``instance_id``: of this driver process. ``topic_ids``:
+    returns the ids of topics in Kafka now, "" for a topic that does not exist; raises UnreachableError. ``stopping``: returns
+    whether to end a long search. ``keys``: returns the keys of encrypted blocks; called each time, since keys change.
     """
 
     def __init__(
@@ -145,14 +145,17 @@ class Adopter:
         self._writer: LogWriter | None = None
         self._sequence = 0
         self._registrations = 0
-        self._blocked: dict[TopicPartition, str] = {}  # told
-        self._damaged: set[Handle] = set()  # told
-        self._refused: set[Handle] = set()  # told
-        self._passed_over: set[tuple[str, int]] = set()  # told
+        # logged already
+        self._blocked: dict[TopicPartition, str] = {}
+        self._damaged: set[Handle] = set()
+        self._refused: set[Handle] = set()
+        self._passed_over: set[tuple[str, int]] = set()
 
     def round(self) -> Round:
-        """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits. A
-        TurnedAwayError, thrown in instead of an answer, costs the round."""
+        """Search once for all partitions that wait. Return in how many seconds the next round is due; None: no partition waits.
+
+        A TurnedAwayError that is thrown in instead of an answer ends the round.
+        """
         if not self._looked_back:
             if (yield ReadLeftOver()):
                 try:
@@ -168,7 +171,7 @@ class Adopter:
         try:
             if not (yield from self._bar()):
                 return ROUND_SECONDS
-            yield "search"  # every writer of these was settled before it begins
+            yield "search"  # every writer of these partitions was settled before
             found = self._find(ready)
         except (StoreError, UnreachableError, NewerVersionError) as error:
             for search in ready:
@@ -186,12 +189,12 @@ class Adopter:
                 try:
                     blocked = yield from self._adopt(search, orphans, first, rows)
                 except TurnedAwayError as error:
-                    # the claim, if there is one, ends with the next registration; what was written under it is an orphan
+                    # the next registration ends the claim, if there is one; what was written under it is an orphan
                     self._start_over()
                     self._looked_back = False
                     yield from self._block_adoption(search, str(error))
                     return BLOCKED_SECONDS
-                due = BLOCKED_SECONDS if blocked else ROUND_SECONDS  # what does not touch may remain
+                due = BLOCKED_SECONDS if blocked else ROUND_SECONDS  # ranges that do not touch may remain
             elif not (yield NothingToAdopt(search, next_from(orphans, search))):
                 due = ROUND_SECONDS
         return due
@@ -212,8 +215,10 @@ class Adopter:
     # ---- searching ---------------------------------------------------------------------------------------------------
 
     def _bar(self) -> Generator[str | Request, Any, bool]:
-        """Before a search, and after all writers were found settled: those among them that were fenced may have sent what has
-        not landed yet. False: clean-up came in between. Raises StoreError."""
+        """Write barriers after all writers were settled and before the search. Return False if clean-up interfered.
+
+        A fenced writer may have sent a request that the store has not carried out yet. Raises StoreError.
+        """
         ended: tuple[EndedEpoch, ...] = () if self._wal is None or self._wal.appendable else (yield ReadUnbarred())
         if not ended:
             return True
@@ -227,13 +232,13 @@ class Adopter:
         return bar(self._log, first, self._logl_ms, self._new_uid)
 
     def _find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
-        """What is eligible for each search, by one pass over the WAL."""
+        """Return the eligible orphans for each search, by one pass over the WAL."""
         found: dict[TopicPartition, list[Orphan]] = {search.tp: [] for search in searches}
         wanted = {search.tp: search for search in searches}
         for path in self._segments():
             for orphan in self._in_segment(path, wanted):
                 found[orphan.held.tp].append(orphan)
-        # after the pass: an id that is the same now was the same when each of them was polled
+        # after the pass: an id that is the same now was the same when each block was polled
         topic_ids = self._topic_ids({search.tp.topic for search in searches if search.topic_id})
         return {
             search.tp: self._eligible(found[search.tp], search, topic_ids.get(search.tp.topic, "") == search.topic_id)
@@ -250,12 +255,12 @@ class Adopter:
 
     @property
     def _log(self) -> Storage:
-        """The WAL, for who found something in it."""
+        """The WAL, which exists if something was found in it."""
         assert self._wal is not None
         return self._wal
 
     def _segments(self) -> Iterable[str]:
-        """Every block segment; a listing may lag behind, so what follows the last one of an epoch is asked for by name."""
+        """Iterate over all block segments. A listing may lag behind: segments after the last of an epoch are probed by name."""
         if self._wal is None:
             return
         last: dict[tuple[str, int], int] = {}
@@ -273,7 +278,7 @@ class Adopter:
                 path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
 
     def _in_segment(self, path: str, wanted: Mapping[TopicPartition, Search]) -> list[Orphan]:
-        """Nothing that was accepted ends after the position, so the journal need not be asked which are orphans."""
+        """Return the orphans in a segment: an accepted range never ends after the position, so the journal is not needed."""
         self._refuse_if_stopping()
         orphans = []
         damage: list[CorruptionError] = []
@@ -302,7 +307,7 @@ class Adopter:
                     and held.until_offset > search.position
                 ]
         except FileNotFoundError:
-            return []  # cleaned up meanwhile: all of it had come in
+            return []  # deleted since: all its blocks had been accepted
         if wanted_there or not readable or any(error.offset == 0 for error in damage):
             self._pass_over(damage)
         return orphans
@@ -316,14 +321,14 @@ class Adopter:
             place = (error.path, error.offset)
             if place not in self._passed_over:
                 self._passed_over.add(place)
-                log.warning("%s; the search for what Kafka lost passes over it", error)
+                log.warning("%s; the search for lost records skips it", error)
 
     # ---- adopting ----------------------------------------------------------------------------------------------------
 
     def _readable(
         self, orphans: list[Orphan], position: int, limit: int | None
     ) -> tuple[Orphan | None, Sequence[pa.RecordBatch]]:
-        """The orphan that goes on at ``position`` and its rows from there; those that can't be read leave ``orphans``."""
+        """Return the orphan that contains ``position``, and its rows from there; remove unreadable ones from ``orphans``."""
         while (limit is None or position < limit) and (orphan := covering(orphans, position)) is not None:
             try:
                 return orphan, self._rows(orphan, position, until(orphan, limit))
@@ -335,8 +340,7 @@ class Adopter:
         return None, ()
 
     def _rows(self, orphan: Orphan, from_offset: int, until_offset: int) -> Sequence[pa.RecordBatch]:
-        """The rows of ``orphan`` within ``[from_offset, until_offset)``, of the source's schema; its whole range passes its
-        digest first."""
+        """Return the rows of ``orphan`` in ``[from_offset, until_offset)``, in the source's schema; its digest is checked."""
         stored = block_of_frame(read_frame(self._log, orphan.handle), orphan.handle.path)
         place = orphan.handle
         payload = plain_payload(stored.meta, stored.payload, self._keys(), place.path)
@@ -355,14 +359,14 @@ class Adopter:
     def _adopt(
         self, search: Search, orphans: list[Orphan], orphan: Orphan | None, rows: Sequence[pa.RecordBatch]
     ) -> Round:
-        """Claims the partition, takes in what touches from its position on, releases it. Not None: a store hindered it."""
+        """Claim the partition, take in what is contiguous from its position, and release it. Not None: a store did not answer."""
         if not self._epoch:
             yield from self._register()
         ask = m.ClaimAsk(topic=search.tp.topic, partition=search.tp.partition, known_token=search.token)
         yield "claim"
         answer: m.ClaimAnswer = yield m.ClaimRequest(receiver_id=ADOPTER, epoch=self._epoch, claims=(ask,))
         (grant,) = answer.claims
-        if not grant.granted:  # somebody else claimed it since the search began
+        if not grant.granted:  # a receiver claimed the partition since the search began
             return None
         view = grant.view
         position, gap = view.position, view.preceding_gap
@@ -396,19 +400,19 @@ class Adopter:
         yield m.ReleaseRequest(receiver_id=ADOPTER, epoch=self._epoch, releases=(release,))
         if not blocked:
             return None
-        # What was written, and may yet land in a store that did not answer, carries a token that has ended. It stays in the
-        # folder of this epoch, and nothing is written there again.
+        # What was written, even if the store carries it out later, has an ended token. It is in the folder of this epoch, to
+        # which nothing is written again.
         self._start_over()
         yield from self._block_adoption(search, blocked)
         return BLOCKED_SECONDS
 
     def _start_over(self) -> None:
-        """Under a new epoch."""
+        """Forget the epoch; the next round registers again."""
         self.close()
         self._writer, self._epoch, self._sequence = None, 0, 0
 
     def _register(self) -> Round:
-        """A new epoch of the adopter: fences the one of an older driver, and ends what it had claimed."""
+        """Register for a new epoch, which fences the adopter of an older driver and ends its claims."""
         self._registrations += 1
         answer: m.RegisterAnswer = yield m.RegisterRequest(
             stream=self._stream,
@@ -429,7 +433,7 @@ class Adopter:
         token: int,
         gap: Gap | None,
     ) -> Block:
-        """A block of its own, durable. Raises StoreError, SettingsError (its keys)."""
+        """Write the rows as a new block, durable on return. Raises StoreError; SettingsError if a key is missing."""
         until_offset = until(orphan, search.limit)
         bytes_, newest_ms = extent(rows)
         held = OffsetRange(
@@ -439,7 +443,7 @@ class Adopter:
             from_offset=position,
             until_offset=until_offset,
             records=sum(batch.num_rows for batch in rows),
-            # of the orphan's last record, also where it is cut: a start with an older epoch would seem truncated
+            # of the orphan's last record, also if it is cut: a start with an older epoch would look truncated
             leader_epoch=orphan.held.leader_epoch,
             digest=digest(rows),
             token=token,
@@ -499,20 +503,22 @@ class ReadUnbarred(Read[tuple[EndedEpoch, ...]]):
 
 
 def advanced(steps: Round, answer: Any) -> str | Request:
-    """What a round yields next; an ``answer`` that is an error is thrown in. Raises StopIteration at the round's end."""
+    """Return what a round yields next, after ``answer``; an error is thrown in. Raises StopIteration at the round's end."""
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
 
 
 class AdoptionThread:
-    """Drives an adopter: at once when trouble is found, and in rounds while one waits. ``failed`` gets what ended it, if that
-    is not the loop's end."""
+    """Drives an adopter: immediately when a fault is recorded, and in rounds while a partition waits.
+
+    ``failed`` gets the error that ended the thread, unless the decision loop has ended.
+    """
 
     def __init__(self, adopter: Adopter, loop: DriverLoop, failed: Callable[[BaseException], None]) -> None:
         self._adopter = adopter
         self._loop = loop
         self._failed = failed
         self._wanted = threading.Event()
-        self._wanted.set()  # what was found before this driver
+        self._wanted.set()  # for faults that were recorded before this driver led
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="adoption", daemon=True)
 
@@ -530,8 +536,10 @@ class AdoptionThread:
         self._adopter.close()
 
     def note(self, events: Sequence[Event]) -> None:
-        """Hears of durable events, in the deciding thread: trouble, new tokens of partitions that may be in trouble, and gaps
-        before what the WAL holds."""
+        """Start a round if durable events may need one: faults, new tokens of partitions with a fault, gaps before orphans.
+
+        Called in the decision loop.
+        """
         if any(isinstance(event, FaultRecorded | ClaimGiven | GapRecorded) for event in events):
             self._wanted.set()
 
@@ -545,8 +553,8 @@ class AdoptionThread:
                 self._wanted.clear()
                 due = self._round()
         except UnreachableError:
-            return  # the deciding thread has ended, and says why itself
-        except Exception as error:  # partitions in trouble would wait for ever, without a word (INV-5)
+            return  # the decision loop has ended, and reports the cause itself
+        except Exception as error:  # or partitions with a fault would wait for ever, unnoticed (INV-5)
             self._failed(error)
 
     def _round(self) -> float | None:
