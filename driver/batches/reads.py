@@ -1,4 +1,4 @@
-"""What the scheduler asks the decision loop for: which batches are unfinished, and the next batch to run."""
+"""Requests of the scheduler to the decision loop: the uncompleted batches, the next batch to run, a running batch again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NextBatch(Read["BatchRun | None"]):
             return None
         batch, replay = found
         progress.in_work.add((replay, batch.batch_id))
-        return _taken(state, batch, replay, self.reruns, self.window_batches)
+        return _run_of(state, batch, replay, self.reruns, self.window_batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class SameBatch(Read[BatchRun]):
 
     def read(self, state: State) -> BatchRun:
         batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
-        return _taken(state, batch, self.replay, self.reruns, self.window_batches)
+        return _run_of(state, batch, self.replay, self.reruns, self.window_batches)
 
 
-def _taken(
+def _run_of(
     state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int
 ) -> BatchRun:
     past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()

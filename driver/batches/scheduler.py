@@ -201,9 +201,9 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._progress.stopping.is_set():
             seen = self._progress.changes
-            taken = self._loop.ask(self._read_next())
-            if taken is not None:
-                return self._work(taken)
+            run = self._loop.ask(self._read_next())
+            if run is not None:
+                return self._work(run)
             self._progress.await_change(seen)
         return None
 
@@ -217,9 +217,9 @@ class Scheduler:
         """The batch of ``work`` as the journal has it now: a loss may have been accepted, or a replay begun, since."""
         return self._work(self._loop.ask(self._read_same(work.batch_id, work.replay)))
 
-    def _work(self, taken: BatchRun) -> BatchWork:
+    def _work(self, run: BatchRun) -> BatchWork:
         options = self._options
-        *past, work = taken.work(
+        *past, work = run.work(
             options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()
         )
         return replace(work, past=tuple(past))

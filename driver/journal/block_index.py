@@ -100,8 +100,8 @@ class BlockIndex:
     ``free``: (released_ms, path) of the segments that nothing needs, oldest first. ``bytes``, ``blocks``: totals over all
     segments that the journal names. ``spare``: host → ids of local copies that nothing needs and that no open clean-up names.
     ``waiting_records``: records in waiting blocks; ``records``: batch id → records, of each unfinished batch. ``lowest``:
-    ``topic/partition`` → place of the slowest cursor that reads the partition. ``lives``: as :meth:`by_offset`; None before
-    its first call.
+    ``topic/partition`` → place of the slowest cursor that reads the partition. ``incarnations``: as :meth:`by_offset`; None
+    before its first call.
     """
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)

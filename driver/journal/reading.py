@@ -20,7 +20,7 @@ from wal.frame import UNDECODABLE, Frame, FrameKind
 from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 
-#: objects that opening reads at once
+#: number of objects that are read at the same time
 READ_AHEAD = 16
 _events_decoder = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
 _state_decoder = msgspec.msgpack.Decoder(State)

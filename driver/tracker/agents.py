@@ -62,12 +62,12 @@ class Agents:
         copies = request.copies if request.copies is not None else before.copies if before is not None else ()
         kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
         self.latest[request.host] = LastAgentHeartbeat(kept, now, copies)
-        commands = self._deletions(request) + self.managed.heard(request, now)
+        commands = self._deletions(request) + self.managed.take_heartbeat(request, now)
         return m.AgentHeartbeatAnswer(driver_epoch=self._driver_epoch, commands=commands)
 
     def place_receivers(self, now: float) -> tuple[str, ...]:
         """Run a placing interval. Return what changed of managed receivers since the last one, a sentence each."""
-        self.managed.look(
+        self.managed.run_round(
             now,
             {host: latest.at for host, latest in self.latest.items()},
             {receiver_id: latest.at for receiver_id, latest in self._receiver_heartbeats.items()},

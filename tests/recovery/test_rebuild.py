@@ -394,7 +394,7 @@ def test_a_copy_with_a_position_beyond_the_last_offset_begins_its_partition_agai
     lost.copies.write(following, msgspec.msgpack.encode(tree))
     found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
     assert found.partitions["t/0"].position == 0
-    assert "life 2 begins at offset 0" in notes[-1]
+    assert "incarnation 2 begins at offset 0" in notes[-1]
 
 
 @pytest.mark.parametrize("hidden", [0, 1])

@@ -216,7 +216,7 @@ def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> No
 
 
 @pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
-def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_makes_no_dead_letters(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-5: a query that takes records that can't be decoded for null would lose good ones."""
 
     def short(*_: Any, **__: Any) -> Any:

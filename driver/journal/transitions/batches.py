@@ -23,7 +23,7 @@ def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
         wrong = next((block_id for block_id in block_ids if block_id not in state.waiting), "one that is named twice")
         raise BrokenInvariant(f"batch {event.batch_id}: block {wrong} was not waiting (INV-3)")
     state.batch_of.update(taken)
-    if len(taken) == len(state.waiting):  # as ever, unless batches are limited
+    if len(taken) == len(state.waiting):  # always, unless batches are limited
         records = state.index.waiting_records
         state.waiting.clear()
     else:
@@ -66,20 +66,20 @@ def batch_completed(state: State, event: ev.BatchCompleted) -> None:
 
 
 def _advance_completed_prefix(state: State) -> None:
-    """The completed position, the clean-up and the published position follow the contiguous completed prefix."""
+    """Move the completed prefix, on which the completed positions, the clean-up and the published positions depend."""
     while True:
         following = state.batches.get(numbered(state.timeline, state.completed_number + 1))
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
         _unneeded_copies(state, state.completed_number - state.window_batches)
-        reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
+        reached = {  # an incarnation may have thousands of ranges; the last one ends highest (INV-2)
             (r.topic, r.partition, r.incarnation): r.until_offset
             for block in map(state.blocks.__getitem__, following.block_ids)
             for r in block.meta.ranges
         }
         for span, incarnation in following.lived_spans:
-            direct_partition(state, str(span.tp), span.from_offset)  # it may be of an older release
+            direct_partition(state, str(span.tp), span.from_offset)  # an older release may have begun it
             reached[span.topic, span.partition, incarnation] = span.until_offset
         for (topic, number, incarnation_number), until in reached.items():
             partition = partition_of(state, topic, number)
@@ -89,7 +89,7 @@ def _advance_completed_prefix(state: State) -> None:
 
 
 def _unneeded_copies(state: State, number: int) -> None:
-    """No window reaches back to the batch any more: its local copies may go, unless a replay wants them."""
+    """Mark the local copies of a batch as superfluous if no window contains it any more and no replay runs it."""
     batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
         blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
@@ -128,7 +128,7 @@ def loss_accepted(state: State, event: ev.LossAccepted) -> None:
     if not state.is_direct:
         state.lost.update(causes)
     again = state.replaying.get(event.batch_id)
-    if again is not None:  # completed once: its record stays as it was
+    if again is not None:  # it was completed before, so its record stays unchanged
         lost = tuple(sorted({*again.lost, *event.ranges}))
         state.replaying[event.batch_id] = msgspec.structs.replace(again, lost=lost)
         state.replays[-1].lost.update(causes)

@@ -20,13 +20,13 @@ def block_added(state: State, event: ev.BlockAdded) -> None:
         partition = partition_of(state, r.topic, r.partition)
         if r.incarnation != partition.incarnation.number or r.from_offset != partition.position:
             raise BrokenInvariant(
-                f"block {block.meta.id}: {r.label} of life {r.incarnation} does not continue position {partition.position} "
-                f"of life {partition.incarnation.number} (INV-2)"
+                f"block {block.meta.id}: {r.label} of incarnation {r.incarnation} does not continue position "
+                f"{partition.position} of incarnation {partition.incarnation.number} (INV-2)"
             )
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
-        if partition.fault is not None:  # where a receiver goes on by itself nothing is left to decide
+        if partition.fault is not None:  # a receiver that continues by itself leaves nothing to decide
             adopted = block.meta.receiver_id == ADOPTER
             partition.fault = partition.fault.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:

@@ -22,7 +22,7 @@ def batches_archived(state: State, event: ev.BatchesArchived) -> None:
             del state.batch_of[block_id]
             block = state.blocks[block_id]
             state.released[block_id] = batch.completed_ms
-            if not block.in_wal:  # its copies are its bytes: they stay as long as those of a WAL would
+            if not block.in_wal:  # its copies are the data itself: they stay as long as a WAL's segments would
                 state.index.finish((block,))
                 continue
             state.uncovered[block_id] = state.events
@@ -50,7 +50,7 @@ def cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.index.clean((state.blocks[b] for b in named if b in state.blocks), event.host)
     for path in event.segments:
         share = state.index.segments.get(path)
-        if share is not None and share.unread:  # a cursor that begins before it later finds it gone, and is told
+        if share is not None and share.unread:  # a cursor opened later gets an error if it begins before the segment
             raise BrokenInvariant(f"segment {path} is to be deleted while a cursor has yet to read it (INV-8)")
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
     for path in event.segments:
@@ -58,7 +58,7 @@ def cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
 
 
 def _is_named(state: State, block_id: str, host: str) -> bool:
-    """Whether what goes at ``host`` is a copy that the journal may name, and not one that the host was given besides."""
+    """Whether the copy at ``host`` is one that the journal may name, and not a cached copy."""
     block = state.blocks.get(block_id)
     return block is None or host in (block.meta.host, *block.other_hosts)
 

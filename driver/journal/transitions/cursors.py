@@ -7,7 +7,7 @@ import msgspec
 from driver.journal import events as ev
 from driver.journal.state import BrokenInvariant, Cursor, EndedCursor, State
 
-#: cursors that ended and are remembered, so that whoever comes back to one learns why it is gone
+#: ended cursors that the state keeps, so that a user that returns to one learns why it ended
 ENDED_CURSORS_KEPT = 32
 
 
@@ -35,7 +35,7 @@ def _move_cursor(state: State, cursor: Cursor, event: ev.CursorOpened | ev.Curso
     cursor.heard_ms = max(cursor.heard_ms, event.time_ms)
     for key, place in event.vector.items():
         if key not in state.partitions:
-            raise BrokenInvariant(f"cursor {cursor.name} reads partition {key}, which has no life yet")
+            raise BrokenInvariant(f"cursor {cursor.name} reads partition {key}, which was not added")
         cursor.vector[key] = place
     for key in event.left:
         cursor.vector.pop(key, None)
@@ -53,6 +53,8 @@ def cursor_ended(state: State, event: ev.CursorEnded) -> None:
         for key in cursor.vector:
             state.index.read_to(key, state.slowest_cursor(key), state.blocks)
     kept = [*(one for one in state.ended_cursors if one.name != event.name), ended]
-    while len(kept) > ENDED_CURSORS_KEPT:  # an expired one stays until a person has seen it, if there is another to go
+    while (
+        len(kept) > ENDED_CURSORS_KEPT
+    ):  # an expired one stays until it is acknowledged, if another one can be dropped
         del kept[next((at for at, one in enumerate(kept) if not one.expired), 0)]
     state.ended_cursors = kept

@@ -50,7 +50,7 @@ def spans_skipped(state: State, event: ev.SpansSkipped) -> None:
 
 
 def _move_on(state: State, span: Span) -> Partition:
-    """The partition of ``span``, whose next one begins at its end."""
+    """Move the partition's position to the end of ``span``, and return the partition."""
     key = str(span.tp)
     if state.next_offsets.get(key) != span.from_offset:
         raise BrokenInvariant(f"{span} does not begin where the one before it ended (INV-2)")
@@ -60,7 +60,8 @@ def _move_on(state: State, span: Span) -> Partition:
 
 
 def direct_partition(state: State, key: str, position: int) -> Partition:
-    """Of a direct stream; one that began under an older release, which kept no lives, has its first one from ``position`` on."""
+    """Return a partition of a direct stream. Older releases kept no incarnations: such a partition gets its first one, from
+    ``position`` on."""
     if key not in state.partitions:
         topic, _, number = key.rpartition("/")
         incarnation = Incarnation(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")

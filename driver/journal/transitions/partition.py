@@ -6,14 +6,16 @@ from driver.journal.state import BrokenInvariant, Partition, State
 
 
 def partition_of(state: State, topic: str, partition: int) -> Partition:
+    """Return a partition of the state. Raises BrokenInvariant if the journal has not added it."""
     found = state.partitions.get(f"{topic}/{partition}")
     if found is None:
-        raise BrokenInvariant(f"partition {topic}/{partition} has no life yet")
+        raise BrokenInvariant(f"partition {topic}/{partition} was not added")
     return found
 
 
 def drop_writers(partition: Partition, receiver_id: str) -> None:
-    """No epoch of the receiver so far can still write of the partition, or a newer token of the same epoch stands for all."""
+    """Remove the receiver's writers: its epochs can no longer write records of the partition, or a newer token replaces
+    theirs."""
     partition.writers = [writer for writer in partition.writers if writer.receiver_id != receiver_id]
 
 
@@ -23,7 +25,7 @@ def end_claim(partition: Partition) -> None:
 
 
 def complete_gaps(partition: Partition) -> None:
-    """No batch will ever hold a gap: what is completed up to one is completed to its end."""
+    """Move the completed position over gaps: no batch will ever contain them."""
     for recorded in partition.gaps:
         if recorded.incarnation == partition.incarnation.number and recorded.gap.from_offset == partition.completed:
             partition.completed = recorded.gap.until_offset

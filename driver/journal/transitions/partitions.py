@@ -27,7 +27,9 @@ def _add_partitions(state: State, starts: tuple[ev.IncarnationStart, ...], time_
         if key in state.partitions:
             raise BrokenInvariant(f"partition {key} was added twice")
         state.topics[start.topic] = True
-        for cursor in state.cursors.values():  # held for it until its user says that it does not read it
+        for (
+            cursor
+        ) in state.cursors.values():  # held for each cursor until its user says that it does not read the partition
             cursor.vector[key] = (1, start.start)
         if state.cursors:
             state.index.read_to(key, (1, start.start), state.blocks)

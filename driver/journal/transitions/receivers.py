@@ -8,9 +8,9 @@ from driver.journal.state import BrokenInvariant, EndedEpoch, Receiver, State, W
 from driver.journal.transitions.partition import drop_writers, end_claim, partition_of
 from wal.layout import parse_block
 
-#: superseded instances of a receiver that are remembered
+#: superseded instances of a receiver that the state keeps
 PAST_INSTANCES = 16
-#: ended epochs that are remembered until they are barred; what an older one sent does not land any more
+#: ended epochs that the state keeps until they have a barrier; nothing that older epochs sent can land any more
 UNBARRED_MAX = 256
 
 
@@ -89,7 +89,7 @@ def epoch_barred(state: State, event: ev.EpochBarred) -> None:
 
 
 def count_segment(state: State, path: str) -> None:
-    """Of an epoch that may still have to be barred: a segment that may be deleted, or is about to be."""
+    """Note that an epoch has the segment at ``path``: a barrier for the epoch needs a later name."""
     place = parse_block(path)
     if place is None:
         return

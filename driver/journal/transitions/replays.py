@@ -6,7 +6,7 @@ from driver.journal import events as ev
 from driver.journal.state import BrokenInvariant, Replay, State
 from forebay.model.values import Block
 
-#: replays that are remembered: those before them have ended, and the audit only counts them
+#: replays that the state keeps; older ones have ended, and the audit only counts them
 REPLAYS_KEPT = 1_000
 
 
@@ -54,10 +54,10 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
 
 
 def _replayed(state: State, batch: ev.ReplayedBatch) -> None:
-    """The replay no longer needs the batch, nor does the window of one that it has yet to run."""
+    """Release the blocks of a batch that neither the replay nor the window of one of its remaining batches needs."""
     for block in _blocks_of(state, batch):
         if block.id in state.released:
-            state.uncovered[block.id] = state.events  # a copy made meanwhile has the replay under way
+            state.uncovered[block.id] = state.events  # a copy made during the replay still names it as running
             state.index.release(block, state.released[block.id])
         if (
             batch.batch_id not in state.batches or state.is_past(batch.number)
@@ -70,5 +70,5 @@ def _blocks_of(state: State, batch: ev.ReplayedBatch) -> list[Block]:
         return [state.blocks[block_id] for task in batch.tasks for block_id in task]
     except KeyError as missing:
         raise BrokenInvariant(
-            f"batch {batch.batch_id} of a replay needs block {missing}, which is gone (INV-8)"
+            f"batch {batch.batch_id} of a replay needs block {missing}, which was deleted (INV-8)"
         ) from None

@@ -1,4 +1,4 @@
-"""A job that fails leaves its batch intact and its driver up; the error is told once, and kept."""
+"""A failing job leaves its batch intact and its driver running; the error is logged once, and kept."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def failed(answer: m.StatusAnswer) -> bool:
 
 
 class Carriers:
-    """A job that lacks a key until it is mended."""
+    """A job that lacks a key until it is corrected."""
 
     def __init__(self) -> None:
         self.mended = False

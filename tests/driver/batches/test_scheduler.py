@@ -22,7 +22,7 @@ from forebay.process.clock import SystemClock
 from tests.support.tracked import TOPIC, Tracked
 
 
-def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_by_now() -> None:
+def test_a_batch_has_headers_if_one_of_its_blocks_has_regardless_of_the_settings() -> None:
     """INV-3: a rerun under changed settings can still be read."""
     t = Tracked()
     epoch = t.register()
@@ -36,7 +36,7 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     assert scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).headers
 
 
-def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_of_all() -> None:
+def test_a_batch_has_the_topic_ids_of_its_incarnations_and_a_large_one_those_of_all() -> None:
     """What tells the Kafka tier whose records it reads."""
     t = Tracked(partitions=4)
     epoch = t.register()
@@ -56,7 +56,7 @@ def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_o
     assert topic_ids() == {f"{TOPIC}/{partition}/1": "id-1" for partition in range(4)}
 
 
-def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_lost() -> None:
+def test_a_batch_does_not_count_lost_records() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -78,7 +78,7 @@ def scheduler_of(
     unreadable_retry_seconds: float = 30.0,
     **more: Any,
 ) -> Scheduler:
-    """With an engine: that of one job, which is tried again at once."""
+    """A scheduler; with an engine, of one job whose retries have no delay."""
     jobs = (NamedJob("job", cast(Any, job)),) if engine is not None else ()
     return Scheduler(
         cast(Any, loop),
@@ -97,7 +97,7 @@ def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
     return scheduler._work(taken) if taken is not None else None
 
 
-def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
+def test_batches_of_a_replay_run_before_new_batches_and_are_marked() -> None:
     """INV-3: the same id, blocks and packing; another key."""
     t = Tracked()
     epoch = t.register()
@@ -161,8 +161,8 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
     assert t.state.replay is None
 
 
-def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
-    """Whoever waits for the next batch then waits for nothing."""
+def test_a_stop_between_two_checks_is_not_missed() -> None:
+    """Otherwise a worker would wait for the next batch for ever."""
 
     class Event(threading.Event):
         def is_set(self) -> bool:
@@ -243,7 +243,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
     assert runs == [1]
 
 
-def test_a_replay_after_a_rebuild_has_a_key_of_its_own_though_the_new_journal_counts_replays_anew() -> None:
+def test_a_replay_after_a_rebuild_has_another_key_though_replays_are_counted_from_one_again() -> None:
     """The batch keeps its id, and its key as long as it is no replay."""
     old, nothing = numbered(1, 7), cast(Any, None)
 

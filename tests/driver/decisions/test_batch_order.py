@@ -85,7 +85,7 @@ def test_a_replay_begins_alone_and_runs_alone() -> None:
     assert found is not None and (found[0].batch_id, found[1]) == (first, 1)
     assert following(t.state, {(1, first)}) is None
     t.say(Complete(first, 1, 1, 1))
-    assert following(t.state, {(1, first)}) is None, "its worker has yet to hear of its end"
+    assert following(t.state, {(1, first)}) is None, "its worker does not know yet that it has ended"
     found = following(t.state, set())
     assert found is not None and (found[0].batch_id, found[1]) == (second, 0)
     del third
@@ -156,7 +156,7 @@ def test_a_batch_that_a_window_reaches_back_to_can_not_be_archived() -> None:
         apply(t.state, ev.BatchesArchived((first,)))
 
 
-def test_a_smaller_window_lets_go_and_a_larger_one_reaches_what_is_still_there() -> None:
+def test_a_smaller_window_releases_batches_and_a_larger_one_contains_those_still_held() -> None:
     t = batches()
     t.say(KeepWindow(3))
     ids = []
@@ -202,7 +202,7 @@ def test_windows_in_a_replay_reach_what_its_batches_had_before_them() -> None:
 
 
 def test_a_loss_in_its_window_is_accepted_for_the_batch_that_can_not_read_it() -> None:
-    """INV-5: else nobody could let it go on."""
+    """INV-5: otherwise the batch could never run."""
     t = batches()
     t.say(KeepWindow(1))
     first = t.allocate()

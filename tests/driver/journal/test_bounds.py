@@ -59,7 +59,7 @@ def opened(storage: Storage) -> State:
     return opening.lead(storage, STREAM, "test", 2_000, lambda: 1.0, lambda: next(numbers))[1]
 
 
-def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_range_beyond_the_last_offset_begins_a_new_incarnation_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
     """Kafka's records from offset 10 on are taken in; none is skipped."""
     storage = old_journal(changed(lambda r: r.update(until=2**64 - 1)))
     with caplog.at_level(logging.ERROR):
@@ -77,7 +77,7 @@ def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pyt
     assert "r1-" in partition.incarnation.cause  # and the block is named where `forebay audit` looks
 
     caplog.clear()
-    again = opened(storage)  # what was brought within bounds stays so, and is said once
+    again = opened(storage)  # moved numbers stay within bounds, and are logged once
     assert again == state and not caplog.text
 
 
@@ -105,7 +105,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
     partition = state.partitions[f"{TOPIC}/0"]
     assert (partition.incarnation.number, partition.position) == (1, 20)
     assert [(b.meta.key_id, b.meta.records) for b in state.blocks.values()] == [("k" * TEXT_LENGTH_MAX, 10)] * 2
-    assert "meta.key_id has 5000 characters, 1000 are allowed: cut" in caplog.text
+    assert "meta.key_id has 5000 characters, of at most 1000: cut" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_snapshot_with_numbers_out_of_range_opens() -> None:
     state, said = found
     assert len(said) == 4
     (sentence,) = bounds.begin_again(state)
-    assert "life 2 begins at offset 10" in sentence
+    assert "incarnation 2 begins at offset 10" in sentence
     assert state.partitions[f"{TOPIC}/0"].position == 10
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
 
 
-def test_partition_whose_lying_block_is_deleted_begins_again_at_its_life() -> None:
+def test_partition_whose_wrong_block_is_deleted_begins_again_at_its_incarnation() -> None:
     state = opened(old_journal(taken_in()))
     state.blocks.clear()
     state.partitions[f"{TOPIC}/0"].position = OFFSET_MAX
@@ -154,18 +154,18 @@ def test_partition_whose_lying_block_is_deleted_begins_again_at_its_life() -> No
     assert state.partitions[f"{TOPIC}/0"].position == 0
 
 
-def test_partition_begins_again_within_its_newest_life() -> None:
+def test_partition_begins_again_within_its_newest_incarnation() -> None:
     """A life before it claimed too much as well."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     partition = state.partitions[f"{TOPIC}/0"]
     partition.incarnations[-1] = msgspec.structs.replace(partition.incarnation, start=15)
     partition.position = OFFSET_MAX
     (sentence,) = bounds.begin_again(state)
-    assert "life 3 begins at offset 15" in sentence
+    assert "incarnation 3 begins at offset 15" in sentence
     assert partition.position == 15
 
 
-def test_numbers_of_a_pair_are_brought_within_bounds() -> None:
+def test_numbers_of_a_pair_are_moved_within_bounds() -> None:
     """As the journal keeps a cursor's place: life and offset."""
     found = bounds.decode(msgspec.msgpack.encode({"t/0": [1, 2**64 - 1]}), dict[str, tuple[Number, Offset]])
     assert found is not None

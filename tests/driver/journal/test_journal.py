@@ -56,13 +56,13 @@ def some_events(partitions: int = 2) -> list[ev.Event]:
     return t.events
 
 
-def test_an_empty_journal_opens_with_lineage_one(storage: Storage) -> None:
+def test_an_empty_journal_opens_with_timeline_one(storage: Storage) -> None:
     led, state = lead(storage)
     assert (state.timeline, led.epoch) == (1, numbered(1, 1))
     assert not state.created
 
 
-def test_what_was_decided_is_there_after_opening_again(storage: Storage) -> None:
+def test_decided_events_are_in_the_state_after_reopening(storage: Storage) -> None:
     """INV-7."""
     led, state = lead(storage)
     write(led, state, *some_events())
@@ -91,7 +91,7 @@ def test_what_a_superseded_driver_writes_is_never_replayed(storage: Storage) -> 
     assert third != state
 
 
-def test_of_two_that_open_at_once_only_the_newer_leads(storage: Storage) -> None:
+def test_of_two_drivers_that_open_at_the_same_time_only_the_newer_leads(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
 
@@ -109,7 +109,7 @@ def test_of_two_that_open_at_once_only_the_newer_leads(storage: Storage) -> None
     assert end.value.value[1] == state
 
 
-def test_an_opener_that_died_before_its_snapshot_does_not_count(storage: Storage) -> None:
+def test_a_driver_killed_before_its_snapshot_does_not_count(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
     dying = opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
@@ -118,7 +118,7 @@ def test_an_opener_that_died_before_its_snapshot_does_not_count(storage: Storage
     assert read == state
 
 
-def test_an_opener_that_died_within_its_snapshot_does_not_count(storage: Storage) -> None:
+def test_a_driver_killed_within_its_snapshot_does_not_count(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
     dying = opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
@@ -131,7 +131,7 @@ def test_an_opener_that_died_within_its_snapshot_does_not_count(storage: Storage
         assert journal.read(storage, STREAM).state == state, length
 
 
-def test_a_damaged_snapshot_is_never_passed_over_for_an_older_epoch(storage: Storage) -> None:
+def test_a_damaged_snapshot_is_never_skipped_for_an_older_epoch(storage: Storage) -> None:
     """INV-5: what was answered under it would be lost in silence."""
     led, state = lead(storage)
     write(led, state, *some_events())
@@ -202,7 +202,7 @@ def test_a_snapshot_makes_what_is_before_it_unnecessary(storage: Storage) -> Non
     assert len([p for p in storage.list(STREAM) if p.endswith(".seg")]) == 2
 
 
-def test_reading_fences_nobody_and_changes_nothing(storage: Storage) -> None:
+def test_reading_fences_no_driver_and_changes_nothing(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
     before = {path: storage.read(path) for path in storage.list("")}
@@ -304,7 +304,7 @@ def test_on_whole_objects_a_snapshot_is_due_after_so_many_segments(objects: Obje
     assert not led.snapshot_due()
 
 
-def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Objects) -> None:
+def test_requests_of_opening_do_not_grow_with_the_journals_age(objects: Objects) -> None:
     """Requests of an opening in the worst moment, just before a snapshot is due: after few epochs and batches, and after
     many. Finished batches and claims only ever grow."""
     wal = Objects(f"{objects.url}-wal")
@@ -334,7 +334,7 @@ def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Obje
 
 
 def test_a_driver_is_fenced_by_the_first_claim_of_a_rebuilt_journal(storage: Storage) -> None:
-    """INV-4: also one that slept through several rebuilds, since each claims every lineage up to its own."""
+    """INV-4: also one that was suspended during several rebuilds, since each claims every timeline up to its own."""
     led, state = lead(storage)
     storage.put_new(claim_path(STREAM, numbered(2, 1)), b"{}")
     with pytest.raises(FencedError, match="rebuilt"):
@@ -342,7 +342,7 @@ def test_a_driver_is_fenced_by_the_first_claim_of_a_rebuilt_journal(storage: Sto
 
 
 def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Storage) -> None:
-    """Claimed or only marked, whatever is left of the old lineage: no driver goes on, and none begins anew."""
+    """Claimed or only marked, with any rest of the old timeline: no driver continues it, and none starts a new journal."""
     wal = MemoryStorage(f"{storage.url}-wal")
 
     def open_journal() -> None:
@@ -382,7 +382,7 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
 
 @pytest.mark.parametrize("appendable", [True, False])
 @pytest.mark.parametrize("room", [0, 400, 5_000])
-def test_a_snapshot_without_room_holds_up_nothing_and_takes_no_room(appendable: bool, room: int) -> None:
+def test_a_snapshot_without_space_blocks_no_events_and_takes_no_space(appendable: bool, room: int) -> None:
     """What frees space (completions, clean-up) goes on in the old segment; the snapshot comes when there is room."""
     storage = ForgetfulStorage(appendable=appendable)
     led, state = lead(storage)
@@ -405,8 +405,8 @@ def test_a_snapshot_without_room_holds_up_nothing_and_takes_no_room(appendable: 
     assert reading.events_after_snapshot == 1
 
 
-def test_a_snapshot_that_meets_a_full_disk_after_all_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store could not tell, or somebody else took the room: half a snapshot must not keep what completions need."""
+def test_a_snapshot_that_fills_the_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store reports no free space, or another program took it: half a snapshot must not keep what completions need."""
     storage = ForgetfulStorage()
     led, state = lead(storage)
     events = some_events()
@@ -422,7 +422,7 @@ def test_a_snapshot_that_meets_a_full_disk_after_all_is_taken_back(monkeypatch: 
     assert journal.read(storage, STREAM).state == state
 
 
-def test_a_snapshot_without_room_is_not_tried_again_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_without_space_is_not_tried_again_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = ForgetfulStorage()
     led, state = lead(storage)
     monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 20)

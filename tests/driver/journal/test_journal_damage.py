@@ -89,7 +89,7 @@ def cut(storage: Storage, path: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [None, 0, 10, 64, 200])
-def test_an_epoch_that_led_is_not_passed_over_when_its_first_segment_is_gone_or_cut(
+def test_an_epoch_that_led_is_not_skipped_when_its_first_segment_is_missing_or_cut(
     storage: Storage, length: int | None
 ) -> None:
     """The epoch before it would lead on without its events, and give its batch ids again."""
@@ -148,7 +148,7 @@ def test_the_first_segments_that_a_listing_omits_are_found_by_name(hidden: int) 
     assert (found.epoch, found.state) == (second.journal.epoch, second.state)
 
 
-def test_an_epoch_of_which_a_listing_shows_nothing_is_not_passed_over() -> None:
+def test_an_epoch_that_a_listing_omits_is_not_skipped() -> None:
     """Its first segments were superseded, so none is found by name."""
     storage = MemoryStorage(f"damage-{next(uids)}", appendable=False)
     driver = Driver(storage)
@@ -161,7 +161,7 @@ def test_an_epoch_of_which_a_listing_shows_nothing_is_not_passed_over() -> None:
         journal.read(cast(Storage, Unlisted(storage, paths)), STREAM)
 
 
-def test_an_opener_that_was_killed_before_it_led_is_passed_over(storage: Storage) -> None:
+def test_a_driver_killed_before_it_led_is_skipped(storage: Storage) -> None:
     """At each of its steps, also beside the lease that it keeps from its claim on."""
     driver = Driver(storage)
     driver.write(3)
@@ -175,7 +175,7 @@ def test_an_opener_that_was_killed_before_it_led_is_passed_over(storage: Storage
     assert journal.read(storage, STREAM).state == driver.state
 
 
-def test_a_reader_beside_openers_sees_no_damage(storage: Storage) -> None:
+def test_a_reader_sees_no_damage_while_drivers_open_the_journal(storage: Storage) -> None:
     """While it reads, the epoch that it found without a snapshot begins to lead, and the next one deletes those before."""
     first = Driver(storage)
     first.write(2)
@@ -275,7 +275,7 @@ def test_a_mark_may_be_made_again(storage: Storage) -> None:
 
 
 def test_a_lost_claim_is_made_again_and_its_driver_is_fenced(storage: Storage) -> None:
-    """INV-4: whoever took its number would lead beside it."""
+    """INV-4: a driver that took its number would lead at the same time."""
     driver = Driver(storage)
     driver.write(3)
     storage.delete(claim_path(STREAM, driver.journal.epoch))
@@ -286,7 +286,7 @@ def test_a_lost_claim_is_made_again_and_its_driver_is_fenced(storage: Storage) -
         driver.write(1)
 
 
-def test_a_lost_claim_of_an_older_release_is_refused_once_and_there_again(storage: Storage) -> None:
+def test_a_lost_claim_of_an_older_release_is_refused_once_and_created_again(storage: Storage) -> None:
     """It made no mark, so that the claim was lost shows only in its segments."""
     driver = Driver(storage)
     driver.write(3)
@@ -330,7 +330,7 @@ def test_a_lease_of_an_older_release_proves_nothing(storage: Storage) -> None:
     assert Driver(storage).state == driver.state
 
 
-def test_an_ended_lease_is_nobodys_and_keeps_its_count(storage: Storage) -> None:
+def test_an_ended_lease_blocks_no_driver_and_keeps_its_count(storage: Storage) -> None:
     driver = Driver(storage)
     driver.write(3)
     driver.stop()

@@ -218,7 +218,9 @@ def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later
     t, _, _ = worked()
     first = open_(t, place(0))
     t.now_ms += 9_000
-    with pytest.raises(RefusedError, match="in use by u1, whose last heartbeat was 9 s ago: two queries can't use one cursor"):
+    with pytest.raises(
+        RefusedError, match="in use by u1, whose last heartbeat was 9 s ago: two queries can't use one cursor"
+    ):
         open_(t, place(0), user="u2")
     move(t, first.epoch)  # it is there still
     t.now_ms += 9_000

@@ -481,7 +481,7 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     (action,) = decision.actions
     assert isinstance(decision.events[0], ev.CleanupIntended)
     assert block.id in t.state.blocks
-    assert "under way" in kept_because(t, segment(t, epoch, block.meta, now_ms=9_000))
+    assert "has begun" in kept_because(t, segment(t, epoch, block.meta, now_ms=9_000))
     t.say(CleanedUp(action.number))
     assert block.id not in t.state.blocks
     assert not t.state.cleanups
@@ -575,7 +575,7 @@ def test_a_segment_in_which_the_scan_missed_a_named_block_is_kept() -> None:
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
-    assert "not seen by the scan" in kept_because(t, segment(t, epoch))
+    assert "the scan did not find block" in kept_because(t, segment(t, epoch))
 
 
 def test_an_orphan_of_an_ended_life_goes() -> None:
@@ -697,7 +697,7 @@ def test_status_shows_managed_receivers_and_what_their_agents_offer() -> None:
         (f"{STREAM}-r1", "scheduled", "h1", 0),
         (f"{STREAM}-r2", "scheduled", "", 0),
     ]
-    assert "has no place" in seen.managed[2].fault
+    assert "has no host" in seen.managed[2].fault
     assert (seen.agents[0].capacity, seen.agents[0].labels) == (2, ("rack=a",))
 
 
