@@ -43,7 +43,7 @@ from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition, check_name
 from forebay.process.clock import Clock, SystemClock
 from recovery import audit
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 from wal.storage import Storage, open_storage
 
 LEASE_SECONDS = 10.0

@@ -30,7 +30,7 @@ from forebay.model.errors import (
 )
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal.retention import Judgement
+from wal.decisions.retention import Judgement
 
 log = logging.getLogger(__name__)
 

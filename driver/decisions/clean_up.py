@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from driver.journal.state import State, is_fenced, is_forgotten
 from forebay.model.values import TopicPartition, timeline_of
 from forebay.settings.schema import Settings
-from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
+from wal.decisions.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
 #: maximum number of local copies that one clean-up names
 COPIES_AT_ONCE = 10_000
@@ -25,7 +25,7 @@ def retention_limits(settings: Settings) -> Limits:
     """Return the rewind horizon's limits, as ``[wal]`` sets them."""
     wal = settings.wal
     return Limits(
-        retention_ms=round(wal.retention * 1000),
+        retention_ms=round(wal.decisions.retention * 1000),
         retention_bytes=int(wal.retention_size),
         retention_blocks=wal.retention_blocks,
         free_bytes=int(wal.retention_free),
@@ -94,7 +94,7 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
 
 
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
-    """Decide whether one segment may be deleted (INV-8): by ``wal.retention``, with what the journal says of its blocks.
+    """Decide whether one segment may be deleted (INV-8), by ``wal.decisions.retention`` and the journal.
 
     A block is released if the history has its batch, no replay needs it, its segment is due (by ``limits``, unless the
     request has its own), and no deletion of its local copy is open, which could no longer find the block.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedList
 
 from forebay.model.values import Block, OffsetRange
-from wal.retention import Due, Limits, ReleasedSegment, due
+from wal.decisions.retention import Due, Limits, ReleasedSegment, due
 
 
 @dataclass(slots=True)
@@ -276,7 +276,7 @@ class BlockIndex:
             yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
     def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
-        """Return the segments to delete now (``wal.retention.due``). A segment whose deletion has begun counts as deleted."""
+        """Return the segments to delete now, by ``wal.decisions.retention.due``. One whose deletion has begun counts as deleted."""
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:

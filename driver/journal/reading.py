@@ -15,9 +15,9 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError
 from forebay.model.values import numbered, timeline_of
-from wal import layout
-from wal.frame import UNDECODABLE, Frame, FrameKind
-from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
+from wal.segments import layout
+from wal.segments.frame import UNDECODABLE, Frame, FrameKind
+from wal.segments.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 
 #: number of objects that are read at the same time

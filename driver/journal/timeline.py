@@ -8,7 +8,7 @@ So if a journal is not of the newest marker's timeline, it is empty, lost, of an
 from __future__ import annotations
 
 from forebay.model.errors import ForebayError, StoreError
-from wal import layout
+from wal.segments import layout
 from wal.storage import Storage
 
 #: the writer of the blocks that a rebuild takes in; always fenced for a driver, since a rebuild has ended before a driver leads

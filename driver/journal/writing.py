@@ -12,10 +12,10 @@ from driver.journal.state import State
 from forebay.model.errors import FencedError, OutOfSpaceError
 from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
-from wal import layout
-from wal.frame import FrameKind
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 #: events after the last snapshot from which a new one is due, unless the state itself is larger
 SNAPSHOT_EVENTS = 20_000

@@ -41,11 +41,11 @@ from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
 from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
-from wal import layout
-from wal.encryption import load_keys
-from wal.retention import Limits
+from wal.blocks.encryption import load_keys
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
-from wal.writer import SegmentLimits
 
 #: pause between two rounds of clean-up if ``wal.cleanup_interval`` is unset; each lists the WAL, which object stores charge for
 CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0

@@ -36,7 +36,7 @@ from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
-from wal.encryption import load_keys
+from wal.blocks.encryption import load_keys
 from wal.storage import open_storage
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forebay.settings.schema import Settings
-from wal.probe import probe
 from wal.storage import Storage, open_storage
+from wal.storage.probe import probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from driver.decisions.allocation import UNLIMITED, BatchLimits
 from driver.journal.receiver_limits import IdLimits
 from forebay.settings.schema import DriverSettings
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 _DEFAULTS = DriverSettings(journal="")
 

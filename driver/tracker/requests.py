@@ -19,7 +19,7 @@ from driver.journal.state import SnapshotCopy, State
 from forebay import messages as m
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import TopicPartition
-from wal.layout import BlockPlace
+from wal.segments.layout import BlockPlace
 
 AnswerType = TypeVar("AnswerType")
 

@@ -32,12 +32,12 @@ from forebay.process.clock import ManualClock
 from tests.support.reads import ReadBy
 from tests.support.shown import shown
 from tests.support.tracked import tracker_options
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 STREAM, TOPIC, HOST = "s", "t", "h1"
 PARTITIONS = 4

@@ -23,7 +23,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 STREAM = "flights"
 TOPIC = "t"

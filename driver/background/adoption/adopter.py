@@ -24,14 +24,14 @@ from forebay.model.errors import (
 )
 from forebay.model.records import Compression, RangeRows, digest, encode_block, extent
 from forebay.model.values import Block, BlockMeta, Gap, OffsetRange, TopicPartition, block_id, timeline_of
-from wal import layout
-from wal.barrier import bar
 from wal.blocks import encode_meta
-from wal.digests import completed
-from wal.encryption import KeyRing
-from wal.frame import FrameKind
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
+from wal.segments import layout
+from wal.segments.barrier import bar
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from forebay.model.errors import (
 )
 from forebay.model.records import as_source, decode_block
 from forebay.model.values import Handle, TopicPartition
-from wal import layout
 from wal.blocks import block_of_frame, decode_meta
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, read_frame, scan_segment
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from driver.journal import events as ev
 from driver.journal.receiver_limits import claiming, gives_way
 from driver.journal.state import BrokenInvariant, EndedEpoch, Receiver, State, Writer
 from driver.journal.transitions.partition import drop_writers, end_claim, partition_of
-from wal.layout import parse_block
+from wal.segments.layout import parse_block
 
 #: superseded instances of a receiver that the state keeps
 PAST_INSTANCES = 16
