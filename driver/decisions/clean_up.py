@@ -25,7 +25,7 @@ def retention_limits(settings: Settings) -> Limits:
     """Return the rewind horizon's limits, as ``[wal]`` sets them."""
     wal = settings.wal
     return Limits(
-        retention_ms=round(wal.decisions.retention * 1000),
+        retention_ms=round(wal.retention * 1000),
         retention_bytes=int(wal.retention_size),
         retention_blocks=wal.retention_blocks,
         free_bytes=int(wal.retention_free),

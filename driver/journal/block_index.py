@@ -276,7 +276,7 @@ class BlockIndex:
             yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
     def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
-        """Return the segments to delete now, by ``wal.decisions.retention.due``. One whose deletion has begun counts as deleted."""
+        """Return the segments to delete now, by ``wal.decisions.retention.due``, without those whose deletion has begun."""
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
