@@ -1,7 +1,7 @@
-"""The seam to what the stream is received from, as the driver sees it: which partitions there are, and where they begin and end.
+"""What the driver needs of a stream's source: its partitions, and where they begin and end.
 
-Implemented by ``forebay.kafka.client.admin.KafkaAdmin``, and by ``forebay.sources.custom.CustomUpstream`` over a class of the
-user's own.
+Implemented by ``forebay.kafka.client.admin.KafkaAdmin``, and by ``forebay.sources.custom.CustomUpstream`` over the user's
+class.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from forebay.settings.schema import Settings
 
 
 class Upstream(Protocol):
-    """Any method may raise UnreachableError: it is asked again."""
+    """A source. Any method may raise UnreachableError; the driver then calls it again."""
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
-        """All there are now, of topics named or found by ``pattern``."""
+        """Return the partitions that exist now, of the named topics or of those that ``pattern`` matches."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Topic → id, which another topic of that name does not have; "" where it can't be told."""
+        """Return topic → id, which differs from that of another topic of the same name; "" if it is not known."""
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str
     ) -> dict[TopicPartition, int]:
-        """Where each partition begins by ``kafka.starting_offsets``. Raises UsageError for a policy that can't be followed."""
+        """Return where each partition begins by ``kafka.starting_offsets``. Raises UsageError if the policy can't be applied."""
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record that may be read now."""
+        """Return for each partition the offset after the last record that can be read now."""
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """What ``group`` has committed; partitions without are left out, all of them where there are no groups."""
+        """Return the commits of ``group``. Partitions without a commit are omitted; a source without groups returns {}."""
 
     def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
-        """Shows ``positions`` as commits of ``group``, where there are groups; partition → error, {} if all went."""
+        """Commit ``positions`` for ``group`` if the source has groups. Return partition → error; {} if all succeeded."""
 
     def why_silent(self) -> str:
-        """Why the source has not answered since it last did; "" if nothing is known. Never waits."""
+        """Return why the source does not answer; "" if it is not known. Never waits."""
 
 
 def upstream_of(settings: Settings) -> Upstream:
-    """What ``settings`` receive from. Raises SettingsError for a class that can't be had."""
+    """Return the source that ``settings`` name. Raises SettingsError if the user's class can't be imported."""
     if settings.custom_source:
         from forebay.sources.custom import CustomUpstream
 
