@@ -68,7 +68,7 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(
-        "deploy.commands.recovery.ANSWER_SECONDS", 0.1
+        "deploy.commands.recovery.surroundings.ANSWER_SECONDS", 0.1
     )  # nobody answers at the ports of its configuration
     return Project(tmp_path)
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.commands.inspection.status import request_rates, tiers_in_words
 from deploy.commands.offsets import group as offsets
-from deploy.commands.status import request_rates, tiers_in_words
 from deploy.console.invocation import person
 from deploy.main import main
 from forebay import messages as m
@@ -41,7 +41,7 @@ def test_status_shows_tables_for_people(
     assert run(project, "status") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "not heard yet", "local_copies_given_up 3",
+    for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "no heartbeat yet", "local_copies_given_up 3",
                  "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
         assert part in out
 
@@ -120,7 +120,7 @@ def test_a_cursor_is_dropped_only_when_it_is_said(
     assert run(project, "cursors") == 0
     assert "2023-11-14T22:13:20" in "".join(capsys.readouterr().out.split())
     assert run(project, "cursors", "drop", "a") == 0
-    assert "cursor a of h pid 1 (silent, 40 offsets behind) would be dropped" in capsys.readouterr().err
+    assert "would drop cursor a of h pid 1 (silent, 40 offsets behind)" in capsys.readouterr().err
     assert run(project, "cursors", "drop", "b") == 1
     assert "there is no cursor b" in capsys.readouterr().err
     assert made_up_driver.drops == []
@@ -180,7 +180,7 @@ def test_accepting_a_gap_changes_nothing_unless_told(
     made_up_driver.status = make_status(make_partition(trouble=TROUBLE))
     assert run(project, "offsets", "accept-gap", "t/0", "30", "35", *flags) == 0
     assert made_up_driver.gaps == []
-    assert "nothing was changed: say --yes" in capsys.readouterr().err
+    assert "nothing was changed: add --apply" in capsys.readouterr().err
 
 
 def test_accepting_a_gap_asks_the_driver_for_exactly_that_range(project: Any, made_up_driver: Any) -> None:
@@ -206,7 +206,11 @@ def test_a_receiver_is_fenced_first_and_the_gap_accepted_when_the_wal_has_been_s
     ("refusal", "code", "part"),
     [
         (RefusedError("no trouble", "not-found"), 0, "nothing is lost"),
-        (RefusedError("waits for 30 to 33", "conflict"), 1, "receiver r1 is fenced. But waits for 30 to 33"),
+        (
+            RefusedError("waits for 30 to 33", "conflict"),
+            1,
+            "receiver r1 is fenced, but the gap was not accepted: waits for 30 to 33",
+        ),
     ],
 )
 def test_what_remains_after_fencing_may_be_nothing_or_less_than_what_was_named(
@@ -224,7 +228,7 @@ def test_what_remains_after_fencing_may_be_nothing_or_less_than_what_was_named(
 
 
 @pytest.mark.parametrize(
-    ("partition", "code", "part"), [("t/0", 1, "waits for no decision"), ("x/9", 2, "known are t/0")]
+    ("partition", "code", "part"), [("t/0", 1, "waits for no decision"), ("x/9", 2, "its partitions are t/0")]
 )
 def test_a_gap_that_nobody_waits_for_is_refused_before_anything_is_asked(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], partition: str, code: int, part: str

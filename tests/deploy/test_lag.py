@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.commands.lag import Lag, look, report, too_much
+from deploy.commands.inspection.lag import Lag, compare_with_kafka, report, too_much
 from deploy.main import main
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.messages import LagAnswer, PartitionProgress
@@ -70,7 +70,7 @@ def test_kafka_is_asked_for_no_timestamp_of_what_is_caught_up() -> None:
         asked.append(dict(positions))
         return {}
 
-    look((progress(position=10, completed=10), progress(1, 20, 7)), lambda _: {A: 10, B: 20}, timestamps)
+    compare_with_kafka((progress(position=10, completed=10), progress(1, 20, 7)), lambda _: {A: 10, B: 20}, timestamps)
     assert asked == [{}, {B: 7}]
 
 
@@ -87,6 +87,6 @@ def test_lag_asks_driver_and_kafka_and_exits_with_1_beyond_a_limit(
     assert main([*arguments, "--max-records", "26"]) == 0
     assert main([*arguments, "--max-records", "25"]) == 1
     assert main([*arguments, "--max-seconds", "60s"]) == 1
-    assert "more than" in capsys.readouterr().err
+    assert "the limit is" in capsys.readouterr().err
     assert main(["--config", str(project.config), "lag"]) == 0
     assert "t/0" in capsys.readouterr().out

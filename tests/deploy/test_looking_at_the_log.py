@@ -154,7 +154,7 @@ def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     monkeypatch.setattr(audit.journal, "read_beside_a_writer", lambda *_: reading)
     assert stream.run("audit") == 1
     err = capsys.readouterr().err
-    assert err == "forebay: t/0[10, 12) of life 1 is in no batch, does not wait and is no gap\n"
+    assert err == "forebay: t/0[10, 12) life 1 is in no batch, is not waiting, and is not a gap\n"
 
 
 def test_no_journal_is_wrong_use_and_not_an_empty_audit(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,14 +294,14 @@ def test_inspect_names_damage_with_the_ranges_that_it_held_even_when_filtered(
         assert stream.run("wal", "inspect", *arguments) == 1
         err = capsys.readouterr().err
         assert f"forebay: {block.handle.path}, bytes {block.handle.offset} to " in err
-        assert "which held t/0[0, 10): the payload's checksum does not match" in err
+        assert "(t/0[0, 10)): the payload's checksum does not match" in err
     assert stream.run("wal", "inspect", "--partition", "t/1") == 0
 
 
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("/etc/passwd", "does not lie in"),
+        ("/etc/passwd", "is not in"),
         ("flights/none.seg", "has no flights/none.seg"),
         ("../x", "parts are letters"),
     ],

@@ -79,10 +79,10 @@ def test_the_file_holds_positions_lives_and_what_is_committed_and_is_read_as_it_
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is no file that"),
-        ('{"format": 2}', "has format 2, this release reads up to 1"),
+        ("", "is not a file that"),
+        ('{"format": 2}', "has format 2; this release reads formats up to 1"),
         ('{"format": 1}', "missing required field"),
-        ("[1]", "is no file that"),
+        ("[1]", "is not a file that"),
     ],
 )
 def test_a_file_that_is_none_is_refused_in_a_sentence(content: str, words: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_offsets_that_can_t_be_are_refused(
     document["partitions"][0][field] = value
     path = tmp_path / "offsets.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=r"can't be|is no file"):
+    with pytest.raises(UsageError, match=r"is impossible|is not a file"):
         read_file(path)
 
 
@@ -161,7 +161,7 @@ def test_a_new_stream_can_begin_at_a_files_offsets(
     project.replace("[kafka]\n", lines)
     assert load(project.config, {}).kafka.starting_offsets == {"t/0": 10, "t/1": 0}
     assert main(["--config", str(project.config), "offsets", "import", str(path), "--yes"]) == 2
-    assert "let it begin at these offsets by kafka.starting_offsets" in capsys.readouterr().err
+    assert "set kafka.starting_offsets to begin at these offsets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -253,14 +253,14 @@ def test_an_import_is_refused_where_kafka_does_not_hold_an_offset_and_changes_no
     code, said = importing(*to)
     assert code == 1
     assert (
-        f"{importing.topic}/0: offset 10 for group {importing.group} lies before the beginning of what Kafka holds, 11 to 20. "
-        "Nothing was changed; --force passes over this"
+        f"{importing.topic}/0: offset 10 for group {importing.group} is before the beginning of what Kafka holds, 11 to 20. "
+        "Nothing was changed; --force sets them anyway"
     ) in said
     importing.document["partitions"][1] |= {"position": 21, "completed": 21}
     code, said = importing("--group", importing.group)
     assert code == 1 and "11 to 20; " in said, "a dry run says it too"
     assert (
-        f"{importing.topic}/1: offset 21 for group {importing.group} lies beyond the end of what Kafka holds, 0 to 20"
+        f"{importing.topic}/1: offset 21 for group {importing.group} is beyond the end of what Kafka holds, 0 to 20"
         in said
     )
     importing.document["partitions"][1] |= {"partition": 7, "position": 3, "completed": 3}
@@ -276,7 +276,7 @@ def test_an_import_goes_through_where_kafka_holds_all_or_by_force(importing: Imp
     importing.delete_before(15)
     importing.document["partitions"][1] |= {"position": 30, "completed": 30}
     code, said = importing("--group", importing.group, "--yes", "--force")
-    assert code == 0 and said.count("passed over: ") == 2
+    assert code == 0 and said.count("ignored because of --force: ") == 2
     assert importing.committed() == {0: 10, 1: 30}
 
 
@@ -286,9 +286,7 @@ def test_where_a_new_stream_would_begin_is_compared_too(importing: Importing) ->
     assert importing()[0] == 0
     importing.delete_before(11)
     code, said = importing()
-    assert (
-        code == 1 and f"{importing.topic}/0: offset 10 lies before the beginning of what Kafka holds, 11 to 20" in said
-    )
+    assert code == 1 and f"{importing.topic}/0: offset 10 is before the beginning of what Kafka holds, 11 to 20" in said
     assert importing("--force")[0] == 0
 
 
@@ -299,11 +297,11 @@ def test_kafka_that_can_not_be_asked_is_said(
     path.write_bytes(msgspec.json.encode(exported(state, settings, {}, 5)))
     command = ["--config", str(project.config), "offsets", "import", str(path)]
     assert main(command) == 0
-    assert "not compared with what Kafka holds: Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
+    assert "not compared with Kafka: Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
     assert main([*command, "--group", "others"]) == 3
     assert "Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
     assert main([*command, "--group", "others", "--force"]) == 0
-    assert "not compared with what Kafka holds" in capsys.readouterr().err
+    assert "not compared with Kafka" in capsys.readouterr().err
 
 
 def test_an_export_without_kafka_says_what_it_leaves_out(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.services import children
+from deploy.commands.running.services import children
 from deploy.examples.own_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
 from forebay.kafka.client.access import KafkaAccess

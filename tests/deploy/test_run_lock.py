@@ -91,4 +91,4 @@ def test_full_disk_does_not_keep_a_stream_from_running(tmp_path: Path, monkeypat
             only_one(tmp_path, "flights", unsaid).__enter__()
     monkeypatch.setattr("deploy.supervision.run_lock.os.open", full)
     with only_one(tmp_path, "flights", said.append):
-        assert "would not be noticed" in said[1]
+        assert "would not be refused" in said[1]

@@ -36,7 +36,7 @@ def test_up_beside_a_driver_that_leads_starts_nothing(project: Any, url: str) ->
         second = project.forebay("up")
         assert second.returncode == 5, second.stderr
         assert f"pid {driver.pid}" in second.stderr and "leads stream 'flights' already" in second.stderr
-        assert "up | driver found another at work (exit code 5) and stays down" in second.stderr
+        assert "up | driver found the stream already running (exit code 5) and is not restarted" in second.stderr
         assert "agent |" not in second.stderr and "receiver-1 |" not in second.stderr
         answer = until(lambda: status(url))
         assert answer.receivers == () and answer.agents == ()

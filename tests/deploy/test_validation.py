@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.commands import validation
+from deploy.commands.setup import validation
 from deploy.console.invocation import prepare_job_imports
 from deploy.main import main
 from forebay.kafka.embedded.broker import MockBroker

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions, sentence
+from deploy.commands.inspection.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
 from driver.journal import log as journal

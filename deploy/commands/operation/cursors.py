@@ -1,4 +1,4 @@
-"""``forebay cursors``: the queries that read the intake beside the batch job, and what they hold."""
+"""``forebay cursors``: the cursors of queries that read the intake beside the batch job."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploy.commands.status import TIMEOUT_SECONDS, ask, problems
+from deploy.commands.inspection.status import problems
+from deploy.console.driver_requests import ask_status, post
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
+    NOTHING_CHANGED,
     Invocation,
     because_option,
     changing_options,
@@ -28,25 +30,24 @@ if TYPE_CHECKING:
 
 @click.group(
     invoke_without_command=True,
-    short_help="Show the cursors of queries over the intake, or drop one.",
     epilog=example("forebay cursors", "forebay cursors drop query-1a2b3c4d --yes"),
 )
 @shared_options
 @click.pass_context
 def cursors(context: click.Context) -> int | None:
-    """Show who reads the intake beside the batch job, and how far behind each is.
+    """Show the cursors of queries that read the intake beside the batch job, and how far behind each cursor is.
 
-    What a cursor has yet to read stays in the WAL. Exits with 1 if one expired that nobody has seen to yet.
+    The WAL keeps all blocks that a cursor has not read yet. Exits with 1 if a cursor expired and was not dropped yet.
     """
     if context.invoked_subcommand is not None:
         return None
     invocation = context.ensure_object(Invocation)
-    answer = ask(invocation.settings())
+    answer = ask_status(invocation.settings())
     invocation.write(answer.cursors, lambda: [_table(answer.cursors)])
     expired = [problem.cause for problem in problems(answer) if problem.kind == "cursor"]
-    for words in expired:
-        invocation.say(f"forebay: {words}")
-    return FOUND if expired else FINE
+    for cause in expired:
+        invocation.say(f"forebay: {cause}")
+    return FINDINGS if expired else FINE
 
 
 def _table(shown: tuple[TrackedCursor, ...]) -> Group:
@@ -63,7 +64,8 @@ def _table(shown: tuple[TrackedCursor, ...]) -> Group:
 
 
 @cursors.command(
-    short_help="Hold nothing for a cursor any more.", epilog=example("forebay cursors drop query-1a2b3c4d --yes")
+    short_help="Drop a cursor, and the blocks that only it needs.",
+    epilog=example("forebay cursors drop query-1a2b3c4d --yes"),
 )
 @click.argument("name", metavar="CURSOR")
 @because_option
@@ -71,26 +73,20 @@ def _table(shown: tuple[TrackedCursor, ...]) -> Group:
 @shared_options
 @pass_invocation
 def drop(invocation: Invocation, name: str, because: str, yes: bool) -> int:
-    """Let the WAL go that only CURSOR has yet to read. A query that reads by it ends.
+    """Drop CURSOR: the driver may then delete blocks that only this cursor still needs. A query that uses the cursor ends.
 
-    Nothing can be read again of what is deleted then; a query that comes back fails, unless Kafka still has it. Of a cursor that
-    expired: say that you have seen it.
+    Deleted blocks can't be read again. If the query is started again, it fails unless Kafka still holds their records. For an
+    expired cursor, this command only ends the problem in `forebay status`.
     """
     settings = invocation.settings()
     if not yes:
-        found = _found(ask(settings), name)
-        words = f"cursor {name} of {found.user} ({found.state}, {found.behind} offsets behind) would be dropped"
+        found = _found(ask_status(settings), name)
+        plan = f"would drop cursor {name} of {found.user} ({found.state}, {found.behind} offsets behind)"
         invocation.write({"done": False, "cursor": name, "behind": found.behind, "state": found.state})
-        invocation.say(f"{words}; nothing was changed: say --yes to do it")
+        invocation.say(f"{plan}; {NOTHING_CHANGED}")
         return FINE
-    from forebay.http.driver_client import DriverClient
-
-    client = DriverClient.of(settings, TIMEOUT_SECONDS)
-    try:
-        request = DropCursorRequest(cursor=name, cause=person(because))
-        answer = client.post("/v1/operator/drop-cursor", request, OperatorAnswer)
-    finally:
-        client.close()
+    request = DropCursorRequest(cursor=name, cause=person(because))
+    answer = post(settings, "/v1/operator/drop-cursor", request, OperatorAnswer)
     invocation.write({"done": True, "cursor": name, "message": answer.message})
     invocation.say(answer.message)
     return FINE
@@ -100,7 +96,7 @@ def _found(answer: StatusAnswer, name: str) -> TrackedCursor:
     for cursor in answer.cursors:
         if cursor.cursor == name and cursor.state != "dropped":
             return cursor
-    raise RefusedError(f"there is no cursor {name}: `forebay cursors` shows those that there are", "not-found")
+    raise RefusedError(f"there is no cursor {name}; `forebay cursors` lists all cursors", "not-found")
 
 
 def _since(time_ms: int) -> str:

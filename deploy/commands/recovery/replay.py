@@ -1,15 +1,14 @@
-"""``forebay recover --to-batch|--to-time``: what a replay would run again, and asking the driver for it."""
+"""``forebay recover --to-batch|--to-time``: show which batches a replay would run again, and request it from the driver."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
 import msgspec
 
-from deploy.commands.status import TIMEOUT_SECONDS
-from deploy.console.invocation import FINE, FOUND, Invocation, person
+from deploy.console.driver_requests import post
+from deploy.console.invocation import FINDINGS, FINE, NOTHING_CHANGED, Invocation, person
 from forebay.messages import OperatorAnswer, ReplayRequest
 from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
@@ -22,29 +21,11 @@ if TYPE_CHECKING:
     from driver.journal.state import State
     from wal.storage import Storage
 
-#: the driver reads the whole history before it answers
+#: maximum time for the driver's answer; it reads the whole history first
 REPLAY_TIMEOUT_SECONDS = 300.0
 
 
-class MomentType(click.ParamType[int]):
-    """A moment with its time zone, as milliseconds since 1970 UTC."""
-
-    name = "time"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        try:
-            moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
-        except ValueError:
-            self.fail(f"{value!r}: write it as 2026-11-21T14:30:00Z", parameter, context)
-        if moment.tzinfo is None:
-            self.fail(f"{value!r}: add its time zone, as in 2026-11-21T14:30:00Z", parameter, context)
-        return max(1, round(moment.timestamp() * 1000))
-
-
-class BatchAgain(msgspec.Struct, frozen=True):
+class ReplayedBatch(msgspec.Struct, frozen=True):
     """A completed batch that would run again. ``held``: whether the WAL still holds all its blocks."""
 
     batch_id: int
@@ -57,7 +38,10 @@ class BatchAgain(msgspec.Struct, frozen=True):
 
 
 class ReplayProposal(msgspec.Struct, frozen=True):
-    """``possible_from``: id of the oldest batch from which on a replay is possible (the rewind horizon); 0: there is none."""
+    """The batches that a replay would run again.
+
+    ``possible_from``: id of the oldest batch at which a replay can begin (the rewind horizon); 0 if no batch can be replayed.
+    """
 
     stream: str
     possible: bool
@@ -65,11 +49,14 @@ class ReplayProposal(msgspec.Struct, frozen=True):
     records: int
     unfinished: int
     message: str
-    batches: tuple[BatchAgain, ...]
+    batches: tuple[ReplayedBatch, ...]
 
 
 def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayProposal:
-    """Reads journal and history, fences nobody. Raises RefusedError if there is no such batch."""
+    """Return what a replay from ``batch`` or ``time_ms`` would run. Only reads journal and history, and fences no process.
+
+    Raises RefusedError if there is no such batch, UsageError if there is no journal.
+    """
     from driver.decisions.replay import Horizon, RewindTo, needed, plan
     from driver.journal import history
     from driver.journal import log as journal
@@ -85,7 +72,7 @@ def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayPr
 
 
 def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
-    """``found`` in words."""
+    """Return a replay plan with the message for the operator."""
     from driver.decisions.replay import refuse
 
     lacking = {b.batch_id for b in found.lacking}
@@ -97,7 +84,7 @@ def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
     )
     running = state.replay
     if running is not None:
-        words += f"; replay {running.replay} is under way, and another one has to wait for its end"
+        words += f"; replay {running.replay} is running, and a further replay must wait until it is complete"
     if lacking:
         words = f"can't be replayed: {refuse(found)}"
     return ReplayProposal(
@@ -111,12 +98,12 @@ def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
     )
 
 
-def _again(batch: FinishedBatch, held: bool) -> BatchAgain:
+def _again(batch: FinishedBatch, held: bool) -> ReplayedBatch:
     ranges = tuple(
         f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})" + (f" life {r.life}" if r.life > 1 else "")
         for r in batch.ranges
     )
-    return BatchAgain(batch.batch_id, batch.number, batch.time_ms, batch.records, ranges, batch.lost, held)
+    return ReplayedBatch(batch.batch_id, batch.number, batch.time_ms, batch.records, ranges, batch.lost, held)
 
 
 def tables(proposal: ReplayProposal) -> list[Group]:
@@ -144,30 +131,24 @@ def tables(proposal: ReplayProposal) -> list[Group]:
 
 
 def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int, because: str, yes: bool) -> int:
-    """Shows what would run again; with ``yes``, has the driver run it."""
+    """Show what would run again; with ``yes``, let the driver run it."""
     if not yes:
         from wal.storage import open_storage
 
         storage = open_storage(settings.driver.journal, settings.storage)
         return show(invocation, propose(storage, settings.stream, batch, time_ms))
-    from forebay.http.driver_client import DriverClient
-
-    client = DriverClient.of(settings, max(TIMEOUT_SECONDS, REPLAY_TIMEOUT_SECONDS))
-    try:
-        request = ReplayRequest(batch=batch, time_ms=time_ms, cause=person(because))
-        answer = client.post("/v1/operator/replay", request, OperatorAnswer)
-    finally:
-        client.close()
+    request = ReplayRequest(batch=batch, time_ms=time_ms, cause=person(because))
+    answer = post(settings, "/v1/operator/replay", request, OperatorAnswer, REPLAY_TIMEOUT_SECONDS)
     invocation.write({"done": True, "message": answer.message})
     invocation.say(answer.message)
     return FINE
 
 
 def show(invocation: Invocation, proposal: ReplayProposal) -> int:
-    """What would be done; the exit code."""
+    """Print what would run again, and return the exit code: 1 if the replay is not possible."""
     invocation.write(proposal, lambda: tables(proposal))
     if not proposal.possible:
         invocation.say(f"forebay: {proposal.message}")
-        return FOUND
-    invocation.say(f"{proposal.message}; nothing was changed: say --yes to do it")
+        return FINDINGS
+    invocation.say(f"{proposal.message}; {NOTHING_CHANGED}")
     return FINE

@@ -1,4 +1,4 @@
-"""``forebay install``: user, folders, configuration, tokens and units of one host, put there or taken away."""
+"""``forebay install``: put user, folders, configuration, tokens and units on one host, or remove the units."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from deploy.console.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
-from deploy.installation import (
+from deploy.commands.setup.installation import (
     CONFIGURATION,
     EXAMPLE,
     ROLES,
@@ -26,29 +25,30 @@ from deploy.installation import (
     USER,
     File,
     Folder,
-    Plan,
+    Installation,
     Role,
     first_configuration,
     new_tokens,
-    plan,
+    plan_installation,
 )
+from deploy.console.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security.roles import parse_tokens
 from forebay.settings.schema import load
 
-#: folders that the units hide from the services: what lies there can't be run by them
+#: folders that the units hide from the services, which therefore can't run a program in them
 _HIDDEN = ("/root", "/home", "/run/user", "/tmp", "/var/tmp")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line of what is, or would be, done. ``outcome``: made | written | replaced | kept | as it is | removed | run."""
+    """One step of an installation. ``outcome``: made | written | replaced | kept | as it is | removed | run | left."""
 
     outcome: str
     what: str
     detail: str = ""
 
 
-#: outcome → how it is said of what is not done
+#: outcome → its form in a dry run
 WOULD = {
     "made": "would make",
     "written": "would write",
@@ -61,17 +61,18 @@ WOULD = {
 
 
 class Host:
-    """The files of a host below ``prefix``. With ``change`` False it only says what would be done."""
+    """The files of a host below ``prefix``. With ``change`` False, all steps are reported and none is carried out."""
 
     def __init__(self, prefix: Path, change: bool) -> None:
         self._prefix = prefix
         self._change = change
 
     def at(self, path: str) -> Path:
+        """Return the place of the host's ``path`` on this machine."""
         return self._prefix / path.lstrip("/")
 
-    def put(self, wanted: Plan) -> Iterator[Step]:
-        """Each step as it is done; called again, the rest. Raises StoreError."""
+    def put(self, wanted: Installation) -> Iterator[Step]:
+        """Make folders and files, and yield each step when it is done. May be repeated. Raises StoreError."""
         for folder in wanted.folders:
             yield self._make(folder)
         for folder in wanted.outside:
@@ -80,9 +81,11 @@ class Host:
         for file in wanted.files:
             yield self._write(file)
 
-    def give(self, wanted: Plan, user: str) -> Iterator[Step]:
-        """What is the service's own goes to ``user`` of that host; of the folders outside what nobody has put anything into.
-        Raises StoreError."""
+    def give(self, wanted: Installation, user: str) -> Iterator[Step]:
+        """Make ``user`` of the host the owner of its folders and kept files, and of empty folders outside.
+
+        Raises StoreError.
+        """
         empty = [folder.path for folder in wanted.outside if not self._has_content(folder)]
         paths = [folder.path for folder in wanted.folders] + [file.path for file in wanted.files if file.keep] + empty
         if self._change:
@@ -100,12 +103,12 @@ class Host:
         found = next((line.split(":") for line in lines if line.startswith(f"{user}:")), None)
         if found is None:
             raise StoreError(
-                f"{self.at('/etc/passwd')} has no user {user} though systemd-sysusers made it: make it by hand"
+                f"{self.at('/etc/passwd')} has no user {user}, although systemd-sysusers succeeded: create the user by hand"
             )
         return int(found[2]), int(found[3])
 
-    def take_away(self, wanted: Plan) -> Iterator[Step]:
-        """Removes what no person wrote; says what is kept."""
+    def take_away(self, wanted: Installation) -> Iterator[Step]:
+        """Remove all files except those with ``keep``, and yield what is removed and what is kept."""
         for file in reversed(wanted.files):
             if file.keep or not self.at(file.path).exists():
                 continue
@@ -114,15 +117,15 @@ class Host:
             yield Step("removed", file.path)
         for folder in (*wanted.folders, *wanted.outside):
             if self.at(folder.path).exists():
-                yield Step("kept", folder.path, "with all that is in it; remove it yourself when nobody needs it")
+                yield Step("kept", folder.path, "with its content; remove it yourself when it is no longer needed")
 
     def run(self, *command: str) -> Step:
-        """A command of the system. Raises StoreError with its last words."""
+        """Run a command of the system. Raises StoreError with what the command printed."""
         if self._change:
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             except OSError as error:
-                raise StoreError(f"{command[0]} can't be run: {error.strerror}") from None
+                raise StoreError(f"cannot run {command[0]}: {error.strerror}") from None
             if done.returncode != 0:
                 raise StoreError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
         return Step("run", " ".join(command))
@@ -148,7 +151,7 @@ class Host:
         if there == file.content:
             return Step("as it is", file.path)
         if there is not None and file.keep:
-            return Step("kept", file.path, "yours")
+            return Step("kept", file.path, "this host's own")
         if self._change:
             self._tried(file.path, lambda: _replace(path, file))
         return Step("written" if there is None else "replaced", file.path, f"mode {file.mode:04o}")
@@ -157,11 +160,13 @@ class Host:
         try:
             return action()
         except OSError as error:
-            raise StoreError(f"{self.at(path)}: {error.strerror or error}; nothing after it was done") from None
+            raise StoreError(
+                f"{self.at(path)}: {error.strerror or error}; the later steps were not carried out"
+            ) from None
 
 
 def _replace(path: Path, file: File) -> None:
-    """Whole or not at all, and never readable by more people than it shall be."""
+    """Write the file atomically. It never has a wider mode than ``file.mode``, not even while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
@@ -175,7 +180,6 @@ def _replace(path: Path, file: File) -> None:
 
 
 @click.command(
-    short_help="Set one host up for systemd, or take it off again.",
     epilog=example(
         "forebay install --yes",
         "forebay install --role agent --role receiver --yes",
@@ -187,35 +191,37 @@ def _replace(path: Path, file: File) -> None:
     "roles",
     type=click.Choice(ROLES),
     multiple=True,
-    help="A service of this host; may be repeated [default: all].",
+    help="Service of this host; repeatable [default: all].",
 )
 @click.option(
     "--prefix",
     metavar="DIR",
     default="/",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the host's files lie: for an image that is built, or a look [default: /].",
+    help="Root of the host's files, for the build of an image or for a look at the files [default: /].",
 )
 @click.option(
     "--program",
     metavar="FILE",
-    help="The command as it lies on that host [default: this one].",
+    help="Path of the forebay command on that host [default: the path of this command].",
 )
 @click.option(
     "--configuration",
     "given",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What forebay.toml begins with [default: the example for one machine].",
+    help="First content of forebay.toml [default: the example for one machine].",
 )
 @click.option(
     "--tokens",
     "given_tokens",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What the file of tokens begins with [default: new ones where the driver runs].",
+    help="First content of the token file [default: new tokens on the driver's host].",
 )
-@click.option("--uninstall", is_flag=True, help="Stop the services and remove the units; data and configuration stay.")
+@click.option(
+    "--uninstall", is_flag=True, help="Stop the services and remove the units; data and configuration are kept."
+)
 @changing_options
 @shared_options
 @pass_invocation
@@ -229,25 +235,25 @@ def install(
     uninstall: bool,
     yes: bool,
 ) -> int:
-    """Set this host up: user, folders (0700), configuration, tokens (0600) and systemd units. Needs no network.
+    """Set up this host: create the user, folders (mode 0700), configuration, tokens (mode 0600) and systemd units.
 
-    Called again it changes only what differs; after an upgrade of the program it writes the units anew. What a person wrote,
-    forebay.toml and the tokens, is never changed. --uninstall stops the services and removes the units; data, configuration
-    and user stay, and it says where. Without --apply it only says what it would do.
+    Existing forebay.toml and token files are never changed. A repeated call changes only what differs; repeat it after an
+    upgrade, to update the units. With --uninstall, the command stops the services and removes the units, and prints where
+    data, configuration and user remain. Without --apply it only prints what it would do. Needs no network.
     """
     roles = roles or ROLES
     host = Host(prefix, yes)
     real = prefix.resolve() == Path("/")
     if real and yes and os.geteuid() != 0:
-        raise UsageError("install changes the system: run it as root, or with --prefix DIR to look at what it makes")
+        raise UsageError("install changes the system: run it as root, or add --prefix DIR to only look at the files")
     command = program or str(Path(sys.prefix) / "bin" / "forebay")
     if not os.path.isabs(command) or any(sign in command for sign in " \t\"'%$\\"):
-        raise UsageError(f"--program {command}: write the whole path, without spaces, quotes, %, $ and \\")
+        raise UsageError(f"--program {command}: write an absolute path without spaces, quotes, %, $ and \\")
     if real and not uninstall:
         _require_visible(command)
     there = host.at(CONFIGURATION)
     try:
-        # before anything is changed: a release that can't read it shall not take the place of one that can
+        # before any change: a release that can't read the configuration must not replace one that can
         settings = load(there if there.exists() else given or EXAMPLE, {})
     except SettingsError:
         if not uninstall:
@@ -255,7 +261,7 @@ def install(
         settings = None
     configuration = given.read_text(encoding="utf-8") if given is not None else first_configuration()
     tokens = _checked_tokens(given_tokens) if given_tokens is not None else new_tokens(roles)
-    wanted = plan(roles, command, settings, configuration, tokens)
+    wanted = plan_installation(roles, command, settings, configuration, tokens)
     booted = real and Path("/run/systemd/system").exists()
     steps = _uninstalled(host, wanted, roles, booted) if uninstall else _installed(host, wanted, booted)
     where = "on this host" if real else f"below {prefix.resolve()}"
@@ -270,30 +276,30 @@ def install(
     if invocation.json:
         invocation.write(done)
     if not yes:
-        invocation.say(f"nothing was changed {where}: call it with --apply")
+        invocation.say(f"nothing was changed {where}: add --apply to do it")
     elif not uninstall:
         invocation.say(f"done {where}")
         invocation.say(_next_steps(roles, command, host))
     return FINE
 
 
-def _installed(host: Host, wanted: Plan, booted: bool) -> Iterator[Step]:
+def _installed(host: Host, wanted: Installation, booted: bool) -> Iterator[Step]:
     yield from host.put(wanted)
     if os.geteuid() == 0:
         yield host.run("systemd-sysusers", f"--root={host.at('/')}", Path(SYSUSERS).name)
         yield from host.give(wanted, USER)
     else:
-        yield Step("left", f"user {USER}", "only root makes it, and gives it its files")
+        yield Step("left", f"user {USER}", "only root can create it and change the owner of the files")
     if booted:
         yield host.run("systemctl", "daemon-reload")
 
 
-def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], booted: bool) -> Iterator[Step]:
-    # systemctl refuses all of them if one is not there
+def _uninstalled(host: Host, wanted: Installation, roles: Sequence[Role], booted: bool) -> Iterator[Step]:
+    # systemctl refuses all units if one does not exist
     units = [UNITS[role] for role in roles if host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
     if booted and units:
         yield host.run("systemctl", "disable", *units)
-        # receivers first, while there is a driver to report to
+        # receivers first, while the driver still accepts their reports
         for name in sorted(units, key=lambda name: ("receiver" not in name, "agent" not in name)):
             yield host.run("systemctl", "stop", name.replace("@.", "@*."))
     others = [UNITS[role] for role in ROLES if role not in roles and host.at(f"{UNIT_FOLDER}/{UNITS[role]}").exists()]
@@ -304,11 +310,11 @@ def _uninstalled(host: Host, wanted: Plan, roles: Sequence[Role], booted: bool) 
 
 
 def _checked_tokens(given: Path) -> str:
-    """What ``given`` holds, if services can read it. Raises SettingsError, which shows no token."""
+    """Return the content of ``given``, if services can read it. Raises SettingsError, which never contains a token."""
     try:
         text = given.read_bytes().decode("ascii")
     except UnicodeDecodeError:
-        raise SettingsError(f"--tokens: {given} is no text of ASCII letters, digits and signs") from None
+        raise SettingsError(f"--tokens: {given} is not ASCII text") from None
     parse_tokens(text, f"--tokens: {given}")
     return text
 
@@ -316,18 +322,20 @@ def _checked_tokens(given: Path) -> str:
 def _require_visible(command: str) -> None:
     for path in dict.fromkeys((command, os.path.realpath(Path(command).with_name("python")))):
         if not os.path.exists(path):
-            raise UsageError(f"{path} does not exist: install the wheel into a virtual environment, as in /opt/forebay")
+            raise UsageError(
+                f"{path} does not exist: install the wheel into a virtual environment, for example /opt/forebay"
+            )
         hidden = next((folder for folder in _HIDDEN if path.startswith(f"{folder}/")), None)
         if hidden is not None:
             raise UsageError(
-                f"{path} lies in {hidden}, which the services can't see: make the virtual environment elsewhere, as in "
-                "/opt/forebay, from a Python that lies elsewhere too"
+                f"{path} is in {hidden}, which the services can't see: create the virtual environment elsewhere, for example "
+                "in /opt/forebay, from a Python outside these folders"
             )
 
 
 def _next_steps(roles: Sequence[Role], program: str, host: Host) -> str:
     units = " ".join(UNITS[role].replace("@.service", "@1") for role in ROLES if role in roles)
     return (
-        f"next: write {host.at(CONFIGURATION)} and {host.at(TOKENS)}; {program} --config {CONFIGURATION} validate; "
+        f"next: edit {host.at(CONFIGURATION)} and {host.at(TOKENS)}; {program} --config {CONFIGURATION} validate; "
         f"systemctl enable --now {units}. After an upgrade: systemctl restart, one unit after another"
     )

@@ -1,7 +1,7 @@
-"""What ``forebay install`` puts on one host: a plan, made on values alone.
+"""The folders, files and units that ``forebay install`` puts on one host, planned without I/O on that host.
 
-The unit files lie beside this module and are complete as they are; of them only the program's path changes, and the folders
-outside ``/var/lib/forebay`` that the configuration names are added.
+The unit files in ``deploy/systemd`` are complete. An installation changes only the path of the program in them, and adds the
+folders outside ``/var/lib/forebay`` that the configuration names.
 """
 
 from __future__ import annotations
@@ -29,26 +29,32 @@ CONFIGURATION_FOLDER, DATA_FOLDER = "/etc/forebay", "/var/lib/forebay"
 CONFIGURATION, TOKENS = f"{CONFIGURATION_FOLDER}/forebay.toml", f"{CONFIGURATION_FOLDER}/tokens"
 UNIT_FOLDER = "/etc/systemd/system"
 SYSUSERS = "/etc/sysusers.d/forebay.conf"
-#: what a host's configuration begins with
-#: of randomness, in one token
+#: random bytes in a token
 TOKEN_BYTES = 32
-EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
-#: where the unit files say that the program is
+_DEPLOY = Path(__file__).parents[2]
+#: the first configuration of a host
+EXAMPLE = _DEPLOY / "examples" / "one-machine.toml"
+#: path of the program in the unit files
 _PROGRAM = "/opt/forebay/bin/forebay"
-#: how the example leaves tokens out, and how an installed host names them: people's commands read the file, services are given
-#: it by systemd
+#: the line of the example without tokens, and its replacement on an installed host; systemd passes the file to the services
 _NO_TOKENS, _TOKENS = f'# token_file = "{TOKENS}"  ', f'token_file = "{TOKENS}"    '
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
+    """A folder of the host, with its mode."""
+
     path: str
     mode: int = 0o700
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """``keep``: a person's own once it is there; else an upgrade writes it anew, and it goes with an uninstall."""
+    """A file of the host.
+
+    ``keep``: an existing file is never changed or removed, because people edit it. Other files are written again by an
+    upgrade, and removed by an uninstallation.
+    """
 
     path: str
     content: str
@@ -57,21 +63,28 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """In the order in which it is put there; taken away in the opposite one. ``outside``: folders that the configuration names
-    elsewhere, which are made if they are absent and never changed."""
+class Installation:
+    """Folders and files in the order in which they are made; they are removed in the opposite order.
+
+    ``outside``: folders elsewhere that the configuration names; they are made if absent, and never changed.
+    """
 
     folders: tuple[Folder, ...]
     outside: tuple[Folder, ...]
     files: tuple[File, ...]
 
 
-def plan(roles: Iterable[Role], program: str, settings: Settings | None, configuration: str, tokens: str) -> Plan:
-    """``settings``: of the configuration that this host has, or will have, if it can be read; ``configuration`` and ``tokens``:
-    what these files begin with. Units come last, so that none is there without what it needs."""
+def plan_installation(
+    roles: Iterable[Role], program: str, settings: Settings | None, configuration: str, tokens: str
+) -> Installation:
+    """Return the installation of a host for ``roles``.
+
+    ``settings``: of the configuration that the host has or will have; None if it can't be read. ``configuration`` and
+    ``tokens``: first content of these files. Units come last, so that everything that a unit needs exists before it.
+    """
     roles = [role for role in ROLES if role in set(roles)]
     outside = folders_outside(settings) if settings is not None else []
-    return Plan(
+    return Installation(
         (Folder(CONFIGURATION_FOLDER), Folder(DATA_FOLDER)),
         tuple(map(Folder, outside)),
         (
@@ -84,37 +97,37 @@ def plan(roles: Iterable[Role], program: str, settings: Settings | None, configu
 
 
 def unit(role: Role, program: str = _PROGRAM, writable: Sequence[str] = ()) -> str:
-    """The unit file of ``role``, for a ``program`` elsewhere, that may write to ``writable`` folders too."""
-    text = (Path(__file__).parent / "systemd" / UNITS[role]).read_text(encoding="utf-8")
+    """Return the unit file of ``role`` for a program at ``program``; ``writable``: more folders that it may write to."""
+    text = (_DEPLOY / "systemd" / UNITS[role]).read_text(encoding="utf-8")
     text = text.replace(_PROGRAM, program)
     paths = "".join(f"ReadWritePaths={_word(f'-{path}')}\n" for path in writable)
     return text.replace("ProtectSystem=strict\n", f"ProtectSystem=strict\n{paths}")
 
 
 def _word(text: str) -> str:
-    """``text`` as one word of a unit file. Raises SettingsError for signs that no unit can name."""
+    """Return ``text`` as one word of a unit file. Raises SettingsError for characters that a unit can't contain."""
     if not text.isprintable():
         raise SettingsError(
-            f"{text!r}: a unit can't name a folder with signs that can't be printed: choose another one"
+            f"{text!r}: a systemd unit can't name a folder with unprintable characters: choose another folder"
         )
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{plain}"' if any(sign in text for sign in " '\"\\") else plain
 
 
 def folders_outside(settings: Settings) -> list[str]:
-    """The local folders that services write to and that are not in ``/var/lib/forebay``."""
+    """Return the local folders outside ``/var/lib/forebay`` that services write to."""
     urls = [settings.wal.url, settings.driver.journal, settings.dead_letters.url or ""]
     found = [urlsplit(url).path for url in urls if url.startswith("file://")] + [settings.agent.blocks]
     return [path for path in dict.fromkeys(found) if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/")]
 
 
 def first_configuration() -> str:
-    """What a host's configuration begins with: the example for one machine, with tokens."""
+    """Return the first configuration of a host: the example for one machine, with tokens."""
     return EXAMPLE.read_text(encoding="utf-8").replace(_NO_TOKENS, _TOKENS)
 
 
 def new_tokens(roles: Iterable[Role], new: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES)) -> str:
-    """A line for each role of token on the driver's host; elsewhere nothing but the word where they come from."""
+    """Return the first token file of a host: a new token for each role on the driver's host, elsewhere only a comment."""
     if "driver" not in set(roles):
         return "# role token: copy the lines for this host's roles from the driver's host\n"
     lines = [f"{role} {new()}\n" for role in security.ROLES]

@@ -1,4 +1,4 @@
-"""``forebay validate``: everything that can be wrong before a service starts, each as one line."""
+"""``forebay validate``: checks of configuration, folders, job, broker and topics before a service starts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from forebay.settings.promises import without_wal
 from forebay.settings.schema import Settings, load, mistakes
 from forebay_start import hidden
 
-#: how long `validate` waits for a broker
+#: maximum time for an answer of a broker
 BROKER_TIMEOUT_SECONDS = 10.0
-#: how long it tries a remote store again
+#: maximum time of retries at a remote store
 STORE_TIMEOUT_SECONDS = 5.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line. ``outcome``: fine | wrong | unreachable | unknown (what it needs could not be reached)."""
+    """The result of one check. ``outcome``: fine | wrong | unreachable | unknown (depends on a check that failed)."""
 
     name: str
     outcome: str
@@ -49,7 +49,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
-    """Each check as it is done. The last ones ask the broker, or the user's own source."""
+    """Yield each check when it is done. The last ones ask the broker, or the custom source."""
     yield Check("configuration", "fine", str(config_path))
     if not settings.has_wal:
         yield Check("wal", "fine", without_wal(settings))
@@ -58,13 +58,13 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield from _check_access(settings)
     yield from _check_names(config_path)
     if settings.driver.job is None:
-        yield Check("job", "fine", "none is named: batches wait for a program with IngestContext")
+        yield Check("job", "fine", "driver.job is not set: batches wait for a program with IngestContext")
     else:
         names = ", ".join(settings.driver.jobs)
         yield _outcome("job", f"{names} can be called", lambda: import_jobs(settings, config_path))
     if settings.driver.listeners:
         names = ", ".join(settings.driver.listeners)
-        yield _outcome("listeners", f"{names} can be made", lambda: make_listeners(settings, config_path))
+        yield _outcome("listeners", f"{names} can be created", lambda: make_listeners(settings, config_path))
     if settings.driver.engine == "spark" and settings.driver.job is not None:
         yield _outcome("java", "found", check_java)
         yield _check_master(settings)
@@ -77,17 +77,20 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
 
 
 def check_configuration(config_path: Path, offline: bool = False) -> Iterator[Check]:
-    """Each mistake in the file and the environment; if there is none, all the other checks."""
+    """Yield each mistake in the file and the environment; if there is none, all other checks.
+
+    ``offline``: only checks of the configuration itself.
+    """
     wrong = mistakes(config_path)
     if wrong:
         yield from (Check("configuration", "wrong", str(error)) for error in wrong)
-        yield Check("everything else", "unknown", "not checked: the configuration is wrong")
+        yield Check("everything else", "unknown", "not checked, because the configuration is wrong")
         return
     yield from (check_offline if offline else check_all)(load(config_path), config_path)
 
 
 def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
-    """What the configuration says by itself, wherever it is looked at."""
+    """Yield the checks that need only the configuration, which may belong to another host."""
     yield Check("configuration", "fine", str(config_path))
     if settings.driver.engine == "spark":
         yield _check_master(settings)
@@ -96,8 +99,10 @@ def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
 
 
 def check_folders(settings: Settings) -> Iterator[Check]:
-    """WAL, journal, blocks and dead letters: can a file be made there, and on a store of whole objects, only if it is
-    absent?"""
+    """Check that WAL, journal, blocks and dead letters can be written.
+
+    A store of whole objects must also refuse to create an object that exists.
+    """
     letters = settings.dead_letters.url
     for name, key, place in (
         *([("wal", "wal.url", settings.wal.url)] if settings.has_wal else []),
@@ -112,10 +117,10 @@ def check_folders(settings: Settings) -> Iterator[Check]:
 
 
 def _check_names(config_path: Path) -> Iterator[Check]:
-    """What jobs may expect to import, and don't get."""
+    """Report the user's modules that jobs can't import, because Forebay's packages have their names."""
     for path in [path for folder in job_folders(config_path) for path in hidden(folder)]:
         name = path.parent.name if path.name == "__init__.py" else path.stem
-        detail = f"{path}: `import {name}` gives Forebay's own package; give this one another name if a job needs it"
+        detail = f"{path}: `import {name}` imports Forebay's own package; rename this one if a job imports it"
         yield Check("names", "fine", detail)
 
 
@@ -127,19 +132,21 @@ def _check_keys(settings: Settings) -> Iterator[Check]:
     except SettingsError as error:
         yield Check("wal keys", "wrong", str(error))
         return
-    words = "blocks are not encrypted" if keys is None else f"{keys.current} encrypts; known are {', '.join(keys.ids)}"
-    yield Check("wal keys", "fine", words)
+    detail = (
+        "blocks are not encrypted" if keys is None else f"{keys.current} encrypts; known keys: {', '.join(keys.ids)}"
+    )
+    yield Check("wal keys", "fine", detail)
 
 
 def _check_access(settings: Settings) -> Iterator[Check]:
-    """Tokens and certificates, of those roles that a process of this file may have."""
+    """Check the tokens and certificates of the roles that a process with this configuration may have."""
     from forebay.security.access import Access, Guard, TokenFile
 
     try:
         tokens = TokenFile(settings.security.token_file).tokens
-        words = "there are none: services listen on this machine alone"
+        detail = "security.token_file is not set: services listen only on this machine"
         if tokens is not None:
-            words = f"lines for each role: {tokens.summary}"
+            detail = f"lines for each role: {tokens.summary}"
         guard = Guard(settings)
         guard.tls()
         for url in (settings.driver.url, settings.agent.url):
@@ -148,11 +155,11 @@ def _check_access(settings: Settings) -> Iterator[Check]:
     except SettingsError as error:
         yield Check("tokens", "wrong", str(error))
         return
-    yield Check("tokens", "fine", words)
+    yield Check("tokens", "fine", detail)
 
 
 def _number_of(host: str) -> str:
-    """The address of ``host`` as a service here would listen on it; ``host`` itself if it has none here."""
+    """Return the address on which a service here would listen for ``host``; ``host`` itself if it can't be resolved."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -161,26 +168,29 @@ def _number_of(host: str) -> str:
 
 def _check_master(settings: Settings) -> Check:
     master = settings.spark.options.get("spark.master", "")
-    return _outcome("spark master", master or "as Spark's own defaults say", lambda: check_master(master))
+    return _outcome("spark master", master or "Spark's default", lambda: check_master(master))
 
 
-def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
+def _outcome(name: str, detail: str, run: Callable[[], Any]) -> Check:
     try:
         run()
     except SettingsError as error:
         return Check(name, "wrong", str(error))
     except UnreachableError as error:
         return Check(name, "unreachable", str(error))
-    return Check(name, "fine", words)
+    return Check(name, "fine", detail)
 
 
 def is_remote(place: str) -> bool:
+    """Whether ``place`` is a URL of a store other than ``file://``."""
     return "://" in place and not place.startswith("file:")
 
 
 def require_store(key: str, url: str, settings: Settings) -> None:
-    """Writes to the remote store at ``url``, as two processes that race would, and removes it again. Raises SettingsError
-    naming ``key`` if it can't keep a log, UnreachableError if it does not answer."""
+    """Check by a race of writes that the remote store at ``url`` can keep a log; the written objects are removed.
+
+    Raises SettingsError with ``key`` if the store can't keep a log, UnreachableError if it does not answer.
+    """
     from wal.probe import probe
     from wal.storage import open_storage, tried_for
 
@@ -194,8 +204,10 @@ def require_store(key: str, url: str, settings: Settings) -> None:
 
 
 def require_writable(key: str, place: str) -> None:
-    """``place`` is a folder's path or a ``file://`` URL. Leaves nothing behind. Raises SettingsError naming ``key``; of
-    another url, UsageError if no store has it."""
+    """Check that a folder, given as a path or a ``file://`` URL, can be written. Leaves no file.
+
+    Of another URL, only the scheme is checked. Raises SettingsError with ``key``, UsageError for an unknown scheme.
+    """
     if is_remote(place):
         from wal.storage import open_storage
 
@@ -211,12 +223,12 @@ def require_writable(key: str, place: str) -> None:
             return
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return  # a full disk is waited for, not refused
+            return  # a service waits for space on a full disk
         raise SettingsError(f"{key}: {place} can't be written: {folder}: {error.strerror}") from None
 
 
 def import_jobs(settings: Settings, config_path: Path) -> None:
-    """Imports what ``driver.job`` names. Raises SettingsError that says why it can't be had."""
+    """Import the functions that ``driver.job`` names. Raises SettingsError with the cause if that fails."""
     prepare_job_imports(config_path)
     from driver.main import find_jobs
 
@@ -224,14 +236,14 @@ def import_jobs(settings: Settings, config_path: Path) -> None:
         find_jobs(settings)
     except SettingsError:
         raise
-    except Exception as error:  # whatever the user's module raises while it is imported is the user's to read
+    except Exception as error:  # the user's module may raise anything while it is imported
         raise SettingsError(
-            f"driver.job: {', '.join(settings.driver.jobs)}: importing it failed: {type(error).__name__}: {error}"
+            f"driver.job: {', '.join(settings.driver.jobs)}: import failed: {type(error).__name__}: {error}"
         ) from None
 
 
 def make_listeners(settings: Settings, config_path: Path) -> None:
-    """Makes one of each that ``driver.listeners`` names. Raises SettingsError that says why it can't be had."""
+    """Create each listener that ``driver.listeners`` names. Raises SettingsError with the cause if that fails."""
     prepare_job_imports(config_path)
     from driver.listeners.dispatch import find_listener
 
@@ -240,16 +252,16 @@ def make_listeners(settings: Settings, config_path: Path) -> None:
 
 
 def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
-    """The class, made but not started, and the partitions that it names here."""
+    """Create the custom source without starting it, and ask it for its partitions."""
     from forebay.sources.custom import OwnUpstream
 
     prepare_job_imports(config_path)
     made: list[OwnUpstream] = []
-    words = f"{settings.receiver.source} can be made"
-    checked = _outcome("source", words, lambda: made.append(OwnUpstream(settings)))
+    detail = f"{settings.receiver.source} can be created"
+    checked = _outcome("source", detail, lambda: made.append(OwnUpstream(settings)))
     yield checked
     if checked.outcome != "fine":
-        yield Check("partitions", "unknown", "not asked: the source is wrong")
+        yield Check("partitions", "unknown", "not asked, because the source is wrong")
         return
     try:
         partitions = sorted(made[0].partitions())
@@ -264,7 +276,7 @@ def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
 def _check_kafka_options(settings: Settings) -> Check:
     from forebay.kafka.client.options import check_options
 
-    return _outcome("kafka options", "librdkafka takes them", lambda: check_options(settings.kafka.options))
+    return _outcome("kafka options", "librdkafka accepts them", lambda: check_options(settings.kafka.options))
 
 
 def _check_kafka(settings: Settings) -> Iterator[Check]:
@@ -273,21 +285,23 @@ def _check_kafka(settings: Settings) -> Iterator[Check]:
     checked = _check_kafka_options(settings)
     yield checked
     if checked.outcome != "fine":
-        yield Check("broker", "unknown", "not asked: the options are wrong")
+        yield Check("broker", "unknown", "not asked, because the options are wrong")
         return
     address = settings.kafka.options["bootstrap.servers"]
     with KafkaAdmin(settings.kafka.options, timeout_seconds=BROKER_TIMEOUT_SECONDS) as admin:
         reached = _outcome("broker", f"{address} answers", lambda: admin.check(BROKER_TIMEOUT_SECONDS))
         yield reached
         if reached.outcome != "fine":
-            yield Check("topics", "unknown", "not asked: no broker answers")
+            yield Check("topics", "unknown", "not asked, because no broker answers")
             return
         partitions = admin.partitions(settings.kafka.topics, settings.kafka.pattern)
     there = {tp.topic for tp in partitions}
     missing = [topic for topic in settings.kafka.topics if topic not in there]
     if missing:
         yield Check(
-            "topics", "wrong", f"kafka.topics: {address} has no topic {', '.join(missing)}; create it or name another"
+            "topics",
+            "wrong",
+            f"kafka.topics: {address} has no topic {', '.join(missing)}; create it or name another one",
         )
     elif not there:
         yield Check("topics", "fine", f"kafka.pattern: no topic matches {settings.kafka.pattern} yet")
@@ -296,17 +310,16 @@ def _check_kafka(settings: Settings) -> Iterator[Check]:
 
 
 @click.command(
-    short_help="Check configuration, folders, job, broker and topics.",
     epilog=example("forebay --config forebay.toml validate", "forebay validate --json", "forebay validate --offline"),
 )
-@click.option("--offline", is_flag=True, help="Look at the configuration alone: no folder, no job, no broker.")
+@click.option("--offline", is_flag=True, help="Check only the configuration: no folder, job or broker.")
 @shared_options
 @pass_invocation
 def validate(invocation: Invocation, offline: bool) -> int:
-    """Check the configuration, the folders, the job, the broker and the topics, each as one line; changes nothing.
+    """Check configuration, folders, stores, job, broker and topics, and print one line for each check. Changes nothing.
 
-    With --offline it may be that of another host. Exits with 2 if something is wrong, with 3 if all is right but no broker
-    answers.
+    Use it before a service is started. With --offline, the configuration may belong to another host. Exits with 2 if a check
+    is wrong; with 3 if none is wrong, but a broker or a store does not answer.
     """
     checks = []
     for check in check_configuration(invocation.config_path, offline):

@@ -1,4 +1,4 @@
-"""``forebay journal``: what lies in the driver's journal, and a new one from the WAL when it is lost."""
+"""``forebay journal``: inspect the driver's journal, or rebuild a lost one from the WAL."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import click
 import msgspec
 
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
+    NOTHING_CHANGED,
     Invocation,
     changing_options,
     example,
@@ -35,16 +36,19 @@ if TYPE_CHECKING:
     from recovery.rebuild import Plan
     from wal.storage import Storage
 
-#: how long Kafka may take to answer a rebuild
+#: maximum time for an answer of Kafka during a rebuild
 KAFKA_SECONDS = 5.0
 
 
 # ---- inspect ----------------------------------------------------------------------------------------------------------
 
 
-class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of the journal. ``owner`` and ``claimed_ms``: by its claim. ``events``: kind → how many its segments hold;
-    those before its newest snapshot are not needed any more. ``damage``: in words, each place that can't be read."""
+class EpochContent(msgspec.Struct, frozen=True):
+    """The content of one epoch of the journal.
+
+    ``owner`` and ``claimed_ms``: from its claim. ``events``: kind → number of events in its segments, including those before
+    its newest snapshot, which are no longer needed. ``damage``: one sentence for each place that can't be read.
+    """
 
     epoch: int
     lineage: int
@@ -57,8 +61,11 @@ class Epoch(msgspec.Struct, frozen=True):
     damage: tuple[str, ...]
 
 
-class Copy(msgspec.Struct, frozen=True):
-    """A snapshot copy beside the WAL. ``next``: number of the event after it, -1 if it can't be used: ``detail`` says why."""
+class SnapshotCopy(msgspec.Struct, frozen=True):
+    """A snapshot copy beside the WAL.
+
+    ``next``: number of the first event after it; -1 if the copy can't be used, for the reason in ``detail``.
+    """
 
     path: str
     bytes: int
@@ -68,19 +75,21 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class JournalInspection(msgspec.Struct, frozen=True):
-    """``state``: what the journal says, summed up; empty if it can't be read, and ``unreadable`` says why."""
+    """The content of a journal. ``state``: counts from its state; empty if the journal is absent, or ``unreadable`` says why."""
 
     stream: str
     lineage_of_wal: int
-    epochs: tuple[Epoch, ...]
-    copies: tuple[Copy, ...]
+    epochs: tuple[EpochContent, ...]
+    copies: tuple[SnapshotCopy, ...]
     state: dict[str, int]
     unreadable: str
 
 
 def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, stream: str) -> JournalInspection:
-    """Reads claims, every segment with all its checksums, and the snapshot copies, if there is a WAL. Fences nobody, changes
-    nothing."""
+    """Read the claims, all segments with their checksums, and the snapshot copies. Changes nothing and fences no process.
+
+    ``wal_storage``: None for a stream without a WAL, which has no snapshot copies.
+    """
     from driver.journal import lineage
     from driver.journal import log as journal
     from recovery.rebuild import snapshot_copies
@@ -96,7 +105,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     except ForebayError as error:
         unreadable = str(error)
     except FileNotFoundError:
-        unreadable = "its segments are deleted while they are read: try again"
+        unreadable = "its segments were deleted during the read: try again"
     return JournalInspection(
         stream=stream,
         lineage_of_wal=lineage.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
@@ -109,7 +118,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     )
 
 
-def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
+def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     from driver.journal import log as journal
     from forebay.model.values import lineage_of
     from wal.frame import Frame, FrameKind
@@ -122,7 +131,7 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
         claim = msgspec.json.decode(storage.read(journal.claim_path(stream, epoch)), type=journal.Claim)
         owner, claimed_ms = claim.owner, claim.time_ms
     except (FileNotFoundError, msgspec.MsgspecError):
-        damage.append("its claim is absent, or can't be read")
+        damage.append("its claim is absent or can't be read")
     paths = journal.segment_paths(storage, stream, epoch)
     for path in paths:
         try:
@@ -137,7 +146,17 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
                     events.update(_kinds(bytes(item.payload)))
         except FileNotFoundError:
             continue  # superseded meanwhile
-    return Epoch(epoch, lineage_of(epoch), owner, claimed_ms, len(paths), size, snapshots, dict(events), tuple(damage))
+    return EpochContent(
+        epoch=epoch,
+        lineage=lineage_of(epoch),
+        owner=owner,
+        claimed_ms=claimed_ms,
+        segments=len(paths),
+        bytes=size,
+        snapshots=snapshots,
+        events=dict(events),
+        damage=tuple(damage),
+    )
 
 
 class _Kind(msgspec.Struct):
@@ -148,22 +167,22 @@ def _kinds(payload: bytes) -> list[str]:
     try:
         return [one.event for one in msgspec.msgpack.decode(payload, type=list[_Kind])]
     except msgspec.MsgspecError:
-        return ["events that can't be decoded"]
+        return ["group of events that can't be decoded"]
 
 
-def _copy(storage: Storage, path: str) -> Copy:
+def _copy(storage: Storage, path: str) -> SnapshotCopy:
     from driver.journal import log as journal
 
     try:
         state = journal.snapshot_in(storage, path)
         size = storage.size(path)
     except (CorruptionError, NewerVersionError) as error:
-        return Copy(path, 0, 0, -1, str(error))
+        return SnapshotCopy(path, 0, 0, -1, str(error))
     except FileNotFoundError:
-        return Copy(path, 0, 0, -1, "superseded meanwhile")
+        return SnapshotCopy(path, 0, 0, -1, "replaced by a newer copy meanwhile")
     if state is None:
-        return Copy(path, size, 0, -1, "not finished: its writer was killed")
-    return Copy(path, size, state.lineage, state.events, "")
+        return SnapshotCopy(path, size, 0, -1, "incomplete: its writer was killed")
+    return SnapshotCopy(path, size, state.lineage, state.events, "")
 
 
 def _summary(found: Reading) -> dict[str, int]:
@@ -171,7 +190,7 @@ def _summary(found: Reading) -> dict[str, int]:
     if state is None:
         return {}
     return {
-        "lineage": state.lineage,
+        "lineage": state.lineage,  # a key of the JSON document
         "events": state.events,
         "events after the snapshot": found.events_after_snapshot,
         "partitions": len(state.partitions),
@@ -193,7 +212,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
     return [
         table(
             f"Journal of stream {found.stream}; "
-            + (f"the WAL belongs to lineage {found.lineage_of_wal}" if found.lineage_of_wal else "no WAL belongs to it"),
+            + (f"the WAL belongs to timeline {found.lineage_of_wal}" if found.lineage_of_wal else "no WAL belongs to it"),
             ("epoch", "claimed by", "segments", "bytes", "snapshots", "events"),
             [
                 (
@@ -204,11 +223,11 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
             ],
         ),
         table(
-            "Snapshot copies beside the WAL, the newest first",
-            ("copy", "bytes", "lineage", "events", "detail"),
+            "Snapshot copies beside the WAL, newest first",
+            ("copy", "bytes", "timeline", "events", "detail"),
             [(c.path, c.bytes, c.lineage or "-", c.next if c.next >= 0 else "-", c.detail or "-") for c in found.copies],
         ),
-        table("What it says", ("what", "number"), list(found.state.items())),
+        table("State", ("what", "number"), list(found.state.items())),
     ]  # fmt: skip
 
 
@@ -216,6 +235,8 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 
 
 class Position(msgspec.Struct, frozen=True):
+    """How far a partition is according to the rebuilt journal."""
+
     topic: str
     partition: int
     life: int
@@ -224,9 +245,13 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class RebuildReport(msgspec.Struct, frozen=True):
-    """``blocks``: how many the new journal names, ``taken``: of those, found in the WAL after the copy. ``not_taken``: block →
-    why. ``repeated``: batches that may have run and are given to the job again. ``holes``: where frames lie that nothing leads
-    to; ``missing``: ranges that wait again, and whose segment is gone."""
+    """The result of a rebuild, or what it would be.
+
+    ``blocks``: number of blocks in the new journal; ``taken``: those of them found in the WAL after the snapshot copy.
+    ``not_taken``: block → reason. ``repeated``: batch → ranges that run again, though the batch may have run before.
+    ``holes``: offsets missing before later frames of the WAL. ``missing``: ranges that wait for a batch again, but whose
+    segment no longer exists.
+    """
 
     done: bool
     stream: str
@@ -243,6 +268,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
 
 
 def report_of(plan: Plan, done: bool) -> RebuildReport:
+    """Return the report of a rebuild. ``done``: whether the new journal was written."""
     state = plan.state
     return RebuildReport(
         done=done,
@@ -257,12 +283,12 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
         taken=len(plan.taken),
         not_taken={one.block_id: f"{', '.join(one.ranges)}: {one.reason}" for one in plan.not_taken},
         repeated={
-            str(batch.batch_id) if batch.batch_id else "begun after the copy": batch.ranges
+            str(batch.batch_id) if batch.batch_id else "started after the snapshot copy, id unknown": batch.ranges
             for batch in plan.rebuild.repeated
         },
         holes=tuple(
-            f"{h.topic}/{h.partition} goes on at {h.position} of life {h.life}; the WAL holds frames from {h.next_from} on, "
-            "and nothing leads there"
+            f"{h.topic}/{h.partition} continues at {h.position} (life {h.life}), but the next frame in the WAL begins at "
+            f"{h.next_from}"
             for h in plan.holes
         ),
         missing=plan.missing,
@@ -275,14 +301,14 @@ def rebuild_tables(report: RebuildReport) -> list[Group]:
 
     return [
         table(
-            f"Lineage {report.lineage} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
-            f"{report.taken} of them found in the WAL after it",
+            f"Timeline {report.lineage} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
+            f"{report.taken} of them found in the WAL after the copy",
             ("partition", "life", "position", "completed"),
             [(f"{p.topic}/{p.partition}", p.life, p.position, p.completed) for p in report.positions],
         ),
-        table("Batches that may run a second time", ("batch", "ranges"),
+        table("Batches that run again and may have run before", ("batch", "ranges"),
               [(batch, "\n".join(ranges)) for batch, ranges in report.repeated.items()]),
-        table("Blocks that are not taken in", ("block", "why"), list(report.not_taken.items())),
+        table("Blocks in the WAL that are not taken in", ("block", "why"), list(report.not_taken.items())),
     ]  # fmt: skip
 
 
@@ -290,12 +316,12 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
     for note in report.notes:
         invocation.say(f"forebay: {note}")
     for hole in report.holes:
-        invocation.say(f"forebay: {hole}; if Kafka has dropped what lies between, it is lost")
+        invocation.say(f"forebay: {hole}; the offsets in between are lost if Kafka has dropped them")
     if report.missing:
-        words = (
-            f"forebay: no segment holds {', '.join(report.missing)} any more, and no batch is known to have finished it"
+        invocation.say(
+            f"forebay: no segment holds {', '.join(report.missing)}, and no batch is known to have completed it: restore the "
+            "WAL's files, or accept the loss when its batch stops"
         )
-        invocation.say(f"{words}: bring back the WAL's files, or accept the loss when its batch stops")
 
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
@@ -324,8 +350,8 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     marked = lineage.newest_marker(wal_storage, settings.stream)
     if not marked:
         raise UsageError(
-            f"{wal_storage.url} was never the WAL of stream {settings.stream!r}: there is no journal to rebuild; check "
-            "stream and wal.url"
+            f"cannot rebuild a journal: {wal_storage.url} was never the WAL of stream {settings.stream!r}; check stream and "
+            "wal.url"
         )
     copy, _, _ = rebuild.newest_copy(wal_storage, settings.stream)
     if not even_if_intact:
@@ -348,23 +374,23 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     )
 
 
-@click.group(short_help="Look at the driver's journal; rebuild a lost one.", epilog=example("forebay journal inspect"))
+@click.group(epilog=example("forebay journal inspect"))
 @shared_options
 def journal() -> None:
-    """Look at the driver's journal; rebuild a lost one."""
+    """Inspect the driver's journal, or rebuild a lost one from the WAL."""
 
 
 @journal.command(
     "inspect",
-    short_help="Show epochs, snapshots, events and copies.",
+    short_help="Show the journal's epochs, snapshots, events and copies.",
     epilog=example("forebay journal inspect", "forebay journal inspect --json | jq .state"),
 )
 @shared_options
 @pass_invocation
 def inspect(invocation: Invocation) -> int:
-    """Read the journal and its snapshot copies beside the WAL, verify every checksum, and show what is in them.
+    """Show the content of the journal and of its snapshot copies beside the WAL, and verify every checksum.
 
-    Changes nothing, fences nobody; a driver may be at work. Exits with 1 if a byte of the journal is not what was written.
+    Changes nothing and fences no process; the driver may be running. Exits with 1 if the journal is damaged or lost.
     """
     from wal.storage import open_storage
 
@@ -375,32 +401,37 @@ def inspect(invocation: Invocation) -> int:
     invocation.write(found, lambda: inspection_tables(found))
     damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
     if found.unreadable:
-        damage.append(f"the journal can't be read: {found.unreadable}")
+        damage.append(f"cannot read the journal: {found.unreadable}")
     elif not found.state and found.lineage_of_wal:
         damage.append(
-            f"{journal_storage.url} holds no journal of stream {found.stream!r}, but the WAL belongs to one: it was lost, or "
-            "driver.journal points elsewhere; `forebay journal rebuild` shows what could be made of the WAL"
+            f"{journal_storage.url} holds no journal of stream {found.stream!r}, but the WAL belongs to one: the journal was "
+            "lost, or driver.journal points elsewhere; `forebay journal rebuild` shows what can be rebuilt from the WAL"
         )
     for words in damage:
         invocation.say(f"forebay: {words}")
-    return FOUND if damage else FINE
+    return FINDINGS if damage else FINE
 
 
 @journal.command(
     "rebuild",
-    short_help="Make a new journal from the WAL.",
+    short_help="Rebuild a lost journal from the WAL.",
     epilog=example("forebay journal rebuild", "forebay journal rebuild --yes"),
 )
-@click.option("--even-if-intact", is_flag=True, help="Though the journal can be read: it is an old copy, say.")
+@click.option(
+    "--even-if-intact", is_flag=True, help="Replace a journal that can be read, for example because it is an old copy."
+)
 @changing_options
 @shared_options
 @pass_invocation
 def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> int:
-    """Make a new journal from the newest snapshot copy beside the WAL and the blocks that were written after it.
+    """Rebuild the journal from the newest snapshot copy beside the WAL and the blocks that were written after the copy.
 
-    Without --yes, shows what the new journal would say: positions, blocks taken in and not, and the batches that may run a
-    second time. It begins a new lineage: what is left of the old journal, driver and receivers is fenced; start them again.
-    It may be killed and run again. Refused beside a driver at work, without a copy, and while the journal is whole.
+    Without --apply, the command only shows the new journal: positions, blocks taken in and not taken in, and batches that
+    may run a second time. With --apply it writes the journal and begins a new timeline, which fences the old journal, driver
+    and receivers; start them again. If it is killed, repeat it.
+
+    Use it when the journal is lost. It refuses while a driver is running, without a snapshot copy, and while the journal is
+    intact.
     """
     settings = invocation.settings()
     if settings.own_source:
@@ -409,6 +440,6 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     report = report_of(plan, yes)
     invocation.write(report, lambda: rebuild_tables(report))
     _say(invocation, report)
-    done = f"the journal was rebuilt as lineage {report.lineage}: start the driver and the receivers"
-    invocation.say(done if yes else "nothing was changed: say --yes to do it")
-    return FOUND if report.holes or report.missing else FINE
+    done = f"the journal was rebuilt as timeline {report.lineage}: start the driver and the receivers"
+    invocation.say(done if yes else NOTHING_CHANGED)
+    return FINDINGS if report.holes or report.missing else FINE

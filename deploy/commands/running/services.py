@@ -1,4 +1,4 @@
-"""``forebay driver``, ``agent`` and ``receiver`` run one service each; ``forebay up`` runs them all on this machine."""
+"""``forebay driver``, ``agent`` and ``receiver`` run one service each; ``forebay up`` runs all services of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from deploy.commands.validation import import_jobs, require_writable
+from deploy.commands.setup.validation import import_jobs, require_writable
 from deploy.console.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
 from deploy.supervision.run_lock import only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
@@ -20,38 +20,36 @@ from forebay.model.values import check_name, managed_id
 from forebay.process.signals import stop_signals
 from forebay.settings.schema import Settings
 
-#: what a child may need beyond its own drain: the answer of a slow store, the end of Spark
+#: time for a child beyond its own drain: for a slow store, or for stopping Spark
 _STOP_MARGIN_SECONDS = 15.0
-#: what a driver gives a job beyond the time for a drain
+#: time that a driver gives a job beyond the time for a drain
 _JOB_GRACE_SECONDS = 5.0
 
 
 def log_to_stderr() -> None:
-    """Words of a service: one line each, with time and level, on stderr. Of a crash (SIGSEGV) the Python stack of each thread."""
-    with suppress(io.UnsupportedOperation):  # a stderr that is no file, as in a notebook
+    """Log to stderr with time and level; after a crash (SIGSEGV), print the Python stack of each thread."""
+    with suppress(io.UnsupportedOperation):  # stderr without a file descriptor, as in a notebook
         faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
-@click.command(
-    short_help="Run the driver.", epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over")
-)
-@click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; it will be fenced.")
-@click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when it is gone.")
+@click.command(epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over"))
+@click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; that driver is fenced.")
+@click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when its lease expires.")
 @click.option(
     "--until-caught-up",
     is_flag=True,
-    help="Take in and complete all that Kafka holds now, then drain the receivers and end.",
+    help="Take in and complete all records that Kafka holds now, then drain the receivers and exit.",
 )
 @shared_options
 @pass_invocation
 def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_up: bool) -> int:
-    """Run the driver: it takes in blocks, makes batches of them and runs the job.
+    """Run the driver: accept blocks from receivers, make batches of them, and run the job on each batch.
 
-    It refuses while another driver's lease is fresh; with --standby it waits, and takes over when the lease has not been
-    renewed for driver.lease_duration. Name all drivers of the stream in driver.urls. A driver that was fenced exits with 4 and
-    must not be restarted.
+    The driver does not start while another driver's lease is fresh. With --standby it waits, and takes over when the lease
+    has not been renewed for driver.lease_duration; list all drivers of the stream in driver.urls. A fenced driver exits with
+    4 and must not be restarted.
     """
     if take_over and standby:
         raise click.UsageError("--take-over and --standby exclude each other")
@@ -67,14 +65,14 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
 
 
-@click.command(short_help="Run this host's executor agent.", epilog=example("forebay --config forebay.toml agent"))
+@click.command(epilog=example("forebay --config forebay.toml agent"))
 @shared_options
 @pass_invocation
 def agent(invocation: Invocation) -> int:
-    """Run the executor agent: it keeps this host's blocks, serves them and deletes them on the driver's word.
+    """Run this host's executor agent: keep local copies of blocks, serve them to tasks, and delete them when the driver says so.
 
-    With receiver.mode = "managed" it also runs the receivers that the driver places on this host, up to agent.capacity; they
-    drain when it is stopped, and die with it when it is killed.
+    With receiver.mode = "managed" the agent also runs the receivers that the driver places on this host, at most
+    agent.capacity. They drain when the agent is stopped, and are killed with it when it is killed.
     """
     settings = invocation.settings()
     log_to_stderr()
@@ -85,16 +83,16 @@ def agent(invocation: Invocation) -> int:
     return run(settings, (*_base(invocation.config_path), "receiver", "--id") if managed else ())
 
 
-@click.command(short_help="Run one receiver.", epilog=example("forebay --config forebay.toml receiver --id r1"))
+@click.command(epilog=example("forebay --config forebay.toml receiver --id r1"))
 @click.option(
-    "--id", "receiver_id", required=True, help="Its name; unique within the stream, the same after a restart."
+    "--id", "receiver_id", required=True, help="Name of the receiver: unique in the stream, the same after a restart."
 )
 @shared_options
 @pass_invocation
 def receiver(invocation: Invocation, receiver_id: str) -> int:
-    """Run one receiver: it consumes partitions, makes blocks durable and reports them.
+    """Run one receiver: consume partitions, make blocks durable, and report them to the driver.
 
-    SIGTERM drains it: the open block is sealed, stored, reported and committed, then it exits with 0.
+    SIGTERM drains the receiver: it seals, stores, reports and commits the open block, and exits with 0.
     """
     try:
         check_name("--id", receiver_id)
@@ -114,7 +112,6 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
 
 
 @click.command(
-    short_help="Run all services of this machine, and restart what dies.",
     epilog=example("forebay --config forebay.toml up", "forebay up --logs /var/log/forebay"),
 )
 @click.option(
@@ -122,26 +119,28 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write each service's lines to a file in DIR [default: all to stderr, with its name].",
+    help="Folder for one log file per service [default: all log lines go to stderr, after the service's name].",
 )
-@click.option("--standby", is_flag=True, help="Its driver waits while another machine's leads, and takes over then.")
+@click.option("--standby", is_flag=True, help="Run the driver as a standby of a driver on another machine.")
 @shared_options
 @pass_invocation
 def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
-    """Run driver, agent and all receivers of this machine, and restart what dies.
+    """Run driver, agent and receivers of this machine, and restart a service that fails.
 
-    With receiver.mode = "managed" the agent runs the receivers that the driver places on it. SIGTERM or Ctrl-C stops all:
-    receivers drain first, then the driver, then the agent; a second one kills. What exited
-    with 4 (fenced) stays down; what exited with 2 (wrong use) stops all, since they share the configuration.
+    The agent and the receivers start once the driver leads (with --standby: once it stands by). With receiver.mode =
+    "managed", the agent runs the receivers that the driver places on it.
 
-    Agent and receivers are started once the driver leads (with --standby: stands by). If the stream runs already, here by
-    another `forebay up` or elsewhere under a driver that leads, it exits with 5, says which process that is, and starts
-    nothing beside it.
+    SIGTERM or Ctrl-C stops all services: the receivers drain first, then the driver stops, then the agent. A second signal
+    kills them. A service that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use) stops all
+    services, because they share the configuration.
+
+    If the stream already runs, by another `forebay up` on this machine or under a driver elsewhere, the command names that
+    process, starts nothing, and exits with 5.
     """
     settings = invocation.settings()
 
-    def say(words: str) -> None:
-        invocation.say(f"up | {words}")
+    def say(event: str) -> None:
+        invocation.say(f"up | {event}")
 
     with only_one(settings.agent.blocks, settings.stream, say):
         supervisor = Supervisor(
@@ -158,8 +157,10 @@ def _base(config_path: Path) -> tuple[str, ...]:
 
 
 def children(settings: Settings, config_path: Path, receivers: range, standby: bool = False) -> list[ChildSpec]:
-    """The services of this machine as child processes: driver, agent, and a receiver for each number; without receivers where
-    these are managed, since the agent runs them, and they drain while there is a driver to report to."""
+    """Return the services of this machine as child processes: driver, agent, and a receiver for each number.
+
+    Managed receivers are not among them. The agent runs those; it therefore stops before the driver, to which they report.
+    """
     base = _base(config_path)
     drains = settings.driver.stop == "drain"
     driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
@@ -191,8 +192,10 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
 
 
 def receiver_name(settings: Settings, number: int) -> str:
-    """The id of this machine's receiver ``number``, from 1: its host's name and the number, unique over hosts. With a source of
-    the user's own the id says which partitions are whose, so this machine has all receivers of the stream."""
+    """Return the id of this machine's receiver ``number``, counted from 1: host name and number, unique across hosts.
+
+    With a custom source, the id also decides which partitions the receiver reads, so this machine has all receivers.
+    """
     if settings.own_source:
         return managed_id(settings.stream, number - 1)
     host = settings.receiver.host or socket.gethostname()

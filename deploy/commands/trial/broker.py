@@ -1,4 +1,4 @@
-"""``forebay broker``: an embedded Kafka broker for trying things out."""
+"""``forebay broker``: an embedded Kafka broker for trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.process.signals import stop_signals
 
 
 class TopicType(click.ParamType[tuple[str, int]]):
-    """``NAME:PARTITIONS``."""
+    """``NAME:PARTITIONS``, a topic with its number of partitions."""
 
     name = "name:partitions"
 
@@ -32,7 +32,10 @@ class TopicType(click.ParamType[tuple[str, int]]):
 
 @contextmanager
 def opened(kind: str, folder: Path) -> Iterator[Any]:
-    """A running broker of ``kind``, its data (if it keeps any) in ``folder``: has ``address`` and ``create_topic``."""
+    """Run a broker of ``kind`` while open. Yields the broker, with ``address`` and ``create_topic``.
+
+    ``folder``: place of the data of a Kafka broker; the mock keeps its data in memory.
+    """
     from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 
     with MockBroker() if kind == "mock" else KafkaBroker(folder) as broker:
@@ -40,7 +43,7 @@ def opened(kind: str, folder: Path) -> Iterator[Any]:
 
 
 def make_topic(running: Any, topic: str, partitions: int) -> None:
-    """Creates it, or finds that an earlier run did. Raises UsageError if it has another number of partitions."""
+    """Create a topic, unless an earlier run did. Raises UsageError if it exists with another number of partitions."""
     from forebay.kafka.client.admin import KafkaAdmin
 
     try:
@@ -52,12 +55,12 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
             raise
         if there != partitions:
             raise UsageError(
-                f"--topic {topic}:{partitions}: it has {there} partitions already; write {topic}:{there}, or another --data"
+                f"--topic {topic}:{partitions}: the topic already has {there} partitions; write {topic}:{there}, or name "
+                "another folder with --data"
             ) from None
 
 
 @click.command(
-    short_help="Run an embedded broker until stopped.",
     epilog=example(
         "forebay broker --topic flights:4", "forebay broker --kind kafka --topic flights:4 --data /tmp/kafka"
     ),
@@ -67,19 +70,24 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
     type=click.Choice(["mock", "kafka"]),
     default="mock",
     show_default=True,
-    help="mock: inside this process, keeps about 5 MB per partition; kafka: a real Apache Kafka (needs Java).",
+    help="Kind of broker. mock: in this process, keeps about 5 MB per partition; kafka: Apache Kafka, needs Java.",
 )
-@click.option("--topic", "topics", metavar="NAME:PARTITIONS", type=TopicType(), multiple=True, help="Make this topic.")
+@click.option(
+    "--topic", "topics", metavar="NAME:PARTITIONS", type=TopicType(), multiple=True, help="Topic to create; repeatable."
+)
 @click.option(
     "--data",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where kafka keeps its data; one that an earlier run left is used again.",
+    help="Folder for the data of --kind kafka; data of an earlier run is used again [default: a temporary folder].",
 )
 @shared_options
 @pass_invocation
 def broker(invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...], data: Path | None) -> int:
-    """Run a broker on loopback, print its address (host:port) on stdout, and keep it until SIGTERM or Ctrl-C."""
+    """Run a Kafka broker on loopback until SIGTERM or Ctrl-C. Its address (host:port) is printed on stdout.
+
+    Use it to try Forebay out without a Kafka cluster.
+    """
     stopped = threading.Event()
     with (
         stop_signals(stopped.set, stopped.set),
@@ -92,6 +100,6 @@ def broker(invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...
             invocation.write({"address": running.address})
         else:
             click.echo(running.address)
-        invocation.say(f"broker ({kind}) runs at {running.address}; stop it with Ctrl-C")
+        invocation.say(f"broker ({kind}) is running at {running.address}; stop it with Ctrl-C")
         stopped.wait()
     return FINE

@@ -1,4 +1,4 @@
-"""``forebay status``: what the driver says of its stream."""
+"""``forebay status``: the state of the stream, and its problems, as the driver reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from deploy.console.driver_requests import ask_status
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.supervision.verdicts import described
 from driver.decisions.problems import in_answer
 from forebay.messages import (
@@ -27,20 +28,6 @@ from wal.reading import TIERS
 if TYPE_CHECKING:
     from rich.console import Group
 
-#: one answer of a driver at work comes within a sync; a person waits no longer than this
-TIMEOUT_SECONDS = 10.0
-
-
-def ask(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
-    """The status of the driver that leads. Raises UnreachableError."""
-    from forebay.http.driver_client import DriverClient
-
-    client = DriverClient.of(settings, timeout_seconds)
-    try:
-        return client.get("/v1/status", StatusAnswer)
-    finally:
-        client.close()
-
 
 def problems(answer: StatusAnswer) -> list[Problem]:
     """The driver's verdict, and what the rest of the answer shows, which an older driver does not list."""
@@ -48,25 +35,27 @@ def problems(answer: StatusAnswer) -> list[Problem]:
 
 
 def in_words(problem: Problem) -> str:
-    """One sentence: the cause, and the next step where the cause does not name it."""
+    """Return the cause of a problem, followed by the next step if the cause does not name one."""
     return f"{problem.cause}. Next step: {problem.command}" if problem.command else problem.cause
 
 
 def lag_in_words(partition: TrackedPartition) -> object:
-    """The number of offsets, or that it is unknown and how old the end is that was read last."""
+    """Return the lag in offsets; or "unknown", with the age of the last known end of Kafka's log."""
     if partition.lag is not None:
         return partition.lag
     age = partition.end_age_seconds
     return f"unknown (end read {age:.0f} s ago)" if age >= 0 else "unknown"
 
 
-#: counts of a remote store that are no requests
+#: counters of a remote store that do not count requests
 _NO_REQUESTS = ("bytes_out", "bytes_in", "seconds")
 
 
 def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
-    """``240 requests/min (put 180, get 60), 310 per GB written``: of what ``counts`` says below ``prefix``, on average since
-    its process began; "" if it says nothing."""
+    """Return ``240 requests/min (put 180, get 60), 310 per GB written`` from the counters that begin with ``prefix``.
+
+    ``seconds``: name of the counter with the age of the process; rates are averages since its start. "" without requests.
+    """
     kinds = {
         name.removeprefix(prefix): count
         for name, count in counts.items()
@@ -82,7 +71,7 @@ def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
 
 
 def _releases(answer: StatusAnswer) -> str:
-    """The driver's, and who runs another one: a rolling upgrade in its middle."""
+    """Return the driver's release, and the processes with a different one, as during a rolling upgrade."""
     processes = [(r.receiver_id, r.release) for r in answer.receivers if r.state not in ("lost", "fenced")]
     processes += [(f"agent of {a.host}", a.release) for a in answer.agents]
     others = [f"{name} {release}" for name, release in processes if release and release != answer.release]
@@ -90,7 +79,9 @@ def _releases(answer: StatusAnswer) -> str:
 
 
 def tables(answer: StatusAnswer) -> list[Group]:
-    from deploy.console.table import bytes_text, table
+    from rich.filesize import decimal
+
+    from deploy.console.table import table
 
     state = f"{answer.state}: {answer.detail}" if answer.detail else answer.state
     return [
@@ -100,10 +91,10 @@ def tables(answer: StatusAnswer) -> list[Group]:
             [
                 ("driver", state),
                 ("release", _releases(answer)),
-                ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
+                ("journal", f"timeline {answer.lineage}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
                 ("replay", _replay(answer.replay)),
-                *([("rate that the job can take", _learned(answer.rate))] if answer.backpressure else []),
+                *([("rate learned from the job", _learned(answer.rate))] if answer.backpressure else []),
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
                 (
                     "ranges read by tier",
@@ -115,10 +106,12 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     if (words := request_rates(answer.requests, f"{name}_", "seconds"))
                 ),
                 *([("cursors", _cursors(answer))] if answer.cursors else []),
-                *((f"listener {heard.name}", _listener(heard)) for heard in answer.listeners),
+                *((f"listener {listener.name}", _listener(listener)) for listener in answer.listeners),
                 (
                     "topic ids",
-                    "checked" if answer.topic_ids_known else "the broker can't tell: only watermarks are checked",
+                    "checked"
+                    if answer.topic_ids_known
+                    else "not available from the broker: only watermarks are checked",
                 ),
             ],
         ),
@@ -148,7 +141,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     r.host,
                     r.state,
                     _silence(r.silent_seconds),
-                    bytes_text(r.buffered_bytes),
+                    decimal(r.buffered_bytes),
                     r.records,
                     _rate(r.rate),
                     "; ".join(
@@ -181,8 +174,8 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     a.state,
                     _silence(a.silent_seconds),
                     _blocks(a),
-                    bytes_text(a.used_bytes),
-                    bytes_text(a.free_bytes),
+                    decimal(a.used_bytes),
+                    decimal(a.free_bytes),
                     f"{a.load:.2f}",
                     a.requests,
                     f"{a.capacity} receivers" if a.capacity else "-",
@@ -203,10 +196,10 @@ def tables(answer: StatusAnswer) -> list[Group]:
 
 
 def _blocks(agent: TrackedAgent) -> str:
-    of_these = [f"{agent.copies} given"] if agent.copies else []
+    details = [f"{agent.copies} cached copies"] if agent.copies else []
     if agent.damaged_blocks:
-        of_these.append(f"{agent.damaged_blocks} more damaged: `forebay recover` on that host")
-    return f"{agent.blocks} ({', '.join(of_these)})" if of_these else str(agent.blocks)
+        details.append(f"{agent.damaged_blocks} more damaged: run `forebay recover` on that host")
+    return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
 
 
 def _detail(batch: TrackedBatch) -> str:
@@ -215,20 +208,20 @@ def _detail(batch: TrackedBatch) -> str:
 
 
 def _cursors(answer: StatusAnswer) -> str:
-    from deploy.console.table import bytes_text
+    from rich.filesize import decimal
 
     states = [cursor.state for cursor in answer.cursors]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"{counts}; the WAL keeps {bytes_text(answer.held_for_cursors)} for them alone"
+    return f"{counts}; the WAL keeps {decimal(answer.held_for_cursors)} only for them"
 
 
-def _listener(heard: TrackedListener) -> str:
-    words = f"{heard.delivered} events delivered, {heard.waiting} waiting, {heard.dropped} dropped"
-    return words + (f"; failed {heard.failures} times, last: {heard.last_error}" if heard.failures else "")
+def _listener(listener: TrackedListener) -> str:
+    counts = f"{listener.delivered} events delivered, {listener.waiting} waiting, {listener.dropped} dropped"
+    return counts + (f"; failed {listener.failures} times, last: {listener.last_error}" if listener.failures else "")
 
 
 def tiers_in_words(counts: Mapping[str, int]) -> str:
-    """Ranges by tier and failures, and the share that tasks read on their own host."""
+    """Return the ranges read by tier, the failures, and the share that tasks read on their own host."""
     ranges = sum(counts.get(tier, 0) for tier in TIERS)
     if not ranges:
         return ", ".join(f"{tier} {count}" for tier, count in counts.items()) or "none yet"
@@ -249,7 +242,7 @@ def _replay(replay: TrackedReplay | None) -> str:
         return "none"
     return (
         f"{replay.replay}: {replay.completed} of {replay.batches} batches done, from {replay.first_id} to {replay.last_id}; "
-        f"asked for by {replay.cause}"
+        f"requested by {replay.cause}"
     )
 
 
@@ -280,12 +273,12 @@ def _error(error: ErrorNote) -> str:
 
 
 def _silence(seconds: float) -> str:
-    return "not heard yet" if seconds < 0 else f"{seconds:.1f} s"
+    return "no heartbeat yet" if seconds < 0 else f"{seconds:.1f} s"
 
 
 def _stores_out_of_reach(settings: Settings) -> Iterator[str]:
-    """Why the journal or the WAL can't be written from here, with the next step; nothing if they can."""
-    from deploy.commands.validation import check_folders
+    """Return why the journal or the WAL can't be written from this machine, with the next step; nothing if they can."""
+    from deploy.commands.setup.validation import check_folders
     from driver.http.health import COMMANDS
 
     for check in check_folders(settings):
@@ -294,21 +287,22 @@ def _stores_out_of_reach(settings: Settings) -> Iterator[str]:
 
 
 @click.command(
-    short_help="Show partitions, receivers, agents and batches.",
     epilog=example("forebay status", "forebay status --json | jq .waiting_records"),
 )
 @shared_options
 @pass_invocation
 def status(invocation: Invocation) -> int:
-    """Ask the driver how its stream stands: partitions, receivers, agents and batches.
+    """Show the state of the stream: partitions, receivers, agents, batches, and problems. Exit with 1 if there is a problem.
 
-    Exits with 1 if there is a problem: each is said on stderr with its cause and the next step. What is missing for less than
-    its grace is said too, and is no problem yet. If no driver answers, exits with 3, or with 1 if the journal's or the WAL's
-    store is out of reach, and names it: a driver ends when it can't write its journal.
+    Each problem is printed on stderr with its cause and the next step. A condition within its grace period is printed too,
+    but does not count as a problem yet.
+
+    If no driver answers, the command exits with 3. If this machine also can't reach the store of the journal or of the WAL,
+    it names that store and exits with 1, because a driver exits when it can't write its journal.
     """
     settings = invocation.settings()
     try:
-        answer = ask(settings)
+        answer = ask_status(settings)
     except NotTakenError as error:
         causes = list(_stores_out_of_reach(settings))
         if not causes or isinstance(error, AccessError):
@@ -322,4 +316,4 @@ def status(invocation: Invocation) -> int:
         invocation.say(f"forebay: not yet a problem: {problem.cause}")
     for words in (partition.foreign for partition in answer.partitions if partition.foreign):
         invocation.say(f"forebay: {words}")
-    return FOUND if found else FINE
+    return FINDINGS if found else FINE

@@ -1,4 +1,4 @@
-"""``forebay lag``: how far intake and batches are behind Kafka, in records, bytes and seconds."""
+"""``forebay lag``: how far the intake and the batches are behind Kafka, in records, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from deploy.commands.status import TIMEOUT_SECONDS
-from deploy.commands.stop import DurationType
-from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from deploy.console.driver_requests import get
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.parameters import DurationType
 from forebay.messages import LagAnswer, PartitionProgress
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
@@ -23,8 +23,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """``records``: offsets between position and end, so what Kafka skips counts too. ``bytes``: as many times the mean size of
-    the records taken in last. ``seconds``: the age of the record at the position. The last two are None where nothing tells."""
+    """The distance of a position from the end of Kafka's log.
+
+    ``records``: offsets in between, including offsets that Kafka skips. ``bytes``: ``records`` times the mean size of the
+    newest records taken in. ``seconds``: age of the record at the position. ``bytes`` and ``seconds`` are None if unknown.
+    """
 
     records: int
     bytes: int | None
@@ -32,6 +35,8 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
+    """``received``: lag of the intake. ``processed``: lag of the completed batches."""
+
     topic: str
     partition: int
     end: int
@@ -42,6 +47,8 @@ class PartitionLag(msgspec.Struct, frozen=True):
 
 
 class LagReport(msgspec.Struct, frozen=True):
+    """The lag of each partition, and of all together."""
+
     partitions: tuple[PartitionLag, ...]
     received: Lag
     processed: Lag
@@ -53,7 +60,11 @@ def report(
     since_ms: Mapping[tuple[TopicPartition, int], int],
     now_ms: int,
 ) -> LagReport:
-    """``ends``: where Kafka's logs end for this stream; ``since_ms``: (partition, offset) → timestamp of the record there."""
+    """Return the lag of each partition.
+
+    ``ends``: partition → end of Kafka's log as the stream sees it. ``since_ms``: (partition, offset) → timestamp of the
+    record there.
+    """
     found = []
     for known in progress:
         tp = TopicPartition(known.topic, known.partition)
@@ -65,19 +76,19 @@ def report(
             records = max(0, end - offset)
             if not records:
                 return Lag(0, 0, 0.0)
-            told_ms = since_ms.get((tp, offset), other_ms)
-            seconds = None if told_ms < 0 else round(max(0.0, (now_ms - told_ms) / 1000), 1)
+            timestamp_ms = since_ms.get((tp, offset), other_ms)
+            seconds = None if timestamp_ms < 0 else round(max(0.0, (now_ms - timestamp_ms) / 1000), 1)
             return Lag(records, round(records * size) if size else None, seconds)
 
         received = lag(known.position)
-        # where Kafka has dropped what the WAL holds, the block's newest record stands for its oldest: at least that old
+        # if Kafka has dropped the record, the newest record of its block gives a lower bound of the age
         processed = lag(known.completed, known.waiting_since_ms)
         found.append(PartitionLag(tp.topic, tp.partition, end, known.position, known.completed, received, processed))
     return LagReport(tuple(found), _total([p.received for p in found]), _total([p.processed for p in found]))
 
 
 def _total(lags: list[Lag]) -> Lag:
-    """The sum of records and bytes, and the oldest; None where one of those behind is not known."""
+    """Return the sums of records and bytes, and the highest age. A value is None if it is unknown for any partition."""
     sizes = [lag.bytes for lag in lags]
     ages = [lag.seconds for lag in lags]
     return Lag(
@@ -88,22 +99,24 @@ def _total(lags: list[Lag]) -> Lag:
 
 
 def too_much(total: Lag, max_records: int | None, max_seconds: float | None) -> list[str]:
-    """A sentence for each limit that what is not processed is beyond; an age that nobody can tell is beyond every limit."""
+    """Return one sentence for each limit that ``total`` exceeds. An unknown age exceeds every limit."""
     words = []
     if max_records is not None and total.records > max_records:
-        words.append(f"{total.records} records are not processed, more than {max_records}")
+        words.append(f"{total.records} records are not processed; the limit is {max_records}")
     if max_seconds is not None and total.seconds is None:
-        words.append("the age of what is not processed can't be told")
+        words.append("the age of the oldest unprocessed record is unknown")
     elif max_seconds is not None and total.seconds is not None and total.seconds > max_seconds:
-        words.append(f"the oldest record that is not processed is {total.seconds:g} s old, more than {max_seconds:g}")
+        words.append(f"the oldest unprocessed record is {total.seconds:g} s old; the limit is {max_seconds:g} s")
     return words
 
 
 def _tables(found: LagReport) -> list[Group]:
-    from deploy.console.table import bytes_text, table
+    from rich.filesize import decimal
+
+    from deploy.console.table import table
 
     def shown(lag: Lag) -> tuple[object, ...]:
-        size = "-" if lag.bytes is None else f"~{bytes_text(lag.bytes)}" if lag.bytes else "0 B"
+        size = "-" if lag.bytes is None else f"~{decimal(lag.bytes)}" if lag.bytes else decimal(0)
         return (lag.records, size, "-" if lag.seconds is None else f"{lag.seconds:g}")
 
     columns = ("partition", "end in Kafka", "not taken in", "size", "seconds", "not processed", "size", "seconds")
@@ -112,16 +125,19 @@ def _tables(found: LagReport) -> list[Group]:
 
 
 def limit_options(function: _Function) -> _Function:
-    """Adds ``--max-records`` and ``--max-seconds`` to a command that shows a lag."""
+    """Add ``--max-records`` and ``--max-seconds`` to a command that shows a lag."""
     for decorate in (
         click.option(
             "--max-seconds",
             metavar="DURATION",
             type=DurationType(),
-            help="Exit with 1 if the oldest of these is older, as in 60s.",
+            help="Maximum age of the oldest unprocessed record, as in 60s; exit with 1 if it is older [default: none].",
         ),
         click.option(
-            "--max-records", metavar="N", type=click.IntRange(min=0), help="Exit with 1 if more are not processed."
+            "--max-records",
+            metavar="N",
+            type=click.IntRange(min=0),
+            help="Maximum number of unprocessed records; exit with 1 if there are more [default: none].",
         ),
     ):
         function = decorate(function)
@@ -129,55 +145,49 @@ def limit_options(function: _Function) -> _Function:
 
 
 @click.command(
-    short_help="How far intake and batches are behind Kafka.",
     epilog=example("forebay lag", "forebay lag --max-records 100000 --max-seconds 60s", "forebay lag --json"),
 )
 @limit_options
 @shared_options
 @pass_invocation
 def lag(invocation: Invocation, max_records: int | None, max_seconds: float | None) -> int:
-    """Show how far behind Kafka the stream is: what is not taken in yet, and what is not processed yet by a completed batch.
+    """Show how far the stream is behind Kafka: records not taken in yet, and records not in a completed batch yet.
 
-    Records are counted by offsets. Bytes are estimated by the mean size of the records taken in last. Seconds are the age of
-    the oldest record, by its own timestamp.
+    Records are counted by offsets. Bytes are an estimate from the mean size of the newest records taken in. Seconds are the
+    age of the oldest such record by its own timestamp. For monitoring, set limits: the command exits with 1 beyond them.
     """
-    from forebay.http.driver_client import DriverClient
     from forebay.kafka.client.admin import KafkaAdmin
 
     settings = invocation.settings()
     if settings.own_source:
         raise UsageError(
-            f"receiver.source = {settings.receiver.source!r}: `forebay status` shows what it tells of its end"
+            f"receiver.source = {settings.receiver.source!r} is not Kafka: `forebay status` shows the end that it reports"
         )
-    client = DriverClient.of(settings, TIMEOUT_SECONDS)
-    try:
-        progress = client.get("/v1/lag", LagAnswer).partitions
-    finally:
-        client.close()
+    progress = get(settings, "/v1/lag", LagAnswer).partitions
     with KafkaAdmin(settings.kafka.options) as admin:
-        found = look(progress, admin.ends, admin.first_timestamps)
+        found = compare_with_kafka(progress, admin.ends, admin.first_timestamps)
     return answer(invocation, found, max_records, max_seconds)
 
 
 def answer(invocation: Invocation, found: LagReport, max_records: int | None, max_seconds: float | None) -> int:
-    """Shows the report; the exit code."""
+    """Print the report, and return the exit code: 1 if it exceeds a limit."""
     invocation.write(found, lambda: _tables(found))
     words = too_much(found.processed, max_records, max_seconds)
     for sentence in words:
         invocation.say(f"forebay: {sentence}")
-    return FOUND if words else FINE
+    return FINDINGS if words else FINE
 
 
-def look(
+def compare_with_kafka(
     progress: tuple[PartitionProgress, ...],
     ends_of: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
     first_timestamps: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]],
 ) -> LagReport:
-    """Asks Kafka what the journal does not know. Raises UnreachableError, UsageError, ForebayError."""
+    """Return the lag by the ends and timestamps that Kafka reports. Raises UnreachableError, UsageError, ForebayError."""
     ends = ends_of([TopicPartition(p.topic, p.partition) for p in progress])
     since_ms: dict[tuple[TopicPartition, int], int] = {}
     for processed in (False, True):
         behind = {TopicPartition(p.topic, p.partition): p.completed if processed else p.position for p in progress}
         asked = {tp: at for tp, at in behind.items() if at < ends[tp] and (tp, at) not in since_ms}
-        since_ms.update({(tp, asked[tp]): told for tp, told in first_timestamps(asked).items()})
+        since_ms.update({(tp, asked[tp]): timestamp for tp, timestamp in first_timestamps(asked).items()})
     return report(progress, ends, since_ms, SystemClock().wall_ms())

@@ -1,4 +1,4 @@
-"""``forebay audit``: the proof that each offset lies in exactly one batch, or why it does not."""
+"""``forebay audit``: the proof that each offset is in exactly one batch, or the reason why it is not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read(settings: Settings) -> AuditReport:
-    """Audits the stream's journal read-only: fences nobody, and a driver may be at work."""
+    """Audit the stream's journal. Only reads, fences no process, and is safe while a driver is running."""
     from recovery import audit as driver_audit
     from wal.storage import open_storage
 
@@ -62,89 +62,90 @@ def tables(report: AuditReport) -> list[Group]:
                 for life in report.lives
             ],
         ),
-        table("Exceptions, each decided by somebody", ("what", "where", "by whom, and why"), exceptions(report)),
+        table("Decided exceptions", ("what", "where", "decided by, and why"), exceptions(report)),
     ]
 
 
 def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
-    """What is as it is because it was decided, in words: what, where, who decided it and why."""
-    unknown = "an older release did not keep it"
-    told = []
+    """Return what differs from an undisturbed run by a decision: what, where, and who decided it and why."""
+    unknown = "not recorded: decided under an older release"
+    listed = []
     for life in report.lives:
         where = f"{life.topic}/{life.partition}"
         if life.life > 1:
-            told.append((f"life {life.life} began: from here on an offset means another record", f"{where} at {life.start}",
+            listed.append((f"life {life.life} began: from here on, offsets name different records", f"{where} at {life.start}",
                          life.cause))  # fmt: skip
-        of = "" if life.life == 1 else f" life {life.life}"
-        told += [
-            ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){of}",
+        label = "" if life.life == 1 else f" life {life.life}"
+        listed += [
+            ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){label}",
              g.cause)
             for g in life.gaps
         ]  # fmt: skip
-    told += [
+    listed += [
         (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
         for loss in report.losses
     ]
     for rebuild in report.rebuilds:
-        told.append((f"the journal was lost and rebuilt as lineage {rebuild.lineage}; {rebuild.attested} offsets are "
-                     f"called finished by its snapshot copy alone", rebuild.copy, rebuild.cause))  # fmt: skip
-        told += [
-            (f"{f'batch {batch.batch_id}' if batch.batch_id else 'a batch of unknown id'} may have run before the rebuild, "
-             "and was given to the job again", ", ".join(batch.ranges), rebuild.cause)
+        listed.append((f"the journal was lost and rebuilt as timeline {rebuild.lineage}; only its snapshot copy says that "
+                     f"{rebuild.attested} offsets are completed", rebuild.copy, rebuild.cause))  # fmt: skip
+        listed += [
+            (f"{f'batch {batch.batch_id}' if batch.batch_id else 'a batch of unknown id'} ran again after the rebuild, and may "
+             "have run before it", ", ".join(batch.ranges), rebuild.cause)
             for batch in rebuild.repeated
         ]  # fmt: skip
     if report.older_replays:
-        told.append(
+        listed.append(
             (
-                f"replays 1 to {report.older_replays}: completed batches ran again; the journal keeps no more of them",
+                f"replays 1 to {report.older_replays}: completed batches ran again; the journal no longer has the details",
                 "",
                 "",
             )
         )
     for replay in report.replays:
         how = "" if replay.completed_ms is not None else f" ({replay.completed} of {replay.batches} done)"
-        what = f"replay {replay.replay}: completed batches ran again, each with the rows it had{how}"
-        told.append((what, f"batches {replay.first_id} to {replay.last_id}", replay.cause))
-        told += [
-            (f"accepted loss: replay {replay.replay} ran without this range; the first run had it", loss.label,
+        what = f"replay {replay.replay}: completed batches ran again, each with the same rows{how}"
+        listed.append((what, f"batches {replay.first_id} to {replay.last_id}", replay.cause))
+        listed += [
+            (f"accepted loss: replay {replay.replay} ran without this range, which the first run had", loss.label,
              loss.cause or unknown)
             for loss in replay.losses
         ]  # fmt: skip
-    return told
+    return listed
 
 
 def sentence(finding: Finding) -> str:
-    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) of life {finding.life}"
+    """Return a finding as one sentence."""
+    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) life {finding.life}"
     batches = ", ".join(map(str, finding.batches))
     if finding.kind == "replay":
-        return f"the replay of batch {batches} has other blocks or another packing than the batch ran with"
+        return f"the replay of batch {batches} has different blocks, or a different packing, than the batch ran with"
     if finding.kind == "missing":
-        return f"{where} is in no batch, does not wait and is no gap"
+        return f"{where} is in no batch, is not waiting, and is not a gap"
     if finding.kind == "duplicate":
-        return f"{where} is held more than once, by batches {batches}"
-    return f"{where} lies past the durable position, in batch {batches}"
+        return f"{where} is in more than one place: batches {batches}"
+    return f"{where} is beyond the durable position, in batch {batches}"
 
 
 @click.command(
-    short_help="Prove that each offset lies in exactly one batch.",
     epilog=example("forebay audit", "forebay audit --json | jq .findings"),
 )
 @shared_options
 @pass_invocation
 def audit(invocation: Invocation) -> int:
-    """Lay all batches, waiting blocks and gaps of each partition side by side: what is there twice, or not at all?
+    """Prove that each offset is in exactly one batch, waits for one, or is in a known gap. Exit with 1 on any finding.
 
-    Gaps, new lives, accepted losses, replays and rebuilds of the journal are listed with who decided them and why; they
-    are no findings.
+    A finding is a range that is in several batches, in none, or in a replay that differs from the first run. Gaps, new
+    incarnations (column "life"), accepted losses, replays and rebuilds of the journal are not findings; they are listed with
+    the person who decided them and the reason.
 
-    Reads the journal alone: it fences nobody, and a driver may be at work. Exits with 1 on any finding.
+    Only reads the journal. Safe while the driver is running.
     """
     return answer(invocation, read(invocation.settings()))
 
 
 def answer(invocation: Invocation, report: AuditReport) -> int:
-    """Shows the report; the exit code."""
+    """Print the report, and return the exit code."""
     invocation.write(report, lambda: tables(report))
     for finding in report.findings:
         invocation.say(f"forebay: {sentence(finding)}")
-    return FINE if report.clean else FOUND
+    return FINE if report.clean else FINDINGS
