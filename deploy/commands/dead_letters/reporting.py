@@ -43,7 +43,7 @@ class Shown(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     offset: int
     timestamp_ms: int
     key: str | None
@@ -140,7 +140,7 @@ def shown(piece: Piece, row: Mapping[str, Any]) -> Shown:
     return Shown(
         topic=row["topic"],
         partition=row["partition"],
-        life=row["life"],
+        incarnation=row["life"],
         offset=row["offset"],
         timestamp_ms=row["timestamp"],
         key=text_of(row["key"]),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.model.errors import UsageError
-from forebay.model.values import LINEAGE_SHIFT, TopicPartition
+from forebay.model.values import TIMELINE_SHIFT, TopicPartition
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LetterFilter(NamedTuple):
         return [
             (not self.topic or topic == self.topic)
             and self.cause.lower() in (cause or "").lower()
-            and (self.batch is None or self.batch in (batch_id, batch_id & ((1 << LINEAGE_SHIFT) - 1)))
+            and (self.batch is None or self.batch in (batch_id, batch_id & ((1 << TIMELINE_SHIFT) - 1)))
             and (self.since_ms is None or time_ms >= self.since_ms)
             and (self.before_ms is None or time_ms < self.before_ms)
             for topic, cause, batch_id, time_ms in zip(*columns, times, strict=True)
@@ -104,7 +104,7 @@ def is_pending(state: State, run: Run) -> bool:
     if not run.replay:
         return any(batch.batch_id == run.batch_id for batch in state.unfinished())
     current = state.replay
-    this = current is not None and current.replay == run.replay and run.key.startswith(f"{state.lineage}-")
+    this = current is not None and current.replay == run.replay and run.key.startswith(f"{state.timeline}-")
     return this and run.batch_id in state.replaying
 
 

@@ -59,10 +59,10 @@ def letter_table(letter: Shown) -> Group:
     """Return the table of one dead letter."""
     from deploy.console.table import table
 
-    life = f" life {letter.life}" if letter.life > 1 else ""
+    incarnation = f" life {letter.incarnation}" if letter.incarnation > 1 else ""
     headers = [(f"header {name}", "null" if value is None else value) for name, value in letter.headers]
     return table(
-        f"{letter.topic}/{letter.partition}@{letter.offset}{life}",
+        f"{letter.topic}/{letter.partition}@{letter.offset}{incarnation}",
         ("what", "value"),
         [
             ("cause", letter.cause),

@@ -46,20 +46,21 @@ def tables(report: AuditReport) -> list[Group]:
             ),
             [
                 (
-                    f"{life.topic}/{life.partition}",
-                    life.life,
-                    life.start,
-                    life.until,
-                    life.completed_until,
-                    life.batches,
-                    life.records,
-                    life.waiting,
-                    ", ".join(f"[{gap.from_offset}, {gap.until_offset}) {gap.cause}" for gap in life.gaps) or "none",
-                    ", ".join(life.accepted_losses) or "none",
-                    life.duplicates,
-                    life.missing,
+                    f"{incarnation.topic}/{incarnation.partition}",
+                    incarnation.number,
+                    incarnation.start,
+                    incarnation.until,
+                    incarnation.completed_until,
+                    incarnation.batches,
+                    incarnation.records,
+                    incarnation.waiting,
+                    ", ".join(f"[{gap.from_offset}, {gap.until_offset}) {gap.cause}" for gap in incarnation.gaps)
+                    or "none",
+                    ", ".join(incarnation.accepted_losses) or "none",
+                    incarnation.duplicates,
+                    incarnation.missing,
                 )
-                for life in report.lives
+                for incarnation in report.incarnations
             ],
         ),
         table("Decided exceptions", ("what", "where", "decided by, and why"), exceptions(report)),
@@ -70,23 +71,23 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
     """Return what differs from an undisturbed run by a decision: what, where, and who decided it and why."""
     unknown = "not recorded: decided under an older release"
     listed = []
-    for life in report.lives:
-        where = f"{life.topic}/{life.partition}"
-        if life.life > 1:
-            listed.append((f"life {life.life} began: from here on, offsets name different records", f"{where} at {life.start}",
-                         life.cause))  # fmt: skip
-        label = "" if life.life == 1 else f" life {life.life}"
+    for incarnation in report.incarnations:
+        where = f"{incarnation.topic}/{incarnation.partition}"
+        if incarnation.number > 1:
+            listed.append((f"life {incarnation.number} began: from here on, offsets name different records", f"{where} at {incarnation.start}",
+                         incarnation.cause))  # fmt: skip
+        label = "" if incarnation.number == 1 else f" life {incarnation.number}"
         listed += [
             ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){label}",
              g.cause)
-            for g in life.gaps
+            for g in incarnation.gaps
         ]  # fmt: skip
     listed += [
         (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
         for loss in report.losses
     ]
     for rebuild in report.rebuilds:
-        listed.append((f"the journal was lost and rebuilt as timeline {rebuild.lineage}; only its snapshot copy says that "
+        listed.append((f"the journal was lost and rebuilt as timeline {rebuild.timeline}; only its snapshot copy says that "
                      f"{rebuild.attested} offsets are completed", rebuild.copy, rebuild.cause))  # fmt: skip
         listed += [
             (f"{f'batch {batch.batch_id}' if batch.batch_id else 'a batch of unknown id'} ran again after the rebuild, and may "
@@ -115,7 +116,9 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
 
 def sentence(finding: Finding) -> str:
     """Return a finding as one sentence."""
-    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) life {finding.life}"
+    where = (
+        f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) life {finding.incarnation}"
+    )
     batches = ", ".join(map(str, finding.batches))
     if finding.kind == "replay":
         return f"the replay of batch {batches} has different blocks, or a different packing, than the batch ran with"

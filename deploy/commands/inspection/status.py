@@ -91,7 +91,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
             [
                 ("driver", state),
                 ("release", _releases(answer)),
-                ("journal", f"timeline {answer.lineage}, epoch {answer.driver_epoch:x}"),
+                ("journal", f"timeline {answer.timeline}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
                 ("replay", _replay(answer.replay)),
                 *([("rate learned from the job", _learned(answer.rate))] if answer.backpressure else []),
@@ -122,7 +122,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 (
                     f"{p.topic}/{p.partition}",
                     p.state,
-                    p.life,
+                    p.incarnation,
                     p.position,
                     p.completed,
                     p.high_watermark if p.high_watermark >= 0 else "-",

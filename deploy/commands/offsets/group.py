@@ -56,7 +56,7 @@ def offsets(context: click.Context) -> int | None:
     invocation = context.ensure_object(Invocation)
     partitions = ask_status(invocation.settings()).partitions
     invocation.write(partitions, lambda: [_table(partitions)])
-    waiting = [partition.trouble for partition in partitions if partition.trouble]
+    waiting = [partition.fault for partition in partitions if partition.fault]
     for words in waiting:
         invocation.say(f"forebay: {words}")
     return FINDINGS if waiting else FINE
@@ -71,7 +71,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
         [
             (
                 f"{p.topic}/{p.partition}",
-                p.life,
+                p.incarnation,
                 p.position,
                 p.completed,
                 p.high_watermark if p.high_watermark >= 0 else "-",
@@ -181,11 +181,11 @@ def would_accept(
         raise UsageError(
             f"{partition} is no partition of this stream; its partitions are {', '.join(map(str, sorted(known)))}"
         )
-    if not tracked.trouble:
+    if not tracked.fault:
         raise RefusedError(f"{partition} waits for no decision", "conflict")
     first = f"end the epoch of receiver {fence} and " if fence else ""
     return (
-        f"{tracked.trouble}. Would {first}accept {partition} from {from_offset} until {until_offset}; {NOTHING_CHANGED}"
+        f"{tracked.fault}. Would {first}accept {partition} from {from_offset} until {until_offset}; {NOTHING_CHANGED}"
     )
 
 

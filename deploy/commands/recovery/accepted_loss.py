@@ -9,7 +9,7 @@ from deploy.console.driver_requests import ask_status, post
 from deploy.console.invocation import FINE, NOTHING_CHANGED, Invocation, person
 from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import LINEAGE_SHIFT
+from forebay.model.values import TIMELINE_SHIFT
 from forebay.settings.schema import Settings
 
 _RANGE = re.compile(
@@ -22,8 +22,8 @@ def range_label(text: str) -> str:
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)', as `forebay recover` prints it")
-    life = " ".join((match["life"] or "").split())
-    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {life}" if life else "")
+    incarnation = " ".join((match["life"] or "").split())
+    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
 
 
 def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
@@ -31,7 +31,7 @@ def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
     for batch in batches:
         if batch.state != "completed" and named in (batch.batch_id, batch.number):
             return batch
-    what = "id" if named >= 1 << LINEAGE_SHIFT else "number or id"
+    what = "id" if named >= 1 << TIMELINE_SHIFT else "number or id"
     raise RefusedError(f"no unfinished batch has the {what} {named}; `forebay status` lists the batches", "not-found")
 
 

@@ -98,7 +98,7 @@ def apply_plan(
 ) -> Plan:
     """Lead the journal, carry out the plan, and return it. May be killed at any step and called again.
 
-    Raises LeaseHeld if a driver is running, UsageError if there is no journal, LineageFound if the WAL belongs to another
+    Raises LeaseHeld if a driver is running, UsageError if there is no journal, TimelineFound if the WAL belongs to another
     journal, FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
     """
     from driver.journal import log as journal

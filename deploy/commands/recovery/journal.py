@@ -51,7 +51,7 @@ class EpochContent(msgspec.Struct, frozen=True):
     """
 
     epoch: int
-    lineage: int
+    timeline: int
     owner: str
     claimed_ms: int
     segments: int
@@ -69,7 +69,7 @@ class SnapshotCopy(msgspec.Struct, frozen=True):
 
     path: str
     bytes: int
-    lineage: int
+    timeline: int
     next: int
     detail: str
 
@@ -78,7 +78,7 @@ class JournalInspection(msgspec.Struct, frozen=True):
     """The content of a journal. ``state``: counts from its state; empty if the journal is absent, or ``unreadable`` says why."""
 
     stream: str
-    lineage_of_wal: int
+    timeline_of_wal: int
     epochs: tuple[EpochContent, ...]
     copies: tuple[SnapshotCopy, ...]
     state: dict[str, int]
@@ -90,8 +90,8 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
     ``wal_storage``: None for a stream without a WAL, which has no snapshot copies.
     """
-    from driver.journal import lineage
     from driver.journal import log as journal
+    from driver.journal import timeline
     from recovery.rebuild import snapshot_copies
     from wal.layout import parse_journal
 
@@ -108,7 +108,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
         unreadable = "its segments were deleted during the read: try again"
     return JournalInspection(
         stream=stream,
-        lineage_of_wal=lineage.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
+        timeline_of_wal=timeline.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
         epochs=tuple(_epoch(journal_storage, stream, epoch) for epoch in epochs),
         copies=tuple(_copy(wal_storage, path) for path in snapshot_copies(wal_storage, stream))
         if wal_storage is not None
@@ -120,7 +120,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     from driver.journal import log as journal
-    from forebay.model.values import lineage_of
+    from forebay.model.values import timeline_of
     from wal.frame import Frame, FrameKind
     from wal.scan import Damage, Newer, scan_segment
 
@@ -148,7 +148,7 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
             continue  # superseded meanwhile
     return EpochContent(
         epoch=epoch,
-        lineage=lineage_of(epoch),
+        timeline=timeline_of(epoch),
         owner=owner,
         claimed_ms=claimed_ms,
         segments=len(paths),
@@ -182,7 +182,7 @@ def _copy(storage: Storage, path: str) -> SnapshotCopy:
         return SnapshotCopy(path, 0, 0, -1, "replaced by a newer copy meanwhile")
     if state is None:
         return SnapshotCopy(path, size, 0, -1, "incomplete: its writer was killed")
-    return SnapshotCopy(path, size, state.lineage, state.events, "")
+    return SnapshotCopy(path, size, state.timeline, state.events, "")
 
 
 def _summary(found: Reading) -> dict[str, int]:
@@ -190,7 +190,7 @@ def _summary(found: Reading) -> dict[str, int]:
     if state is None:
         return {}
     return {
-        "lineage": state.lineage,  # a key of the JSON document
+        "lineage": state.timeline,  # a key of the JSON document
         "events": state.events,
         "events after the snapshot": found.events_after_snapshot,
         "partitions": len(state.partitions),
@@ -212,7 +212,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
     return [
         table(
             f"Journal of stream {found.stream}; "
-            + (f"the WAL belongs to timeline {found.lineage_of_wal}" if found.lineage_of_wal else "no WAL belongs to it"),
+            + (f"the WAL belongs to timeline {found.timeline_of_wal}" if found.timeline_of_wal else "no WAL belongs to it"),
             ("epoch", "claimed by", "segments", "bytes", "snapshots", "events"),
             [
                 (
@@ -225,7 +225,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
         table(
             "Snapshot copies beside the WAL, newest first",
             ("copy", "bytes", "timeline", "events", "detail"),
-            [(c.path, c.bytes, c.lineage or "-", c.next if c.next >= 0 else "-", c.detail or "-") for c in found.copies],
+            [(c.path, c.bytes, c.timeline or "-", c.next if c.next >= 0 else "-", c.detail or "-") for c in found.copies],
         ),
         table("State", ("what", "number"), list(found.state.items())),
     ]  # fmt: skip
@@ -239,7 +239,7 @@ class Position(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     completed: int
 
@@ -255,7 +255,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
 
     done: bool
     stream: str
-    lineage: int
+    timeline: int
     copy: str
     positions: tuple[Position, ...]
     blocks: int
@@ -273,10 +273,10 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
     return RebuildReport(
         done=done,
         stream=state.stream,
-        lineage=state.lineage,
+        timeline=state.timeline,
         copy=plan.copy_path,
         positions=tuple(
-            Position(p.topic, p.partition, p.life.life, p.position, p.completed)
+            Position(p.topic, p.partition, p.incarnation.number, p.position, p.completed)
             for p in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition))
         ),
         blocks=len(state.blocks),
@@ -287,7 +287,7 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
             for batch in plan.rebuild.repeated
         },
         holes=tuple(
-            f"{h.topic}/{h.partition} continues at {h.position} (life {h.life}), but the next frame in the WAL begins at "
+            f"{h.topic}/{h.partition} continues at {h.position} (life {h.incarnation}), but the next frame in the WAL begins at "
             f"{h.next_from}"
             for h in plan.holes
         ),
@@ -301,10 +301,10 @@ def rebuild_tables(report: RebuildReport) -> list[Group]:
 
     return [
         table(
-            f"Timeline {report.lineage} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
+            f"Timeline {report.timeline} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
             f"{report.taken} of them found in the WAL after the copy",
             ("partition", "life", "position", "completed"),
-            [(f"{p.topic}/{p.partition}", p.life, p.position, p.completed) for p in report.positions],
+            [(f"{p.topic}/{p.partition}", p.incarnation, p.position, p.completed) for p in report.positions],
         ),
         table("Batches that run again and may have run before", ("batch", "ranges"),
               [(batch, "\n".join(ranges)) for batch, ranges in report.repeated.items()]),
@@ -325,7 +325,7 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    if settings.own_source:
+    if settings.custom_source:
         from driver.background.upstream import upstream_of
 
         return upstream_of(settings).topic_ids(topics)
@@ -338,7 +338,7 @@ def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
-    from driver.journal import lineage
+    from driver.journal import timeline
     from driver.journal.lease import wait_until_stale
     from recovery import rebuild
     from wal.storage import open_storage
@@ -347,7 +347,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     wal_storage = open_storage(settings.wal.url, settings.storage)
     if yes:
         wait_until_stale(journal_storage, settings.stream, threading.Event())
-    marked = lineage.newest_marker(wal_storage, settings.stream)
+    marked = timeline.newest_marker(wal_storage, settings.stream)
     if not marked:
         raise UsageError(
             f"cannot rebuild a journal: {wal_storage.url} was never the WAL of stream {settings.stream!r}; check stream and "
@@ -402,7 +402,7 @@ def inspect(invocation: Invocation) -> int:
     damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
     if found.unreadable:
         damage.append(f"cannot read the journal: {found.unreadable}")
-    elif not found.state and found.lineage_of_wal:
+    elif not found.state and found.timeline_of_wal:
         damage.append(
             f"{journal_storage.url} holds no journal of stream {found.stream!r}, but the WAL belongs to one: the journal was "
             "lost, or driver.journal points elsewhere; `forebay journal rebuild` shows what can be rebuilt from the WAL"
@@ -434,12 +434,12 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     intact.
     """
     settings = invocation.settings()
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     plan = _rebuild(settings, yes, even_if_intact)
     report = report_of(plan, yes)
     invocation.write(report, lambda: rebuild_tables(report))
     _say(invocation, report)
-    done = f"the journal was rebuilt as timeline {report.lineage}: start the driver and the receivers"
+    done = f"the journal was rebuilt as timeline {report.timeline}: start the driver and the receivers"
     invocation.say(done if yes else NOTHING_CHANGED)
     return FINDINGS if report.holes or report.missing else FINE

@@ -62,7 +62,7 @@ class Surroundings:
 
         if not self._ask_kafka:
             return KafkaView("not asked, because of --no-kafka")
-        if self._settings.own_source:
+        if self._settings.custom_source:
             return KafkaView("the stream has a custom source instead of Kafka")
         try:
             with KafkaAdmin(self._settings.kafka.options, client_id="forebay-recover") as admin:

@@ -18,7 +18,7 @@ def tables(plan: Plan) -> list[Group]:
 
     made = [
         table(
-            f"Stream {plan.stream}, timeline {plan.lineage}: {plan.segments} segments",
+            f"Stream {plan.stream}, timeline {plan.timeline}: {plan.segments} segments",
             ("decision", "places"),
             sorted(plan.counts.items()),
         ),
@@ -71,7 +71,7 @@ def tables(plan: Plan) -> list[Group]:
                 "Kafka",
                 ("partition", "life", "position", "committed", "first held", "end"),
                 [
-                    (f"{p.topic}/{p.partition}", p.life, p.position, p.committed, p.low, p.high)
+                    (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.committed, p.low, p.high)
                     for p in plan.kafka.partitions
                 ],
             )

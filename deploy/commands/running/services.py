@@ -56,7 +56,7 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     settings = invocation.settings()
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     if settings.driver.job is not None:
         import_jobs(settings, invocation.config_path)
@@ -104,7 +104,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
         require_writable("wal.url", settings.wal.url)
     else:
         require_writable("agent.blocks", settings.agent.blocks)
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     from receiver.main import run
 
@@ -196,7 +196,7 @@ def receiver_name(settings: Settings, number: int) -> str:
 
     With a custom source, the id also decides which partitions the receiver reads, so this machine has all receivers.
     """
-    if settings.own_source:
+    if settings.custom_source:
         return managed_id(settings.stream, number - 1)
     host = settings.receiver.host or socket.gethostname()
     return check_name("receiver id", f"{host[:56]}-{number}")

@@ -69,8 +69,8 @@ def demo(invocation: Invocation, broker: str, keep: Path | None) -> int:
     invocation.write(outcome, lambda: tables(outcome))
     for difference in outcome.differences:
         invocation.say(f"forebay: {difference}")
-    duplicates = sum(life.duplicates for life in outcome.audit.lives)
-    missing = sum(life.missing for life in outcome.audit.lives)
+    duplicates = sum(incarnation.duplicates for incarnation in outcome.audit.incarnations)
+    missing = sum(incarnation.missing for incarnation in outcome.audit.incarnations)
     verdict = "all is right" if not outcome.differences else f"{len(outcome.differences)} differences"
     invocation.say(
         f"{outcome.records} records in {outcome.seconds:.0f} s, {' and '.join(outcome.kills)} killed meanwhile: "

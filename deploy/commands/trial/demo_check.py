@@ -88,13 +88,15 @@ def differences(
             wrong.append(f"carrier {carrier}: expected {want} by the data set, but the job's result is {have}")
     for partition, end in sorted(loaded.items()):
         completed = {
-            life.completed_until for life in report.lives if (life.topic, life.partition) == (TOPIC, partition)
+            incarnation.completed_until
+            for incarnation in report.incarnations
+            if (incarnation.topic, incarnation.partition) == (TOPIC, partition)
         }
         if completed != {end}:
             wrong.append(f"{TOPIC}/{partition}: loaded up to {end}, completed up to {sorted(completed)}")
     wrong += [
-        f"{life.topic}/{life.partition}: {len(life.gaps)} gaps, {life.waiting} records in no batch yet"
-        for life in report.lives
-        if life.gaps or life.waiting
+        f"{incarnation.topic}/{incarnation.partition}: {len(incarnation.gaps)} gaps, {incarnation.waiting} records in no batch yet"
+        for incarnation in report.incarnations
+        if incarnation.gaps or incarnation.waiting
     ]
     return wrong

@@ -42,15 +42,15 @@ class WantedRange(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     start: int
     until: int
 
     @property
     def label(self) -> str:
         """The range as people write it: ``flights/0[10, 20) life 2``."""
-        life = "" if self.life == 1 else f" life {self.life}"
-        return f"{self.topic}/{self.partition}[{self.start}, {self.until}){life}"
+        incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
+        return f"{self.topic}/{self.partition}[{self.start}, {self.until}){incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Selection:
 
     def spans_of(self, r: OffsetRange) -> list[WantedRange]:
         """Return the selected offsets of a range."""
-        whole = WantedRange(r.topic, r.partition, r.life, r.from_offset, r.until_offset)
+        whole = WantedRange(r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset)
         if self.spans is None:
             return [whole]
         return [
@@ -157,7 +157,7 @@ def absent_spans(wanted: Iterable[WantedRange], held: Iterable[Block]) -> list[s
     ranges: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for block in held:
         for r in block.meta.ranges:
-            ranges.setdefault((r.topic, r.partition, r.life), []).append((r.from_offset, r.until_offset))
+            ranges.setdefault((r.topic, r.partition, r.incarnation), []).append((r.from_offset, r.until_offset))
     absent = []
     for asked in wanted:
         reached = asked.start
@@ -178,7 +178,7 @@ class Records(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     batch: pa.RecordBatch
 
 
@@ -193,7 +193,7 @@ def records(block: Block, plan: ReadPlan, wanted: Selection) -> Iterator[Records
         for part in wanted.spans_of(r):
             kept = _rows(columns, part, wanted)
             if kept.num_rows:
-                yield Records(r.topic, r.partition, r.life, kept)
+                yield Records(r.topic, r.partition, r.incarnation, kept)
 
 
 def _rows(batch: Any, part: WantedRange, wanted: Selection) -> Any:
@@ -271,8 +271,8 @@ def write_parquet(parts: Iterable[Records], folder: Path) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
-            life = "" if part.life == 1 else f"-life-{part.life}"
-            path = folder / f"{part.topic}-{part.partition}{life}.parquet"
+            incarnation = "" if part.incarnation == 1 else f"-life-{part.incarnation}"
+            path = folder / f"{part.topic}-{part.partition}{incarnation}.parquet"
             writer = opened.get(path)
             if writer is None:
                 if path.exists():
