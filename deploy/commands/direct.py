@@ -25,6 +25,7 @@ from deploy.console.invocation import (
 )
 from deploy.console.parameters import MomentType
 from forebay.model.errors import UsageError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -46,7 +47,7 @@ STATUSES = {
 }
 
 
-class PartitionStatus(msgspec.Struct, frozen=True):
+class PartitionStatus(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The state of one partition.
 
     ``position``: offset where the next batch begins. ``completed``: offset before which all batches are completed. ``read``:
@@ -63,10 +64,10 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     read: bool
 
 
-class DirectStatus(msgspec.Struct, frozen=True):
+class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
     """The state of a direct stream.
 
-    ``standing``: its status: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of its process, "" and 0 if it
+    ``status``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of its process, "" and 0 if it
     stopped. ``unfinished``, ``replaying``: ids of batches.
     """
 

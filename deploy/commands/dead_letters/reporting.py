@@ -10,6 +10,7 @@ import msgspec
 
 from deploy.commands.dead_letters.stored import LetterFilter, Piece, milliseconds, pieces
 from forebay.model.errors import UsageError
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.schema import Settings
 
 #: columns that a list is counted from
@@ -38,7 +39,7 @@ class Counted(msgspec.Struct, frozen=True):
     first: tuple[str, ...] = ()
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """One dead letter. ``key``, ``value``: text if readable, otherwise ``hex …``; None for null."""
 
     topic: str

@@ -22,6 +22,7 @@ from deploy.console.invocation import (
 )
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -39,17 +40,17 @@ UNHELD_SHOWN = 5
 Use = Literal["completed", "position"]
 
 
-class ExportedIncarnation(msgspec.Struct, frozen=True):
+class ExportedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
     """Offsets ``[start, end)`` of one incarnation; ``end`` is None for the current one."""
 
-    incarnation: int
+    number: int
     topic_id: str
     start: int
     end: int | None
     cause: str
 
 
-class ExportedPartition(msgspec.Struct, frozen=True):
+class ExportedPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The offsets of one partition.
 
     ``position``: next offset to take in. ``completed``: offset before which all batches are completed. ``committed``: offset
@@ -74,7 +75,7 @@ class ExportedPartition(msgspec.Struct, frozen=True):
         return self.completed if use == "completed" else self.position
 
 
-class ExportedOffsets(msgspec.Struct, frozen=True):
+class ExportedOffsets(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The file of an export. ``events``: number of journal events that the positions result from."""
 
     format: int
@@ -191,8 +192,8 @@ def commits(
             raise RefusedError(f"{p.tp} is no partition of stream {state.stream!r}", "not-found")
         if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
             raise RefusedError(
-                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: an offset means another "
-                "record there; export the offsets again",
+                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: "
+                "an offset means another record there; export the offsets again",
                 "conflict",
             )
         metadata = f"forebay:{state.timeline}:{known.incarnation.number}"

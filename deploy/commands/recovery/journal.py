@@ -27,6 +27,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,7 +44,7 @@ KAFKA_SECONDS = 5.0
 # ---- inspect ----------------------------------------------------------------------------------------------------------
 
 
-class EpochContent(msgspec.Struct, frozen=True):
+class EpochContent(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The content of one epoch of the journal.
 
     ``owner`` and ``claimed_ms``: from its claim. ``events``: kind → number of events in its segments, including those before
@@ -61,7 +62,7 @@ class EpochContent(msgspec.Struct, frozen=True):
     damage: tuple[str, ...]
 
 
-class SnapshotCopy(msgspec.Struct, frozen=True):
+class SnapshotCopy(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A snapshot copy beside the WAL.
 
     ``next``: number of the first event after it; -1 if the copy can't be used, for the reason in ``detail``.
@@ -74,7 +75,7 @@ class SnapshotCopy(msgspec.Struct, frozen=True):
     detail: str
 
 
-class JournalInspection(msgspec.Struct, frozen=True):
+class JournalInspection(msgspec.Struct, frozen=True, rename={"timeline_of_wal": "lineage_of_wal"}):
     """The content of a journal. ``state``: counts from its state; empty if the journal is absent, or ``unreadable`` says why."""
 
     stream: str
@@ -234,7 +235,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 # ---- rebuild ----------------------------------------------------------------------------------------------------------
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """How far a partition is according to the rebuilt journal."""
 
     topic: str
@@ -244,7 +245,7 @@ class Position(msgspec.Struct, frozen=True):
     completed: int
 
 
-class RebuildReport(msgspec.Struct, frozen=True):
+class RebuildReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The result of a rebuild, or what it would be.
 
     ``blocks``: number of blocks in the new journal; ``taken``: those of them found in the WAL after the snapshot copy.
