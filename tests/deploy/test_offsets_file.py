@@ -186,7 +186,7 @@ def test_an_offset_is_held_from_the_first_one_to_the_one_that_is_written_next(
 ) -> None:
     commit = Commit("g", "t", 0, offset, -1, metadata)
     words = unheld([commit], {"t": 1}, {commit.tp: (10, 20)})
-    assert words == ([f"t/0: offset {offset} for group g lies {said}"] if said else [])
+    assert words == ([f"t/0: offset {offset} for group g is {said}"] if said else [])
 
 
 def test_partitions_and_topics_that_kafka_lacks_are_named() -> None:
@@ -323,7 +323,7 @@ def test_an_export_without_kafka_says_what_it_leaves_out(
     led.sync()
     path = project.folder / "offsets.json"
     assert main(["--config", str(project.config), "offsets", "export", "--file", str(path)]) == 0
-    assert "committed offsets are left out" in capsys.readouterr().err
+    assert "the file has no committed offsets" in capsys.readouterr().err
     assert [p.committed for p in offsets_file.read_file(path).partitions] == [None, None]
     assert main(["--config", str(project.config), "offsets", "export"]) == 0
     assert json.loads(capsys.readouterr().out)["partitions"][0]["position"] == 20

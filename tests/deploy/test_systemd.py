@@ -107,7 +107,7 @@ def test_a_host_is_set_up_from_the_wheel_without_a_network(machine: Booted) -> N
 
 def test_services_are_started_when_they_are_ready_and_records_come_through(machine: Booted) -> None:
     for name in ("jobs.py", "sources.py"):
-        text = JOB if name == "jobs.py" else (ROOT / "deploy" / "examples" / "own_sources" / name).read_text()
+        text = JOB if name == "jobs.py" else (ROOT / "deploy" / "examples" / "custom_sources" / name).read_text()
         machine.write(f"/etc/forebay/{name}", text)
         machine.run("chmod", "0644", f"/etc/forebay/{name}")
     machine.write("/etc/forebay/forebay.toml", CONFIGURATION)

@@ -53,7 +53,7 @@ def test_a_missing_topic_is_wrong_and_is_not_made_by_asking(project: Any, capsys
             assert checks["broker"][0] == "fine"
             outcome, detail = checks["topics"]
             assert outcome == "wrong"
-            assert detail == f"kafka.topics: {broker.address} has no topic t; create it or name another"
+            assert detail == f"kafka.topics: {broker.address} has no topic t; create it or name another one"
 
 
 def test_an_option_that_librdkafka_does_not_know_is_wrong(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,7 @@ def test_modules_that_forebays_packages_hide_are_named(
     _, checks = checked(project, capsys)
     assert checks["names"] == (
         "fine",
-        f"{project.folder}/wal.py: `import wal` gives Forebay's own package; give this one another name if a job needs it",
+        f"{project.folder}/wal.py: `import wal` imports Forebay's own package; rename this one if a job imports it",
     )
 
 

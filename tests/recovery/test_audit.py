@@ -260,7 +260,7 @@ def test_a_replay_with_another_packing_is_a_finding() -> None:
     t.state.replaying[batch] = msgspec.structs.replace(t.state.replaying[batch], tasks=())
     report = audit.report(t.state, ())
     assert [finding.kind for finding in report.findings] == ["replay"]
-    assert "another packing" in sentence(report.findings[0])
+    assert "a different packing" in sentence(report.findings[0])
 
 
 def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:

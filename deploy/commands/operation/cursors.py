@@ -55,7 +55,7 @@ def _table(shown: tuple[TrackedCursor, ...]) -> Group:
 
     return table(
         "Cursors",
-        ("cursor", "state", "since", "heard", "behind", "user", "detail"),
+        ("cursor", "state", "since", "last heartbeat", "behind", "user", "detail"),
         [
             (c.cursor, c.state, _since(c.opened_ms), f"{c.silent_seconds:.0f} s ago", c.behind, c.user, c.detail)
             for c in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.commands.running.services import children
-from deploy.examples.own_sources.sources import CHUNK_BYTES, Tail
+from deploy.examples.custom_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
 from forebay.kafka.client.access import KafkaAccess
 from forebay.model.errors import SettingsError
@@ -16,7 +16,7 @@ from forebay.settings.schema import from_values, load
 from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "own_sources"
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_sources"
 
 
 def written(tmp_path: Path, **changes: str) -> Path:
@@ -47,7 +47,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    path = written(tmp_path, **{'"sources:Tail"': '"deploy.examples.own_sources.sources:Tail"'})
+    path = written(tmp_path, **{'"sources:Tail"': '"deploy.examples.custom_sources.sources:Tail"'})
     code, checks = validated(path, capsys)
     assert code == 3 and checks["partitions"][0] == "unreachable", "the folder is not there yet, which is waited for"
     (tmp_path / "lines").mkdir()
@@ -58,7 +58,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
     assert [child.name for child in children(settings, path, range(1, 3))][2:] == ["receiver-1", "receiver-2"]
     assert [child.command[-1] for child in children(settings, path, range(1, 3))][2:] == ["lines-r0", "lines-r1"]
     assert KafkaAccess.of(settings) is None, "no task reads from Kafka"
-    wrong = written(tmp_path, **{'"sources:Tail"': '"deploy.examples.own_sources.sources:Nothing"'})
+    wrong = written(tmp_path, **{'"sources:Tail"': '"deploy.examples.custom_sources.sources:Nothing"'})
     code, checks = validated(wrong, capsys)
     assert code == 2 and checks["source"][0] == "wrong" and "has no class 'Nothing'" in checks["source"][1]
     assert main(["--config", str(path), "receiver", "--id", "r1"]) == 2
@@ -125,9 +125,9 @@ def test_the_examples_files_are_read_by_whole_lines_from_where_the_last_one_ende
         tail.identity("a.log")
     path.write_bytes(b"new\n")
     assert tail.identity("a.log") != identity
-    with pytest.raises(OffsetGone, match="cut off"):
+    with pytest.raises(OffsetGone, match="truncated"):
         tail.poll(["a.log"], 9, 0.0)
-    with pytest.raises(OffsetGone, match="cut off"):
+    with pytest.raises(OffsetGone, match="truncated"):
         tail.open("a.log", 5)
     path.write_bytes(b"x" * CHUNK_BYTES)
     tail.open("a.log", 0)

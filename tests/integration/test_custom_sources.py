@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster
 from tests.support.flow import Truth
 from tests.support.ports import free_port
 
-_SOURCES = "deploy.examples.own_sources.sources"
+_SOURCES = "deploy.examples.custom_sources.sources"
 _KILLS = 3
 
 

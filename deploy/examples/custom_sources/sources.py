@@ -1,4 +1,4 @@
-"""Two sources of one's own: lines of files that grow, which can be read again, and lines from TCP, which can't."""
+"""Two custom sources: lines of growing files, which can be read again, and lines over TCP, which can't."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from forebay.sources import OffsetGone, Record, ReliableSource, RetryLater, UnreliableSource
 
-#: bytes that are read of a file at once, and taken from a connection; also the longest line
+#: maximum bytes of one read from a file or a connection; also the maximum length of a line
 CHUNK_BYTES = 1_000_000
 
 
 class Tail(ReliableSource):
-    """Follows the files ``pattern`` of ``folder``: a partition each, by its name.
+    """Follows the files in ``folder`` that match ``pattern``. Each file is a partition, named by the file.
 
-    A record is a line; its offset is where its last byte, the line's end, stands in the file. So the position, which is the
-    offset after it, is where the next line begins, and reading again is a seek.
+    A record is a line. Its offset is the place of its last byte, the newline, in the file. The position after a record is
+    therefore the start of the next line, and reading again is a seek.
     """
 
     def __init__(self, folder: str, pattern: str = "*.log") -> None:
@@ -36,12 +36,12 @@ class Tail(ReliableSource):
 
     def open(self, partition: str, offset: int) -> None:
         if offset > self.end_offset(partition):
-            raise OffsetGone(partition, f"the file is shorter than {offset} bytes: it was cut off")
+            raise OffsetGone(partition, f"the file is shorter than {offset} bytes: it was truncated")
         self._positions[partition] = offset
 
     def poll(self, partitions: Sequence[str], max_records: int, timeout_seconds: float) -> Mapping[str, list[Record]]:
         found: dict[str, list[Record]] = {}
-        positions = dict(self._positions)  # a poll that raises has changed nothing
+        positions = dict(self._positions)  # a poll that raises changes nothing
         for name in partitions:
             left = max_records - sum(map(len, found.values()))
             records = self._lines(name, positions[name], left) if left else []
@@ -57,11 +57,11 @@ class Tail(ReliableSource):
         try:
             with open(self._folder / name, "rb") as file:
                 if position > os.fstat(file.fileno()).st_size:
-                    raise OffsetGone(name, f"the file is shorter than {position} bytes: it was cut off")
+                    raise OffsetGone(name, f"the file is shorter than {position} bytes: it was truncated")
                 file.seek(position)
                 chunk = file.read(CHUNK_BYTES)
         except FileNotFoundError:
-            return []  # moved away: partitions() does not name it any more
+            return []  # moved away: partitions() no longer names it
         except OSError as error:
             raise RetryLater(f"{name}: {error.strerror}") from None
         *lines, rest = chunk.split(b"\n", limit)
@@ -81,8 +81,11 @@ class Tail(ReliableSource):
             raise RetryLater(f"{partition}: {error.strerror}") from None
 
     def identity(self, partition: str) -> str:
-        """Another file under the same name has another inode, as a rule: a file that comes at once after one was deleted may
-        be given its number, so move files away rather than delete them."""
+        """Return the inode, by which a new file under an old name is recognized.
+
+        A file that is created immediately after another was deleted may get the same inode. Therefore move files away rather
+        than delete them.
+        """
         try:
             return f"{os.stat(self._folder / partition).st_ino:x}"
         except OSError as error:
@@ -93,10 +96,10 @@ class Tail(ReliableSource):
 
 
 class Lines(UnreliableSource):
-    """Listens on ``port`` + its ordinal of ``host`` and takes in the lines that whoever connects sends.
+    """Listens at ``host`` on ``port`` plus its ordinal, and takes in the lines that clients send.
 
-    A line that was sent and not accepted yet is gone when the process is killed; whoever needs to know sends it where
-    it can be read again.
+    If the process is killed, lines that were sent and not accepted yet are lost. Data that must not be lost needs a source
+    that can be read again.
     """
 
     name = "lines"
@@ -104,7 +107,7 @@ class Lines(UnreliableSource):
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._address = (host, port)
         self._selector = selectors.DefaultSelector()
-        self._rests: dict[socket.socket, bytes] = {}  # of each connection, what has no line's end yet
+        self._rests: dict[socket.socket, bytes] = {}  # connection → bytes after its last newline
         self._lines: list[Record] = []
 
     def start(self) -> None:
@@ -114,7 +117,7 @@ class Lines(UnreliableSource):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port + self.ordinal))
             listener.listen()
-        except OSError as error:  # the process before this one may not have ended yet
+        except OSError as error:  # the previous process may still be running
             listener.close()
             raise RetryLater(f"can't listen on {host}:{port + self.ordinal}: {error.strerror}") from None
         listener.setblocking(False)
@@ -136,12 +139,12 @@ class Lines(UnreliableSource):
     def _read(self, connection: socket.socket) -> None:
         try:
             data = connection.recv(CHUNK_BYTES)
-        except OSError:  # reset by the other side: what it sent before is here
+        except OSError:  # reset by the client: all data before it has arrived
             data = b""
         *lines, rest = (self._rests[connection] + data).split(b"\n")
         self._lines += [Record(line) for line in lines]
         self._rests[connection] = rest
-        if not data or len(rest) > CHUNK_BYTES:  # a last line without an end is no line
+        if not data or len(rest) > CHUNK_BYTES:  # a last line without a newline is dropped
             self._selector.unregister(connection)
             del self._rests[connection]
             connection.close()

@@ -1,4 +1,4 @@
-"""Counts the lines of each batch by where they came from; one file for each batch, so a rerun puts the same in its place."""
+"""Counts the lines of each batch by topic. Each batch has its own file, which a rerun replaces with the same content."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ RESULTS = Path(os.environ.get("LINES_RESULTS", "lines-results"))
 
 
 def process(batch: Any) -> None:
-    """Called by Forebay for every batch, in order."""
+    """Write the counts of one batch. Forebay calls this for each batch, in order."""
     counts: Counter[str] = Counter()
-    for rows in batch.read():  # Arrow; with engine = "spark" there is batch.df too
+    for rows in batch.read():  # Arrow; with engine = "spark", batch.df is also available
         counts.update(rows.column("topic").to_pylist())
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{batch.id}.json").write_text(json.dumps(counts))
