@@ -81,7 +81,7 @@ def values(count: int, value_bytes: int, seed: int = 7) -> list[tuple[bytes, byt
 
 
 def fill(options: dict[str, str], topic: str, records: int, value_bytes: int) -> None:
-    """Produce ``records / PARTITIONS`` records into each partition, not compressed, so that a consumer need not decompress them."""
+    """Produce ``records / PARTITIONS`` records into each partition, not compressed, so that consumers only read them."""
     producer = Producer({
         **options, "linger.ms": 20, "batch.size": 1_000_000, "compression.type": "none", "acks": "1",
         "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 200_000,

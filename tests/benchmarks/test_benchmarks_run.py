@@ -123,7 +123,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         for name in LINES
     ],
 )
-def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
+def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     if name in NEEDS_KAFKA:
         require_kafka()
     if name in ("object-wal", "opening"):

@@ -60,7 +60,7 @@ class Ear:
         self._process.communicate()
 
 
-def test_cuts_lose_what_is_sent_in_the_direction_that_is_cut(network: Network) -> None:
+def test_cuts_lose_packets_in_the_cut_direction(network: Network) -> None:
     ears = {name: Ear(network, name) for name in ("w1", "w2")}
     one, two = ears.values()
     try:
@@ -96,7 +96,7 @@ def test_each_host_has_a_name_and_folders_of_its_own(network: Network, tmp_path:
     assert not list((tmp_path / "blocks").iterdir())
 
 
-def test_what_a_killed_test_left_is_taken_down_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_test_are_removed_by_the_next(tmp_path: Path) -> None:
     require_namespaces(missing)
     script = f"""
 import os, pathlib, subprocess

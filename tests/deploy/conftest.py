@@ -69,7 +69,7 @@ class Project:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(
         "deploy.commands.recovery.surroundings.ANSWER_SECONDS", 0.1
-    )  # nobody answers at the ports of its configuration
+    )  # no process listens at the ports of its configuration
     return Project(tmp_path)
 
 

@@ -36,7 +36,7 @@ def test_the_example_with_every_key_names_every_default() -> None:
     assert shown.receiver == ReceiverSettings(count=2)
 
 
-def test_what_the_demo_writes_is_a_configuration_that_loads(tmp_path: Path) -> None:
+def test_configuration_of_the_demo_is_valid(tmp_path: Path) -> None:
     settings = load(write_project(tmp_path, "127.0.0.1:9"), {})
     assert settings.kafka.topics == (TOPIC,)
     assert (tmp_path / "jobs.py").read_text() == Path(jobs.__file__).read_text()
@@ -61,7 +61,7 @@ def test_the_results_of_a_batch_replace_those_of_an_earlier_run(tmp_path: Path) 
         (100, 2, []),
     ],
 )
-def test_who_is_killed_when(taken_in: int, done: int, due: list[str]) -> None:
+def test_kills_are_due_at_their_shares(taken_in: int, done: int, due: list[str]) -> None:
     assert due_kills(taken_in, 100, done) == due
 
 

@@ -66,7 +66,7 @@ def outcomes(prefix: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
 # ---- the host --------------------------------------------------------------------------------------------------------
 
 
-def test_it_changes_nothing_unless_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_changes_nothing_without_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path) == 0
     assert list(tmp_path.iterdir()) == []
     out, err = capsys.readouterr()
@@ -246,7 +246,7 @@ def test_uninstalling_asks_systemd_only_for_units_that_are_there(tmp_path: Path)
     ]
 
 
-def test_one_that_was_cut_off_anywhere_is_completed_by_the_next(tmp_path: Path) -> None:
+def test_interrupted_installation_is_completed_by_the_next(tmp_path: Path) -> None:
     def made(tokens: str = "operator 0123456789abcdef\n") -> Installation:
         return plan_installation(ROLES, PROGRAM, load(EXAMPLE, {}), EXAMPLE.read_text(), tokens)
 
@@ -266,7 +266,7 @@ def test_one_that_was_cut_off_anywhere_is_completed_by_the_next(tmp_path: Path) 
         assert tree(prefix) == tree(whole), cut
 
 
-def test_a_place_that_cant_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_place_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "etc").write_text("a file, where a folder would have to be")
     assert run(tmp_path, "--yes") == StoreError.exit_code
     words = capsys.readouterr().err
@@ -297,7 +297,7 @@ def test_only_root_changes_the_system(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "--prefix" in capsys.readouterr().err
 
 
-def test_tokens_are_made_anew_each_time() -> None:
+def test_tokens_differ_at_each_call() -> None:
     assert new_tokens(ROLES) != new_tokens(ROLES)
 
 
@@ -312,7 +312,7 @@ def directives(role: Role) -> configparser.SectionProxy:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_another_start_does_not_mend_is_not_started_again(role: Role) -> None:
+def test_failure_that_a_restart_can_not_fix_is_not_restarted(role: Role) -> None:
     """INV-4: a fenced service stays down."""
     service = directives(role)
     assert service["RestartPreventExitStatus"].split() == ["2", "4"]

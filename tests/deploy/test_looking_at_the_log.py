@@ -113,7 +113,7 @@ def test_a_clean_stream_passes_all_three(stream: Stream, capsys: pytest.CaptureF
         assert err == ""
 
 
-def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_shows_offsets_batches_and_waiting_records(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.take_in(0, 10)
     stream.tracked.complete(stream.tracked.batch())
     stream.take_in(10, 25)
@@ -131,8 +131,8 @@ def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: 
 
 
 @pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"], ["wal", "retention"]])
-def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[str]) -> None:
-    """Looking opens read-only and fences nobody (INV-4)."""
+def test_inspection_changes_and_creates_no_file(stream: Stream, command: list[str]) -> None:
+    """An inspection opens the journal read-only and fences no process (INV-4)."""
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in Path(stream.project.folder).rglob("*") if path.is_file()}
@@ -148,7 +148,7 @@ def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[st
 def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-2, INV-5: a hole that somebody made in the history of a partition is told with its exact range."""
+    """INV-2, INV-5: offsets missing from the history of a partition are reported with their exact range."""
     from recovery import audit
 
     stream.take_in(0, 10)
@@ -175,9 +175,7 @@ def places(stream: Stream, capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
     return code, json.loads(out)["places"], err
 
 
-def test_a_damaged_block_is_told_with_its_range_and_the_batch_that_needs_it(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_block_is_reported_with_its_range_and_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     """INV-5."""
     stream.take_in(0, 10)
     block = stream.take_in(10, 25)
@@ -196,7 +194,7 @@ def test_a_damaged_block_is_told_with_its_range_and_the_batch_that_needs_it(
     assert f"forebay recover --accept-loss {batch} 't/0[10, 25)' --yes" in err
 
 
-def test_a_segment_that_is_gone_is_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_segment_is_reported_as_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     """INV-5."""
     block = stream.take_in(0, 10)
     stream.keep()
@@ -206,7 +204,7 @@ def test_a_segment_that_is_gone_is_missing(stream: Stream, capsys: pytest.Captur
     assert [(place["decision"], place["ranges"]) for place in found] == [("missing", ["t/0[0, 10)"])]
 
 
-def test_what_was_cleaned_up_while_looking_is_not_missing(
+def test_segment_cleaned_up_during_an_inspection_is_not_missing(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-8: the journal is asked again before a block is called missing."""
@@ -222,9 +220,7 @@ def test_what_was_cleaned_up_while_looking_is_not_missing(
     assert places(stream, capsys)[:2] == (0, [])
 
 
-def test_a_block_that_nobody_reported_is_an_orphan_and_no_finding(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreported_block_is_an_orphan_and_no_finding(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.take_in(0, 10)
     stream.store(10, 20)
     stream.keep()
@@ -234,7 +230,7 @@ def test_a_block_that_nobody_reported_is_an_orphan_and_no_finding(
 
 
 @pytest.mark.parametrize(("accepted", "decision", "code"), [(True, "damaged-quarantine", 1), (False, "orphan-keep", 0)])
-def test_a_tail_that_was_cut_off_counts_only_if_it_was_accepted(
+def test_torn_tail_is_a_finding_only_if_it_was_accepted(
     stream: Stream, capsys: pytest.CaptureFixture[str], accepted: bool, decision: str, code: int
 ) -> None:
     """INV-1: an accepted tail is never taken for torn."""
@@ -328,7 +324,7 @@ def retention(stream: Stream, capsys: pytest.CaptureFixture[str]) -> dict[str, A
 def test_retention_shows_each_segment_with_its_size_and_its_reason(
     stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """INV-8: what a batch needs stays; what is released goes by the settings; the open segment of a writer stays."""
+    """INV-8: blocks that a batch needs stay; released blocks are deleted by the settings; a writer's open segment stays."""
     tracked = stream.tracked
     block = stream.take_in(0, 10)
     stream.writer.close()

@@ -1,4 +1,4 @@
-"""The command line itself: options, help, exit codes, and how mistakes are told."""
+"""The command line itself: options, help, exit codes, and errors."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def states() -> Iterator[str]:
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Each target with its value, also of several at once."""
+    """Yield each target with its value, also for several at the same time."""
     for target in node.targets:
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             yield from zip(target.elts, node.value.elts, strict=True)

@@ -9,11 +9,11 @@ from forebay.messages import StatusAnswer
 from tests.support.up import running, status, until
 
 
-def test_second_up_ends_and_the_first_goes_on(project: Any, url: str) -> None:
+def test_second_up_exits_and_the_first_continues(project: Any, url: str) -> None:
     with running(project, "up") as up:
 
         def at_work() -> StatusAnswer | None:
-            """A receiver is registered, and heard."""
+            """Whether a receiver is registered and has sent a heartbeat."""
             answer = status(url)
             return answer if answer and [r.state in ("active", "waiting") for r in answer.receivers] == [True] else None
 

@@ -121,7 +121,7 @@ def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> N
     assert delays[:4] == ["0.01 s", "0.02 s", "0.04 s", "0.04 s"]
 
 
-def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
+def test_fenced_child_is_not_restarted_and_the_others_continue() -> None:
     """INV-4."""
     told, lines = Told(), Lines()
     supervisor = Supervisor(
@@ -224,7 +224,7 @@ def test_lines_go_to_a_file_for_each_child_where_a_folder_is_named(tmp_path: Pat
     assert (tmp_path / "logs/b.log").read_text() == "two\n"
 
 
-def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_dead_child_are_killed(tmp_path: Path) -> None:
     """A crashed driver's JVM would keep the ports that the next one needs."""
     code = (
         "import subprocess, sys\n"
@@ -240,7 +240,7 @@ def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None
     assert gone(pid)
 
 
-def test_children_die_with_a_supervisor_that_is_killed() -> None:
+def test_children_die_with_a_killed_supervisor() -> None:
     code = (
         "import sys\n"
         "from deploy.supervision.supervisor import *\n"
@@ -275,10 +275,10 @@ FIRST = """
 import os, pathlib, signal, socket, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("first runs")
-told = False
+ready = False
 while True:
-    if not told and pathlib.Path(os.environ["MAY"]).exists():
-        told = True
+    if not ready and pathlib.Path(os.environ["MAY"]).exists():
+        ready = True
         line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         line.sendto(b"STATUS=running\\nREADY=1", os.environ["NOTIFY_SOCKET"])
     time.sleep(0.02)
@@ -315,7 +315,7 @@ def test_children_start_when_the_first_one_is_ready(tmp_path: Path) -> None:
     assert lines.getvalue().count("| drained") == 2
 
 
-def test_children_are_not_started_when_the_first_one_finds_another_at_work() -> None:
+def test_children_are_not_started_when_the_first_one_finds_the_stream_running() -> None:
     told, lines = Told(), Lines()
     busy = first("import sys; sys.exit(5)")
     supervisor = Supervisor([busy, child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
@@ -325,11 +325,11 @@ def test_children_are_not_started_when_the_first_one_finds_another_at_work() -> 
     assert lines.getvalue() == ""
 
 
-def test_first_child_that_was_replaced_later_is_started_again(tmp_path: Path) -> None:
+def test_first_child_that_was_replaced_later_is_restarted(tmp_path: Path) -> None:
     told, lines = Told(), Lines()
     (tmp_path / "may").touch()
     over = tmp_path / "over"
-    code = f"{FIRST}    if told and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
+    code = f"{FIRST}    if ready and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
     supervisor = Supervisor(
         [first(code), child("a", OBEDIENT)],
         policy=QUICK,

@@ -1,4 +1,4 @@
-"""The example's own sources through real receivers, driver and agent, without a broker: killed again and again."""
+"""The example's custom sources with real receivers, driver and agent, without a broker, killed repeatedly."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_rece
                 growing.add(files / "appeared-later.log")
             status = cluster.wait(cluster.status, "the driver")
             done = status.records_completed
-        cluster.wait(lambda: ("appeared-later.log", 0) in cluster.owners(), "the new file to be somebody's")
+        cluster.wait(lambda: ("appeared-later.log", 0) in cluster.owners(), "the new file to have an owner")
         owners = cluster.wait(lambda: len(found := cluster.owners()) == 4 and found, "an owner of each file")
         growing.stop()
         cluster.await_completed(growing.truth.ends())
@@ -108,7 +108,7 @@ def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_rece
 
 
 @pytest.mark.spark
-def test_agents_run_receivers_of_an_own_source_where_the_driver_places_them_and_spark_reads_what_they_took(
+def test_agents_run_receivers_of_a_custom_source_where_the_driver_places_them_and_spark_reads_their_blocks(
     tmp_path: Path,
 ) -> None:
     """INV-2, INV-3: an id says the ordinal, wherever its receiver runs; one is killed, and its files go on under it."""
@@ -144,7 +144,7 @@ def test_agents_run_receivers_of_an_own_source_where_the_driver_places_them_and_
         witness.assert_same_records(cluster.records_seen(), growing.truth.table())
 
 
-def test_another_file_under_the_same_name_is_a_new_life(tmp_path: Path) -> None:
+def test_new_file_under_the_same_name_is_a_new_incarnation(tmp_path: Path) -> None:
     """INV-5: its lines are not taken for those of the file that was moved away, though its offsets begin anew."""
     files = tmp_path / "files"
     files.mkdir()
@@ -171,7 +171,7 @@ def test_another_file_under_the_same_name_is_a_new_life(tmp_path: Path) -> None:
 
 
 def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_accepted(tmp_path: Path) -> None:
-    """INV-2, INV-3: what a killed receiver had not had accepted is gone, and nothing else; offsets are dense all the same."""
+    """INV-2, INV-3: only the unaccepted records of a killed receiver are lost; offsets stay dense."""
     port = free_port()
     with cluster_of(tmp_path, "Lines", {"port": port}) as cluster:
         cluster.start_all()
@@ -183,7 +183,7 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
                     sent += 50
                     threading.Event().wait(0.005)
                 if number:
-                    cluster.kill9("stream-r0")  # amid what it was sent
+                    cluster.kill9("stream-r0")  # while it still receives lines
                     cluster.restart("stream-r0")
                 else:
                     cluster.wait(lambda: accepted(cluster) == 1000, "all of the first ones, which nothing disturbed")

@@ -300,7 +300,7 @@ def job(batch):
 """
 
 
-def test_killed_with_two_batches_in_work_only_what_was_not_completed_runs_again(
+def test_killed_with_two_batches_in_work_only_uncompleted_ones_run_again(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-3: killed when the later of two was completed first, then when both were in their middle. The completed position

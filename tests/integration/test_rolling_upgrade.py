@@ -18,7 +18,7 @@ OLD, NEW = "7.1.0", "7.2.0"
 
 
 def releases(cluster: Cluster) -> dict[str, str]:
-    """Process → release, as `forebay status` tells; of those that were heard."""
+    """Return process → release from `forebay status`, for processes that have sent a heartbeat."""
     status = cluster.status()
     if status is None:
         return {}

@@ -35,7 +35,7 @@ _PIECE_BYTES = 4096
 @dataclass(slots=True)
 class Fault:
     """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met.
-    ``answered``: called when the server has answered and the client has heard nothing of it yet."""
+    ``answered``: called when the server has answered and the client has not received the answer yet."""
 
     kind: Kind
     verb: str | None = None

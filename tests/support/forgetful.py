@@ -109,7 +109,7 @@ class ForgetfulStorage:
         return path
 
     def forget(self, path: str) -> None:
-        """The file is gone for good, as if the disk had lost it. Whoever has it open writes on, into nothing."""
+        """Remove the file, as if the disk had lost it. A process that has it open writes into nothing."""
         self.steps += 1
         self._cached.pop(path, None)
         self._durable.pop(path, None)

@@ -1,7 +1,7 @@
 """A streaming query over an intake in a process of its own, to be killed: ``python -m … TRACKER FOLDER [END]``.
 
 Reads all that is taken in into Parquet files under FOLDER/out, a few offsets a trigger, until it is killed. With END: reads what
-is there to its end, more at once, and writes what the files then hold to FOLDER/END: ``topic/partition`` → offsets, as JSON.
+is there to its end, more immediately, and writes what the files then hold to FOLDER/END: ``topic/partition`` → offsets, as JSON.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def make() -> Path:
         try:
             work.rename(target)  # its Python finds its packages by its own place
         except OSError:
-            if not (target / "complete").exists():  # an earlier, incomplete one lies there
+            if not (target / "complete").exists():  # an earlier, incomplete one is there
                 shutil.rmtree(target)
                 work.rename(target)
     finally:

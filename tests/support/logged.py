@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class MadeUpKafka:
-    """Holds every record that was written, but for the offsets in ``gone``."""
+    """Holds every record that was written, except the offsets in ``gone``."""
 
     gone: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset)
     other_values: bool = False  # the offsets are there, the records are not those that were taken in
@@ -205,7 +205,7 @@ class Logged:
         self.overwrite(path, bytes(data))
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """As a fault would: a file that somebody has open stays that file."""
+        """Change a file as a fault would: a process that has it open keeps this file."""
         if self.wal.appendable:
             Path(self.root, "wal", path).write_bytes(data)
         else:

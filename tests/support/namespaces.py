@@ -30,7 +30,7 @@ _NETWORK = "198.18.{}"
 _NETWORKS_MAX = 250
 _OUTSIDE = 254
 _OURS = re.compile(r"fb(\d+)(?:-.+)?")
-#: nobody has this address: what is sent there is lost without a word
+#: an address without a host: packets to it are lost without an error
 _NOBODY = "02:00:00:00:00:00"
 _LOCK = Path(tempfile.gettempdir()) / "forebay-test-networks.lock"
 
@@ -123,7 +123,7 @@ class Network:
         with _alone():
             _sweep(lambda pid: pid == os.getpid())
 
-    # ---- cuts: what is sent is lost, nobody is told ------------------------------------------------------------------
+    # ---- cuts: packets are lost without an error ---------------------------------------------------------------------
 
     def cut_way(self, source: str, target: str) -> None:
         """Nothing that ``source`` sends reaches ``target``; the other way all goes through."""

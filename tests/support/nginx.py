@@ -71,7 +71,7 @@ def fetch() -> Path:
         shutil.rmtree(work, ignore_errors=True)
     found = binary()
     if found is None:
-        raise UsageError(f"the package {_PACKAGE} brought no nginx: install it, or name one on PATH")
+        raise UsageError(f"the package {_PACKAGE} contains no nginx: install it, or name one on PATH")
     return found
 
 

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class PlayedReceiver:
-    """Registers at once. ``take_in`` stores and reports one block of made-up records."""
+    """Registers immediately. ``take_in`` stores and reports one block of made-up records."""
 
     def __init__(self, settings: Settings, url: str, receiver_id: str = "r1") -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""Questions to a source that stands for Kafka, and what Spark finds by them: the same for its own source and for this project's,
+"""Questions to a source that stands for Kafka, and what Spark finds by them: the same for Spark's source and for this project's,
 which is what makes the answers comparable. Needs pyspark alone.
 
 ``python -m tests.support.queries FORMAT CONF`` answers one question a line of its input, as JSON, by a session of its own.

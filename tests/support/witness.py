@@ -57,7 +57,7 @@ def keep(batch, rows):
         (SEEN / f"{batch.id}.held").touch()
         time.sleep(0.02)
     if (HERE / "fail").exists():
-        raise RuntimeError("told to fail")
+        raise RuntimeError("failing on request")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as file:
         file.write_table(rows)
