@@ -1,8 +1,8 @@
 """The real processes in a folder: started, killed, paused, waited for, and what they did checked.
 
 A :class:`Cluster` starts ``forebay driver``, ``agent`` and ``receiver`` as child processes of the test, each with a log file,
-and restarts what a failpoint or a test killed. Every wait is for a condition, with a deadline; a wait without success fails with the
-end of every log. Checks go by what the job saw (tests/support/witness.py) and by the product's audit, both.
+and restarts what a failpoint or a test killed. Every wait is for a condition, with a deadline; a wait without success fails
+with the end of every log. Checks use both what the job saw (tests/support/witness.py) and the product's audit.
 """
 
 from __future__ import annotations
