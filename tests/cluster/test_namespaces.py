@@ -17,11 +17,11 @@ from tests.support.namespaces import Network, _ip, require_namespaces
 #: prints what comes by datagram, one line each
 _LISTEN = """
 import socket, sys
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
-    heard.bind((sys.argv[1], 9))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+    listener.bind((sys.argv[1], 9))
     print("listening", flush=True)
     while True:
-        print(heard.recv(100).decode(), flush=True)
+        print(listener.recv(100).decode(), flush=True)
 """
 _SEND = """
 import socket, sys
