@@ -52,7 +52,7 @@ def tables(outcome: Outcome) -> list[Group]:
     "--keep",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Empty or new folder in which configuration, job, logs, WAL and journal are kept [default: they are deleted].",
+    help="Empty or new folder in which configuration, job, logs, WAL and journal are kept [default: deleted after success].",
 )
 @shared_options
 @pass_invocation
