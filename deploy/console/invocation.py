@@ -64,7 +64,7 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Load the settings of the configuration file. Raises SettingsError."""
-        from forebay.settings.schema import load
+        from forebay.settings.load import load
 
         return load(self.config_path)
 

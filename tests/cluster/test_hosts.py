@@ -1,4 +1,4 @@
-"""A cluster of several hosts with a real Spark and a real Kafka: where tasks read, and what lost hosts and cut lines cost.
+"""A cluster of several hosts with a real Spark and a real Kafka: where tasks read, and the effect of lost hosts and cut links.
 
 Whatever happens, each record is in exactly one batch, and the audit is clean (INV-2, INV-3).
 """

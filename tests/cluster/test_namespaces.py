@@ -1,4 +1,4 @@
-"""Hosts of the tests' own: what is sent arrives, is lost where it was cut, and nothing is left of a test that was killed."""
+"""The tests' own hosts: packets arrive or are lost at a cut, and nothing remains of a killed test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line under test: a configuration in a folder of its own, the real command as a process, a made-up driver."""
+"""The command line under test: a configuration in a separate folder, the real command as a process, a made-up driver."""
 
 from __future__ import annotations
 

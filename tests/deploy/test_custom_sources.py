@@ -1,4 +1,4 @@
-"""A source of the user's own, as a person configures and checks it; the example of docs/SOURCES.md."""
+"""Configuration and checks of a custom source; the example of docs/SOURCES.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.examples.custom_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
 from forebay.kafka.client.access import KafkaAccess
 from forebay.model.errors import SettingsError
-from forebay.settings.schema import from_values, load
+from forebay.settings.load import from_values, load
 from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 

@@ -1,4 +1,4 @@
-"""``forebay install``: what it puts on a host, what it leaves alone, and the unit files that it puts there."""
+"""``forebay install``: the files that it puts on a host, the files that it keeps, and the unit files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security import roles as security
-from forebay.settings.schema import load
+from forebay.settings.load import load
 from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
 from tests.conftest import missing
 

@@ -1,4 +1,4 @@
-"""docs/operations beside the code: its pages explain what `status` and listeners can show, and name settings that exist."""
+"""docs/operations explains every state that `status` and listeners can show, and names only existing settings."""
 
 from __future__ import annotations
 

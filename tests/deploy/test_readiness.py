@@ -1,4 +1,4 @@
-"""When `forebay up` believes that its first child is ready."""
+"""When ``forebay up`` counts its first child as ready."""
 
 from __future__ import annotations
 

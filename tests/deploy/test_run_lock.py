@@ -1,4 +1,4 @@
-"""The lock of ``forebay up``: who holds it, and that it never outlives its process."""
+"""The lock of ``forebay up``: its holder, and its release with the process."""
 
 from __future__ import annotations
 

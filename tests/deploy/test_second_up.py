@@ -1,4 +1,4 @@
-"""A second ``forebay up`` by mistake, beside what runs already: nothing of the first is disturbed."""
+"""A second ``forebay up`` by mistake does not disturb the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed receiver left in the WAL and Kafka has dropped since comes in from there (rule 8)."""
+"""Blocks of a killed receiver are adopted from the WAL after Kafka has dropped their records (rule 8)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A small disk that fills up under the WAL, the local copies and the journal in turn: what must wait waits and says so,
-nothing is lost, and freed space is enough to go on."""
+"""A small disk that fills up under the WAL, the local copies and the journal in turn.
+
+Processes that need space wait and report it, nothing is lost, and freed space is enough to continue.
+"""
 
 from __future__ import annotations
 

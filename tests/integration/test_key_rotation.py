@@ -1,4 +1,4 @@
-"""Keys change while real processes run: blocks of the old and of the new one lie in one batch, and nothing shows a key."""
+"""Keys change while real processes run: one batch has blocks of the old and of the new key, and no output shows a key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 from tests.support.witness import incarnations_seen
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 

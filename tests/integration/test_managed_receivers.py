@@ -1,4 +1,4 @@
-"""Receivers that agents run where the driver places them: killed, hung, left without a host, moved to a new one."""
+"""Managed receivers that are killed, hang, lose their host, or move to a new one."""
 
 from __future__ import annotations
 

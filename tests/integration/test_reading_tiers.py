@@ -1,4 +1,4 @@
-"""What the batches of real processes are read from when tiers are taken away; and when none is left (INV-5)."""
+"""The tier from which batches of real processes are read when tiers are taken away; and the case when none is left (INV-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rebalance in mid-block, held open by a failpoint: what was taken in is reported first, or refused; nothing twice."""
+"""A rebalance during a block, held by a failpoint: records taken in are reported first, or refused; none is in two batches."""
 
 from __future__ import annotations
 

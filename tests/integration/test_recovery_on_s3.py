@@ -1,5 +1,7 @@
-"""Adoption, recovery and the rebuild of the journal, one after the other, with WAL and journal on a real S3 server (and, in the
-long run, on a real HDFS): one stream of real processes goes through all three."""
+"""Adoption, recovery and rebuild of the journal in turn, by one stream of real processes, on a real S3 server.
+
+The long run does the same on a real HDFS.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.stores import STORES, Store
-from wal.barrier import barrier_made_ms
-from wal.frame import Frame
-from wal.layout import block_folder
-from wal.scan import scan_segment
+from wal.segments.barrier import barrier_made_ms
+from wal.segments.frame import Frame
+from wal.segments.layout import block_folder
+from wal.segments.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 

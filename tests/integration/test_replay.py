@@ -1,4 +1,4 @@
-"""Rewinding a stream of real processes, after Kafka has dropped the records, with kills in the middle."""
+"""A rewind of a stream of real processes after Kafka has dropped the records, with kills in the middle."""
 
 from __future__ import annotations
 

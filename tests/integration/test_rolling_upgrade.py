@@ -1,4 +1,4 @@
-"""A new release takes over from an old one process by process, as docs/operations/upgrade.md has it, while records flow."""
+"""A new release replaces an old one process by process while records flow, by the steps of docs/operations/upgrade.md."""
 
 from __future__ import annotations
 

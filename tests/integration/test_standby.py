@@ -1,4 +1,4 @@
-"""A standby takes over under load from a driver that is killed, and from one that sleeps and wakes when it has lost its lead."""
+"""A standby takes over under load from a killed driver, and from a paused one that resumes after it has lost its lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka does to a topic: compaction, aborted transactions, recreation, removed records, a damaged batch (rule 8)."""
+"""Changes of a topic in Kafka: compaction, aborted transactions, recreation, deleted records, a damaged batch (rule 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream without a WAL, by real processes and a real Kafka: hosts' copies are all there is of a block."""
+"""A stream without a WAL, by real processes and a real Kafka: blocks exist only as the hosts' copies."""
 
 from __future__ import annotations
 

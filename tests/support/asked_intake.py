@@ -1,4 +1,4 @@
-"""An intake that is asked in this process: the driver's decisions, and no server."""
+"""An intake in this process that answers requests: the driver's decisions without a server."""
 
 from __future__ import annotations
 

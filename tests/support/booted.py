@@ -1,10 +1,10 @@
-"""A machine that systemd boots, for tests of units: this one's own files, below a layer that keeps nothing.
+"""A machine that systemd boots, for tests of units: this machine's files below a layer that is thrown away.
 
-The root is an overlay over ``/`` in a mount namespace of its own, started by ``systemd-nspawn`` with a network of its own that
-has nothing but loopback. All of it stands in a namespace of its own for processes, whose first one the kernel ends with the
-test's process, and the rest with that: systemd-nspawn alone leaves a machine running. Its control groups lie below one of its
-own, or two machines at the same time would have the same ones. Root is needed, and the packages systemd
-and systemd-container (``python -m tests.support.booted`` installs them).
+The root is an overlay over ``/`` in a separate mount namespace. ``systemd-nspawn`` starts it with a network of loopback alone.
+All of it is in a separate namespace for processes. The kernel ends the first process of that namespace with the test's process,
+and the others with it; systemd-nspawn alone would leave a machine running. Its control groups are below a separate one;
+otherwise two machines at the same time would have the same ones. Needs root and the packages systemd and systemd-container
+(``python -m tests.support.booted`` installs them).
 """
 
 from __future__ import annotations

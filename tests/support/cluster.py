@@ -1,4 +1,4 @@
-"""The real processes in a folder: started, killed, paused, waited for, and what they did checked.
+"""Forebay's real processes in a folder, which a test starts, kills, pauses, waits for and checks.
 
 A :class:`Cluster` starts ``forebay driver``, ``agent`` and ``receiver`` as child processes of the test, each with a log file,
 and restarts what a failpoint or a test killed. Every wait is for a condition, with a deadline; a wait without success fails

@@ -1,7 +1,7 @@
-"""What Spark's own Kafka source and this project's are asked alike, on the same topics: cases, and what differs for a reason.
+"""Cases in which Spark's own Kafka source and this project's source get the same requests on the same topics.
 
-A case is options of a batch query, or what happens around a streaming query from one checkpoint. ``T-`` in options and in
-names of topics stands for a prefix of the test's own.
+A case is options of a batch query, or events around a streaming query from one checkpoint; differences have a reason. ``T-`` in
+options and in names of topics stands for a prefix of the test.
 """
 
 from __future__ import annotations

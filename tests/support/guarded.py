@@ -1,10 +1,11 @@
-"""Settings of services that ask for tokens and certificates."""
+"""Settings of services that require tokens and certificates."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 
 
 def settings(folder: Path, **security: str) -> Settings:

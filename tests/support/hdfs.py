@@ -1,4 +1,4 @@
-"""A real HDFS for tests: one NameNode and one DataNode on loopback, to be stopped, killed and restarted, each alone.
+"""A real HDFS for tests: one NameNode and one DataNode on loopback; a test stops, kills and restarts each of them.
 
 ``python -m tests.support.hdfs`` fetches its jars (``make test`` does).
 """

@@ -1,4 +1,4 @@
-"""A clock whose wall time can be set, while the time that passes goes on."""
+"""A clock whose wall time can be set, while its monotonic time goes on."""
 
 from __future__ import annotations
 

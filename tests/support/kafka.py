@@ -1,4 +1,4 @@
-"""What tests of Kafka share: a source with all its events, and ways to wait for events."""
+"""Shared parts of the tests of Kafka: a source with all its events, and waits for events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A stream's driver over a long time, as fast as it goes: its decision loop, journal, history, snapshot copies and clean-up
-over real files, under a clock that is moved by hand. One receiver and one agent are played; no HTTP, no jobs.
+"""A stream's driver over a long time, as fast as possible, under a clock that the test moves.
 
-:meth:`LongRun.sizes` counts all that could grow with the number of batches.
+Decision loop, journal, history, snapshot copies and clean-up work on real files. One receiver and one agent are simulated; there
+is no HTTP and no job. :meth:`LongRun.sizes` counts everything that could grow with the number of batches.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from driver.tracker.requests import Allocate, Ask, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.process.clock import ManualClock
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 STREAM, TOPIC, HOST = "s", "t", "h1"
 PARTITIONS = 4

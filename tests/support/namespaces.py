@@ -1,8 +1,8 @@
-"""Hosts on this machine: network namespaces on a bridge, each with an address, a name and folders of its own, and with cuts.
+"""Hosts on this machine: network namespaces on a bridge, each with an address, a name and folders, whose links can be cut.
 
-What runs on a host is started by the command that :meth:`Host.command` gives. The test itself stands on the bridge too, so that
-it reaches every host. Needs root, iproute2 and util-linux. Names hold the id of the test's process: whatever a killed one
-left, the next :class:`Network` takes down.
+:meth:`Host.command` gives the command that starts a process on a host. The test itself is on the bridge too, so that it reaches
+every host. Needs root, iproute2 and util-linux. Names contain the id of the test's process; the next :class:`Network` removes
+what a killed test left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A driver or an agent in a process of its own, so that its memory is what requests cost, and its end is seen."""
+"""A driver or an agent in a separate process, so that a test sees its memory and its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.http.client import Client
 from forebay.model.errors import ForebayError
 from forebay.process.tether import tethered
 from forebay.security.access import Access
-from forebay.settings.schema import load
+from forebay.settings.load import load
 from tests.support.ports import free_port
 from tests.support.wheel import ROOT
 

@@ -1,4 +1,4 @@
-"""Batches of rows into a topic, as Spark's tasks and planner write them, one after the other while a test does its worst."""
+"""Batches of rows into a topic, as Spark's tasks and planner write them, during a test's faults."""
 
 from __future__ import annotations
 

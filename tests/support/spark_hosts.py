@@ -1,7 +1,7 @@
-"""A small cluster: Kafka, Forebay's driver with Spark's master, and worker hosts, each in a network namespace of its own.
+"""A small cluster in network namespaces: Kafka, Forebay's driver with Spark's master, and worker hosts.
 
-Each worker host runs a Spark worker, a block directory that no other host sees, an agent, and the receivers that the driver
-places there.
+Each worker host runs a Spark worker, an agent and the receivers that the driver places there, and has a block directory that no
+other host sees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.process.tether import tethered
 from forebay.security.access import Access
 from forebay.security.roles import Role
-from forebay.settings.schema import load
+from forebay.settings.load import load
 from tests.support.cluster import Cluster, _Service
 from tests.support.namespaces import Host, Network
 from tests.support.pythons import bare_python

@@ -1,4 +1,4 @@
-"""Three real brokers in one cluster, to be killed, stopped and started again, while a test reads from them."""
+"""Three real brokers in one cluster, which a test kills, stops and starts again while it reads from them."""
 
 from __future__ import annotations
 

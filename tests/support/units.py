@@ -1,4 +1,4 @@
-"""A booted machine with this tree's wheel in ``/opt/forebay``, as ``forebay install`` wants to find it."""
+"""A booted machine with this tree's wheel in ``/opt/forebay``, as ``forebay install`` expects it."""
 
 from __future__ import annotations
 

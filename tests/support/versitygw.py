@@ -1,5 +1,7 @@
-"""An S3 server for tests, built once from its Go module into the cache; with ``go`` of the machine, else with the one that
-PyPI has. ``python -m tests.support.versitygw`` builds it (make services, make test in CI)."""
+"""An S3 server for tests, built once from its Go module into the cache, with the machine's ``go`` or one from PyPI.
+
+``python -m tests.support.versitygw`` builds it (make services, make test in CI).
+"""
 
 from __future__ import annotations
 

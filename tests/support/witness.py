@@ -1,4 +1,4 @@
-"""A job that keeps what each batch held, and the check against what was produced: independent of the product's audit."""
+"""A job that stores the content of each batch, and a check against the produced records, independent of the product's audit."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from driver.journal.state import State
     from recovery.copies import ReadRanges
     from recovery.examination import Examination
-    from recovery.plan import DamagedSegment, HistoryView, KafkaView, Loss, Plan, Recovery
+    from recovery.plan import BlockRecovery, DamagedSegment, HistoryView, KafkaView, Loss, RecoveryPlan
     from wal.storage import Storage
 
 
@@ -29,7 +29,7 @@ def make_plan(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
-) -> Plan:
+) -> RecoveryPlan:
     """Return the plan of a recovery. Only reads, fences no process, and is safe while driver and receivers are running.
 
     Raises UsageError if there is no journal, CorruptionError or NewerVersionError if it can't be read.
@@ -44,7 +44,7 @@ def make_plan(
     surroundings.find_agents()
     kafka = surroundings.kafka(state)
     sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
-    outcomes: list[Recovery | Loss] = []
+    outcomes: list[BlockRecovery | Loss] = []
     broken = rp.broken_blocks(examined)
     with _reading_blocks(len(broken)) as progress:
         for block in broken:
@@ -66,20 +66,20 @@ def make_plan(
 def _plan(
     examined: Examination,
     applied: bool,
-    outcomes: Sequence[Recovery | Loss],
+    outcomes: Sequence[BlockRecovery | Loss],
     damaged: Sequence[DamagedSegment],
     forgotten: Sequence[str],
     surroundings: Surroundings,
     journal_storage: Storage,
     kafka: KafkaView,
-) -> Plan:
+) -> RecoveryPlan:
     from recovery import plan as rp
 
     assert examined.state is not None
     return rp.make_plan(
         examined,
         applied=applied,
-        recoveries=[o for o in outcomes if isinstance(o, rp.Recovery)],
+        recoveries=[o for o in outcomes if isinstance(o, rp.BlockRecovery)],
         losses=[o for o in outcomes if isinstance(o, rp.Loss)],
         damaged=damaged,
         forgotten=forgotten,
@@ -95,7 +95,7 @@ def apply_plan(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
-) -> Plan:
+) -> RecoveryPlan:
     """Lead the journal, carry out the plan, and return it. May be killed at any step and called again.
 
     Raises LeaseHeld if a driver is running, UsageError if there is no journal, TimelineFound if the WAL belongs to another
@@ -107,7 +107,7 @@ def apply_plan(
     from recovery import plan as rp
     from recovery.examination import examine, journal_view, read_state
     from recovery.restoration import Restoration
-    from wal.writer import SegmentLimits
+    from wal.segments.writer import SegmentLimits
 
     stream = settings.stream
     read_state(journal_storage, stream)
@@ -148,7 +148,7 @@ def apply_plan(
         with _reading_blocks(len(broken)) as progress:
             sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
             outcomes = list(restoration.restore(broken, sources, progress))
-            restoration.settle()
+            restoration.commit()
         view = journal_view(state)
         segments = {segment.path: segment for segment in examined.segments}
         damaged = [

@@ -123,7 +123,7 @@ def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int
     from recovery import damaged_copies
     from wal.storage import open_storage
 
-    execute = damaged_copies.apply_plan if yes else damaged_copies.look
+    execute = damaged_copies.repair_copies if yes else damaged_copies.plan_copies
     plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
     invocation.write(plan, lambda: tables_of_copies(plan))
     for words in damaged_copies.sentences(plan):

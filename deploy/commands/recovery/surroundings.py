@@ -14,7 +14,7 @@ from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
     from driver.journal.state import State
-    from recovery.copies import ReadRanges, Source, Sources
+    from recovery.copies import CopySource, CopySources, ReadRanges
     from recovery.examination import Examination
     from recovery.plan import CopiesView, KafkaView
     from wal.storage import Storage
@@ -102,12 +102,14 @@ class Surroundings:
             damaged=tuple(path.name for _, path in damaged_copies(self._settings.agent.blocks, state.stream)),
         )
 
-    def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None) -> Sources:
+    def sources(
+        self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None
+    ) -> CopySources:
         """Return the places where a block may be found again, in the order in which they are searched."""
         from forebay.security.access import Access
-        from recovery.copies import DamagedCopies, KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
+        from recovery.copies import CopySources, DamagedCopies, KafkaCopies, NoKafka, TierCopies, WalCopies
         from recovery.examination import topic_ids
-        from wal.encryption import load_keys
+        from wal.blocks.encryption import load_keys
         from wal.reading import ReadPlan
 
         assert examined.state is not None
@@ -118,7 +120,7 @@ class Surroundings:
             agent_urls=self.agents,
             access=Access.of(self._settings, "operator"),
         )
-        found: list[Source] = [
+        found: list[CopySource] = [
             WalCopies(wal, [copy for segment in examined.segments for copy in segment.copies]),
             TierCopies("local", plan),
             DamagedCopies(self._settings.agent.blocks),
@@ -130,7 +132,7 @@ class Surroundings:
             ids = topic_ids(examined.state, examined.state.blocks.values())
             keys = load_keys(self._settings.wal.key_file)
             found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression, keys))
-        return Sources(found)
+        return CopySources(found)
 
 
 def _names(folder: Path) -> list[str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from recovery.damaged_copies import CopiesPlan
-    from recovery.plan import Plan
+    from recovery.damaged_copies import DamagedCopiesPlan
+    from recovery.plan import RecoveryPlan
 
 
-def tables(plan: Plan) -> list[Group]:
+def tables(plan: RecoveryPlan) -> list[Group]:
     """Return the tables of a plan for WAL and journal."""
     from deploy.console.table import table
 
@@ -96,7 +96,7 @@ def tables(plan: Plan) -> list[Group]:
     return made
 
 
-def tables_of_copies(plan: CopiesPlan) -> list[Group]:
+def tables_of_copies(plan: DamagedCopiesPlan) -> list[Group]:
     """Return the table of a plan for damaged copies, of a stream without a WAL."""
     from deploy.console.table import table
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from forebay.model.errors import SettingsError
 from forebay.security import roles as security
 from forebay.settings.schema import Settings
+from forebay.settings.stores import local_path
 
 Role = Literal["driver", "agent", "receiver"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -37,7 +37,7 @@ EXAMPLE = _DEPLOY / "examples" / "one-machine.toml"
 #: path of the program in the unit files
 _PROGRAM = "/opt/forebay/bin/forebay"
 #: the line of the example without tokens, and its replacement on an installed host; systemd passes the file to the services
-_NO_TOKENS, _TOKENS = f'# token_file = "{TOKENS}"  ', f'token_file = "{TOKENS}"    '
+_NO_TOKENS, _TOKENS = f'#token_file = "{TOKENS}"', f'token_file = "{TOKENS}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _word(text: str) -> str:
 def folders_outside(settings: Settings) -> list[str]:
     """Return the local folders outside ``/var/lib/forebay`` that services write to."""
     urls = [settings.wal.url, settings.driver.journal, settings.dead_letters.url or ""]
-    found = [urlsplit(url).path for url in urls if url.startswith("file://")] + [settings.agent.blocks]
+    found = [path for url in urls if (path := local_path(url)) is not None] + [settings.agent.blocks]
     return [path for path in dict.fromkeys(found) if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/")]
 
 

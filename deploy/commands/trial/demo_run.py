@@ -24,7 +24,8 @@ from deploy.examples.flights import jobs
 from forebay.messages import StatusAnswer
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.process.signals import stop_signals
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 
 
 def due_kills(taken_in: int, total: int, done: int) -> list[str]:

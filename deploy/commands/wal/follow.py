@@ -15,8 +15,8 @@ from forebay.process.signals import stop_signals
 
 if TYPE_CHECKING:
     from deploy.commands.wal.inspection import Entry
-    from wal.follow import Skipped
-    from wal.scan import Scanned
+    from wal.segments.follow import Skipped
+    from wal.segments.scan import Scanned
 
 _POLL_SECONDS = 0.25
 #: time between two listings of the store, which find new receivers and epochs
@@ -37,7 +37,7 @@ def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> in
     A printed block is written, but the driver may not have accepted it yet, or may refuse it; `forebay audit` shows what is
     accepted. Changes nothing and needs no driver.
     """
-    from wal.follow import StreamFollower
+    from wal.segments.follow import StreamFollower
     from wal.storage import open_storage
 
     stopped = threading.Event()
@@ -72,7 +72,7 @@ def _print(
 
 def _entry(path: str, scanned: Scanned | Skipped) -> Entry:
     from deploy.commands.wal.inspection import Entry, describe
-    from wal.follow import Skipped
+    from wal.segments.follow import Skipped
 
     if isinstance(scanned, Skipped):
         number = scanned.until - scanned.sequence

@@ -19,8 +19,8 @@ from forebay.model.values import OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from wal.layout import BlockPlace
-    from wal.scan import Scanned
+    from wal.segments.layout import BlockPlace
+    from wal.segments.scan import Scanned
     from wal.storage import Storage
 
 
@@ -113,8 +113,8 @@ class Filters(msgspec.Struct, frozen=True):
 
 def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Inspection:
     """Scan the segments at ``paths`` that pass ``filters``, and return the places in them that pass."""
-    from wal.layout import parse_block
-    from wal.scan import scan_segment
+    from wal.segments.layout import parse_block
+    from wal.segments.scan import scan_segment
 
     segments: list[SegmentSummary] = []
     entries: list[Entry] = []
@@ -134,8 +134,8 @@ def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Ins
 
 def describe(path: str, scanned: Scanned) -> tuple[Entry, BlockContent | None]:
     """Return the entry for one place, and its content (None if unknown)."""
-    from wal.frame import Frame, FrameKind
-    from wal.scan import Damage, Newer, TornTail
+    from wal.segments.frame import Frame, FrameKind
+    from wal.segments.scan import Damage, Newer, TornTail
 
     if isinstance(scanned, TornTail):
         return Entry(path, scanned.offset, scanned.length, "torn", detail="an incomplete write at the end"), None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.journal.state import State
-    from wal.retention import Limits
+    from wal.decisions.retention import Limits
     from wal.storage import Storage
 
 #: maximum number of reasons that a row names
@@ -64,7 +64,7 @@ def judge_segments(
 ) -> RetentionReport:
     """Return what a clean-up at ``now_ms`` would do. Only reads the journal and the headers of frames; fences no process."""
     from driver.journal import log as journal
-    from wal.layout import parse_block
+    from wal.segments.layout import parse_block
 
     state = journal.read_beside_a_writer(journal_storage, stream).state
     if state is None:
@@ -120,9 +120,9 @@ def _judged(
 ) -> tuple[bool, str]:
     """Return whether a clean-up deletes the segment, and why. Like the clean-up, scans only segments that may be deleted."""
     from driver.decisions.clean_up import CleanSegment, judge
-    from wal.layout import parse_block
-    from wal.retention import segment_facts
-    from wal.scan import scan_segment
+    from wal.decisions.retention import segment_facts
+    from wal.segments.layout import parse_block
+    from wal.segments.scan import scan_segment
 
     place = parse_block(path)
     assert place is not None
