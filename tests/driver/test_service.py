@@ -47,7 +47,7 @@ from forebay.settings.schema import NO_WAL, Settings
 from recovery.audit import audit
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
-from wal import layout
+from wal.segments import layout
 from wal.storage import LocalStorage, open_storage
 
 Configure = Callable[..., Settings]

@@ -24,8 +24,8 @@ from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.block_copies import give_copy, give_frame
 from wal.blocks import cached_path, local_frame, local_path, read_local
+from wal.blocks.sending import give_copy, give_frame
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -24,9 +24,9 @@ from receiver.service import CLOSE_SECONDS, ReceiverService
 from receiver.throttle import GATHER_SECONDS
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
-from wal.frame import Frame, FrameKind
 from wal.reading import BlockReference, ReadPlan, read_block
-from wal.scan import scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
 from wal.storage import LocalStorage, Storage
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -17,7 +17,7 @@ from forebay.model.values import Handle
 from forebay.settings.load import from_values
 from tests.settings.test_settings import good_values
 from tests.support.tracked import STREAM, Tracked
-from wal.retention import Due, FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import Due, FrameFacts, Limits, SegmentFacts
 
 
 def path(epoch: int, number: int) -> str:
