@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 
-from forebay.kafka.client.java_options import translate
-from forebay.kafka.client.options import check_options
-from forebay.kafka.client.safe_options import SafeOptions, safe_options
+from forebay.kafka.options.java import translate
+from forebay.kafka.options.librdkafka import check_options
+from forebay.kafka.options.safe import SafeOptions, safe_options
 from forebay.model.errors import UsageError
 
 log = logging.getLogger(__name__)

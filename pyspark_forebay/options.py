@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from forebay.kafka.client.java_options import translate
-from forebay.kafka.client.safe_options import without_forced
+from forebay.kafka.options.java import translate
+from forebay.kafka.options.safe import without_forced
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration
 from forebay.model.values import TopicPartition, check_name

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from forebay.kafka.client.java_options import translate
+from forebay.kafka.options.java import translate
 from forebay.kafka.produce.rows import check_topics, records_of
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender, transactional_group

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import urllib3
 
+from forebay.model.digest import digest
 from forebay.model.errors import ForebayError, MissingKeyError, UnreachableError
-from forebay.model.records import Compression, RangeRows, digest, encode_block
+from forebay.model.payload import Compression, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, Handle
 from recovery.examination import Copy
 from wal.blocks import StoredBlock, block_of_frame
@@ -26,11 +28,11 @@ from wal.set_aside import copies_set_aside, read_set_aside
 from wal.storage import Storage
 
 if TYPE_CHECKING:
-    from forebay.kafka.consume.ranges import Wanted
+    from forebay.kafka.consume.block_ranges import Wanted
 
 
 class ReadRanges(Protocol):
-    """As ``forebay.kafka.consume.ranges.read_ranges``: the records of ranges of different partitions, in the order given. Raises
+    """As ``forebay.kafka.consume.block_ranges.read_ranges``: the records of ranges of different partitions, in the order given. Raises
     ForebayError where Kafka no longer holds the very records, or can't be asked."""
 
     def __call__(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]: ...
@@ -157,7 +159,7 @@ class KafkaCopies:
         self._keys = keys
 
     def read(self, block: Block) -> Found:
-        from forebay.kafka.consume.ranges import Wanted  # loads librdkafka
+        from forebay.kafka.consume.block_ranges import Wanted  # loads librdkafka
 
         meta = block.meta
         ranges = self._read_ranges([Wanted(r, self._topic_ids.get(life_key(r), "")) for r in meta.ranges], meta.headers)

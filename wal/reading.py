@@ -22,7 +22,7 @@ import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from forebay.http.connections import connections
-from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     AccessError,
     CorruptionError,
@@ -34,7 +34,8 @@ from forebay.model.errors import (
     UnreachableError,
     UnreadableBlockError,
 )
-from forebay.model.records import block_rows, decode_block, to_dataframe
+from forebay.model.payload import block_rows, decode_block
+from forebay.model.records import to_dataframe
 from forebay.model.values import Block, Handle, OffsetRange
 from forebay.process.clock import SystemClock
 from forebay.security.access import NO_ACCESS, Access
@@ -481,7 +482,7 @@ def _from_kafka(
 ) -> tuple[pa.RecordBatch, ...] | None:
     if plan.kafka is None:
         return None
-    from forebay.kafka.consume.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
+    from forebay.kafka.consume.block_ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
 
     asked = [Wanted(range_, plan.topic_ids.get(life_key(range_), "")) for range_ in wanted]
     return tuple(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from forebay.kafka.client.admin import Committed
-from forebay.kafka.client.positions import Point
+from forebay.kafka.client.group_offsets import Point
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
 

@@ -15,7 +15,6 @@ from forebay.security.roles import Role
 from forebay.settings.schema import Settings
 
 Answer = TypeVar("Answer")
-Found = TypeVar("Found")
 
 
 class DriverClient:
@@ -60,7 +59,7 @@ class DriverClient:
         for client in self._clients:
             client.close()
 
-    def _ask(self, ask: Callable[[Client], Found], repeatable: bool = False) -> Found:
+    def _ask(self, ask: Callable[[Client], Answer], repeatable: bool = False) -> Answer:
         words: list[str] = []
         silent = 0  # drivers' urls where nobody listens
         refused: AccessError | None = None

@@ -7,8 +7,9 @@ nothing but offsets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -62,3 +63,20 @@ class Start(msgspec.Struct, frozen=True):
     offset: int
     leader_epoch: int
     generation: int
+
+
+class RebalanceListener(Protocol):
+    """Receives the decisions of the consumer group, within the source's ``poll`` and on its thread. Never raises."""
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group gave these partitions to this receiver. They deliver nothing before they are started."""
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group takes these partitions away; this receiver owns them until this returns.
+
+        Returns when their records are sealed, stored and reported, or the deadline has passed. May name partitions that were
+        never assigned.
+        """
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """The session expired, and another member may own these partitions. Their unreported records are dropped."""

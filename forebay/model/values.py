@@ -137,7 +137,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
     """Offsets ``[from, until)`` of one partition in one life, taken in under one token.
 
     What Kafka skips (compaction, transaction markers) lies inside. ``records`` may be 0: a tail of markers moves the
-    position too. ``digest``: 16 hex digits (see ``forebay.model.records.digest``). ``bytes`` counts keys and values.
+    position too. ``digest``: 16 hex digits (see ``forebay.model.digest.digest``). ``bytes`` counts keys and values.
     ``max_timestamp_ms`` is -1 for a range without records. ``preceding_gap``, if any, ends at ``from``.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema, missing_extra
+from forebay.kafka.registry.client import RegisteredSchema, missing_extra
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 
@@ -57,7 +57,7 @@ class AvroFormat:
         same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
         keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
         read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
-        return _Reading(
+        return _BodyReader(
             written_by,
             None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
             self._raw_type,
@@ -66,7 +66,7 @@ class AvroFormat:
         ).decode
 
 
-class _Reading:
+class _BodyReader:
     def __init__(
         self,
         writer: Schema,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema
+from forebay.kafka.registry.client import RegisteredSchema
 
 T = TypeVar("T")
 

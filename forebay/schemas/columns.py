@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.client.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.kafka.registry.client import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
 from forebay.model.errors import UsageError
 from forebay.process.clock import Clock, SystemClock
 from forebay.schemas.avro import AvroFormat

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.kafka.client.registry import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
+from forebay.kafka.registry.client import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
 from forebay.model.errors import UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding, decode_column

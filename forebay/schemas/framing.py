@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.model.records import value_lengths
+from forebay.model.arrow_columns import value_lengths
 
 _PREFIX_LENGTH = 5
 _HEADERS = {"key": "__key_schema_id", "value": "__value_schema_id"}

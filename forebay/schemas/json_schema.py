@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from forebay.kafka.client.registry import RegisteredSchema
+from forebay.kafka.registry.client import RegisteredSchema
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
 

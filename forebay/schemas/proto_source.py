@@ -14,7 +14,7 @@ from functools import lru_cache
 from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
-from forebay.kafka.client.registry import missing_extra
+from forebay.kafka.registry.client import missing_extra
 from forebay.model.errors import UnreachableError, UsageError
 
 #: of one schema with all that it refers to

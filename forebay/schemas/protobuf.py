@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema, descriptor_bytes, missing_extra
+from forebay.kafka.registry.client import RegisteredSchema, descriptor_bytes, missing_extra
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 from forebay.schemas.framing import message_indexes

@@ -15,11 +15,11 @@ import pytest
 
 from direct.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock

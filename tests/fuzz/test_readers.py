@@ -13,7 +13,7 @@ import pytest
 
 from forebay.model.arrow_sizes import decompressed_sizes
 from forebay.model.errors import CorruptionError
-from forebay.model.records import Compression, decode_block
+from forebay.model.payload import Compression, decode_block
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
 from wal.frame import FrameKind, decode_frame, encode_frame

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from forebay.kafka.client import admin
+from forebay.kafka.client import requests
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -56,7 +56,7 @@ class Scripted:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], Scripted]:
     def play(clients: Scripted) -> Scripted:
-        monkeypatch.setattr(admin, "AdminClient", clients)
+        monkeypatch.setattr(requests, "AdminClient", clients)
         return clients
 
     return play
@@ -110,8 +110,8 @@ def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_toget
 
     client.list_offsets = list_offsets
     with KafkaAdmin({}, timeout_seconds=20.0, clock=clock) as asking:
-        asking._new_client = lambda: client  # type: ignore[method-assign]
-        asking._client = client
+        asking._requests._new_client = lambda: client  # type: ignore[method-assign]
+        asking._requests._client = client
         with pytest.raises(UnreachableError, match=r"offsets of t/0: nobody leads t/0 until broker 2 or 3 is back"):
             asking.ends([TP])
     assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 4.0]
@@ -163,7 +163,7 @@ def test_who_asks_again_and_again_is_told_that_it_was_closed(play: Callable[[Scr
 def test_answer_ends_the_reasons_why_brokers_were_silent(play: Callable[[Scripted], Scripted]) -> None:
     play(Scripted(KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), 7))
     with KafkaAdmin({}) as asking:
-        asking._client_errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
+        asking._requests.errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
         with pytest.raises(UnknownTopicError):
             asking.ends([TP])
         assert asking.why_silent() == "b:1/1: refused"

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
+from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, KafkaSource
+from forebay.kafka.consume.messages import TROUBLES
 from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition

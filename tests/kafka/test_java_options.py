@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from forebay.kafka.client.java_options import TABLE, translate
-from forebay.kafka.client.safe_options import safe_options
+from forebay.kafka.options.java import TABLE, translate
+from forebay.kafka.options.safe import safe_options
 from forebay.model.errors import SettingsError
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"

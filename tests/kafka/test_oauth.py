@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forebay.kafka.client.oauth import ClientCredentials
-from forebay.kafka.client.registry import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.kafka.registry.client import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.kafka.registry.oauth import ClientCredentials
 from forebay.model.errors import UnreachableError, UsageError
 from tests.support.certificates import Authority
 from tests.support.ports import free_port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.kafka.client.options import FORCED, check_options, client_options, consumer_options, is_cooperative
+from forebay.kafka.options.librdkafka import FORCED, check_options, client_options, consumer_options, is_cooperative
 from forebay.model.errors import SettingsError
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}

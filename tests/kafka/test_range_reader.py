@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.kept import Kept
+from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     HoleError,
     OutOfRangeError,
@@ -196,7 +196,7 @@ def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: T
         def close(self) -> None:
             closed.append(self.name)
 
-    kept: Kept[Client] = Kept(2, 60.0, clock)
+    kept: IdleClients[Client] = IdleClients(2, 60.0, clock)
     for name in "abc":
         kept.keep("k", Client(name))
     assert closed == ["a"]

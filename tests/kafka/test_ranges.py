@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume import ranges
-from forebay.kafka.consume.ranges import RangeReader, Wanted, read_ranges
+from forebay.kafka.consume import block_ranges
+from forebay.kafka.consume.block_ranges import RangeReader, Wanted, read_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
@@ -45,7 +45,12 @@ def inside(wanted: Wanted, rows: pa.RecordBatch, begin: int, end: int) -> tuple[
     """The part of a range without holes that begins and ends at these rows."""
     part = rows.slice(begin, end - begin)
     range_ = msgspec.structs.replace(
-        wanted.range, from_offset=begin, until_offset=end, records=end - begin, digest=ranges.digest([part]), bytes=0
+        wanted.range,
+        from_offset=begin,
+        until_offset=end,
+        records=end - begin,
+        digest=block_ranges.digest([part]),
+        bytes=0,
     )
     return Wanted(range_, wanted.topic_id), part
 
@@ -72,7 +77,7 @@ def test_ranges_of_several_partitions_come_back_row_by_row(
         assert joined(list(found[0].batches)) == joined([part_rows])
         assert list(found[1].batches) == []
         assert joined(list(found[2].batches)) == joined([two_rows])
-    assert len(ranges.kept_readers) == 1
+    assert len(block_ranges.kept_readers) == 1
 
 
 def test_a_recreated_topic_is_refused_by_its_id(
@@ -152,7 +157,7 @@ def test_other_records_at_the_same_offsets_are_refused(access: KafkaAccess, tp: 
         changed = msgspec.structs.replace(wanted.range, **change)
         with pytest.raises(RangeNotHeldError, match=words):
             read_ranges(access, [Wanted(changed, wanted.topic_id)], False)
-    assert not len(ranges.kept_readers), "a reader was kept after an error"
+    assert not len(block_ranges.kept_readers), "a reader was kept after an error"
 
 
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
@@ -299,14 +304,14 @@ def test_a_forked_child_makes_a_client_of_its_own(access: KafkaAccess, tp: Topic
     produce(access.options, tp, 20)
     wanted, rows = taken_in(access.options, tp)
     read_ranges(access, [wanted], False)
-    assert len(ranges.kept_readers) == 1
+    assert len(block_ranges.kept_readers) == 1
     child = os.fork()
     if not child:
         code = 1
         signal.alarm(60)
         try:
             (found,) = read_ranges(access, [wanted], False)
-            code = 0 if joined(list(found.batches)) == joined([rows]) and len(ranges.kept_readers) == 1 else 2
+            code = 0 if joined(list(found.batches)) == joined([rows]) and len(block_ranges.kept_readers) == 1 else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
@@ -329,7 +334,7 @@ def test_many_callers_at_once_have_a_client_each_and_few_are_kept(access: KafkaA
     for thread in threads:
         thread.join()
     assert [seen[number] for number in range(4)] == [joined([part]) for _, part in parts]
-    assert len(ranges.kept_readers) <= ranges.IDLE_READERS_MAX
+    assert len(block_ranges.kept_readers) <= block_ranges.IDLE_READERS_MAX
 
 
 def test_an_access_shows_nothing_of_its_options_but_the_address() -> None:

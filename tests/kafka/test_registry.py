@@ -13,8 +13,8 @@ from confluent_kafka.schema_registry import RegisteredSchema as KnownSchema
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaReference
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from forebay.kafka.client import registry
-from forebay.kafka.client.registry import (
+from forebay.kafka.registry import client as registry_client
+from forebay.kafka.registry.client import (
     AVRO,
     JSON,
     PROTOBUF,
@@ -172,7 +172,7 @@ class Answering:
         pass
 
     def newest(self, subject: str, monkeypatch: pytest.MonkeyPatch, format_: str = AVRO) -> RegisteredSchema:
-        monkeypatch.setattr(registry, "_client", lambda *_: self)
+        monkeypatch.setattr(registry_client, "_client", lambda *_: self)
         with Registry(access("http://none")) as asked:
             return asked.version(subject, None, format_)
 
@@ -185,7 +185,7 @@ def test_schemas_may_refer_to_each_other_and_to_so_many(monkeypatch: pytest.Monk
     """INV-6."""
     client = Answering(a=referring("A", "b", "c"), b=referring("B", "c"), c=referring("C", "b"))
     assert client.newest("a", monkeypatch).references == (("c", "C"), ("b", "B"))
-    monkeypatch.setattr(registry, "_REFERENCES_MAX", 1)
+    monkeypatch.setattr(registry_client, "_REFERENCES_MAX", 1)
     with pytest.raises(UsageError, match="a schema refers to more than 1 others"):
         client.newest("a", monkeypatch)
 

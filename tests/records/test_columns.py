@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.model.records import bytes_column, numbers_column, value_lengths
+from forebay.model.arrow_columns import bytes_column, numbers_column, value_lengths
 
 
 @settings(deadline=None, derandomize=True)

@@ -19,7 +19,8 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.produce.sender import send
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.records import RangeRows, decode_block, encode_block, to_dataframe
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import Block, Handle
 from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION

@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from forebay.kafka.client.registry import AVRO, RegisteredSchema
+from forebay.kafka.registry.client import AVRO, RegisteredSchema
 from forebay.model.errors import UsageError
 from forebay.schemas.avro import AvroFormat
 from forebay.schemas.bodies import Bodies, Decoded

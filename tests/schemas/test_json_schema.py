@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies
 
-from forebay.kafka.client.registry import JSON, RegisteredSchema
+from forebay.kafka.registry.client import JSON, RegisteredSchema
 from forebay.model.errors import UsageError
 from forebay.schemas import json_schema
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from forebay.kafka.client.registry import PROTOBUF, RegisteredSchema
+from forebay.kafka.registry.client import PROTOBUF, RegisteredSchema
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.schemas import proto_source
 from forebay.schemas.bodies import Bodies, Decoded

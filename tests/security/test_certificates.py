@@ -16,8 +16,9 @@ import pytest
 from litestar import get
 
 from executor_agent.main import Agent
+from forebay.http.application import application, needs
 from forebay.http.client import Client
-from forebay.http.server import Server, application, needs
+from forebay.http.server import Server
 from forebay.model.errors import SettingsError, UnreachableError
 from forebay.process.clock import ManualClock
 from forebay.security.access import Access, Guard

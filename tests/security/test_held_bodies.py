@@ -16,8 +16,9 @@ from litestar import post
 from litestar.params import JSONBody
 
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.client import Client
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UsageError
 from forebay.security.access import Limits

@@ -13,16 +13,9 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.http.server import (
-    BODY_BYTES_PER_SECOND_MIN,
-    HEADERS_BYTES_MAX,
-    HEADERS_MAX,
-    PIPELINED_MAX,
-    URL_BYTES_MAX,
-    Server,
-    application,
-    needs,
-)
+from forebay.http.application import application, needs
+from forebay.http.bounded import BODY_BYTES_PER_SECOND_MIN, HEADERS_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, URL_BYTES_MAX
+from forebay.http.server import Server
 from forebay.security.access import Guard
 from tests.support.certificates import Authority
 from tests.support.guarded import settings

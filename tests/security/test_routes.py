@@ -16,8 +16,9 @@ from driver.http.api import check_agent_url, tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.client import Client
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.model.errors import AccessError, SettingsError, UsageError
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access, Guard

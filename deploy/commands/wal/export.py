@@ -227,7 +227,7 @@ class _Reader:
 def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> ReadPlan:
     """As the tasks of a batch of these blocks would read, with the agents that answer now."""
     from deploy.commands.recovery import Surroundings
-    from forebay.kafka.client.access import KafkaAccess
+    from forebay.kafka.options.access import KafkaAccess
     from forebay.security.access import Access
     from recovery.examination import topic_ids
     from wal.reading import ReadPlan

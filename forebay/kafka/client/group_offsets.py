@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.positions import Point, commit_list
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
@@ -30,6 +29,28 @@ _OF_PARTITION = {
 }
 
 _Answer = tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]
+
+
+class Point(Protocol):
+    """A position to commit: the next offset to take in, the leader epoch of the record before it (-1: unknown), a note."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def metadata(self) -> str: ...
+
+
+def commit_list(positions: Mapping[TopicPartition, Point]) -> list[WirePartition]:
+    return [
+        WirePartition(tp.topic, tp.partition, point.offset, point.metadata, point.leader_epoch)
+        if point.leader_epoch >= 0
+        else WirePartition(tp.topic, tp.partition, point.offset, point.metadata)
+        for tp, point in positions.items()
+    ]
 
 
 class GroupOffsets:

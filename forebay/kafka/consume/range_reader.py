@@ -21,13 +21,13 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.kept import Kept
-from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import TROUBLES, record_batch
+from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.consume.messages import TROUBLES, record_batch
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.errors import (
     HoleError,
     OutOfRangeError,
@@ -38,7 +38,8 @@ from forebay.model.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from forebay.model.records import RangeRows, block_rows, to_dataframe
+from forebay.model.payload import block_rows
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
@@ -334,8 +335,8 @@ class PartitionReader:
 
 
 class _Pools(NamedTuple):
-    readers: Kept[PartitionReader]
-    admins: Kept[KafkaAdmin]
+    readers: IdleClients[PartitionReader]
+    admins: IdleClients[KafkaAdmin]
 
 
 #: (most, idle seconds) → what is kept so
@@ -344,4 +345,4 @@ _pools: dict[tuple[int, float], _Pools] = {}
 
 def _pools_of(reading: Reading) -> _Pools:
     bounds = (reading.kept_max, reading.idle_seconds_max)
-    return _pools.setdefault(bounds, _Pools(Kept(*bounds), Kept(*bounds)))
+    return _pools.setdefault(bounds, _Pools(IdleClients(*bounds), IdleClients(*bounds)))

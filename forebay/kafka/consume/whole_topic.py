@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.options import consumer_options
-from forebay.kafka.consume.consumer import record_batch
+from forebay.kafka.consume.messages import record_batch
+from forebay.kafka.options.librdkafka import consumer_options
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA, to_dataframe
 from forebay.model.values import TopicPartition

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.options import client_options
+from forebay.kafka.options.librdkafka import client_options
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import TopicPartition
 

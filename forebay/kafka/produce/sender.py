@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.leaders import hindrance
-from forebay.kafka.client.options import client_options
+from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import records_of
 from forebay.model.errors import ForebayError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import GroupOffsets
 from forebay.kafka.client.leaders import hindrance
-from forebay.kafka.client.options import client_options
+from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import Record
 from forebay.model.errors import ForebayError, SettingsError, StoreError, UsageError
 from forebay.model.values import TopicPartition

@@ -22,6 +22,7 @@ from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Request, Search, Searches
 from forebay import messages as m
+from forebay.model.digest import digest
 from forebay.model.errors import (
     FencedError,
     OutOfSpaceError,
@@ -30,7 +31,8 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
-from forebay.model.records import RangeRows, decode_block, digest, encode_block
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp

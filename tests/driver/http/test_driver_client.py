@@ -9,8 +9,9 @@ import pytest
 from litestar import get, post
 
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.driver_client import DriverClient
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.model.errors import FencedError, NotTakenError, UnreachableError
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import tenacity
 
-from forebay.kafka.client.oauth import PREFIX, ClientCredentials
+from forebay.kafka.registry.oauth import PREFIX, ClientCredentials
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 
 if TYPE_CHECKING:

@@ -16,14 +16,16 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.kept import Kept
-from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import TROUBLES, record_batch
+from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.consume.messages import TROUBLES, record_batch
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.model.arrow_columns import value_lengths
+from forebay.model.digest import digest
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
-from forebay.model.records import RangeRows, digest, value_lengths
+from forebay.model.records import RangeRows
 from forebay.model.values import OffsetRange, TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
@@ -95,7 +97,7 @@ def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
 
 
 @dataclass(slots=True)
-class RangeReading:
+class RangeProgress:
     """How far one range is read: ``position`` is the next offset. ``low``: the first one that Kafka held when the reading
     began."""
 
@@ -107,7 +109,7 @@ class RangeReading:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeReading:
+    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeProgress:
         """``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
         if low >= range_.until_offset or high < range_.until_offset:
             raise RangeNotHeldError(f"{range_.label}: Kafka holds offsets {low} to {high} alone")
@@ -174,11 +176,11 @@ class RangeReader:
     def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
         """As :func:`read_ranges`."""
         held = [item for item in wanted if item.range.records]  # without records there is nothing to ask for
-        readings: dict[TopicPartition, RangeReading] = {}
+        readings: dict[TopicPartition, RangeProgress] = {}
         if held:
             check_topics(held, self._admin.topic_ids({item.range.topic for item in held}))
             watermarks = self._watermarks(held)
-            readings = {item.range.tp: RangeReading.begin(item.range, *watermarks[item.range.tp]) for item in held}
+            readings = {item.range.tp: RangeProgress.begin(item.range, *watermarks[item.range.tp]) for item in held}
             try:
                 self._fetch(readings, headers)
             except KafkaException as error:
@@ -196,7 +198,7 @@ class RangeReader:
         except UnknownTopicError as error:
             raise RangeNotHeldError(str(error)) from None
 
-    def _fetch(self, readings: Mapping[TopicPartition, RangeReading], headers: bool) -> None:
+    def _fetch(self, readings: Mapping[TopicPartition, RangeProgress], headers: bool) -> None:
         """Reads each range to its end; all partitions at once."""
         self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
         paused: list[WirePartition] = []
@@ -219,7 +221,9 @@ class RangeReader:
             self._consumer.resume(paused)  # librdkafka would keep the pause over to the partition's next assignment
         self._consumer.unassign()
 
-    def _take(self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeReading], headers: bool) -> bool:
+    def _take(
+        self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeProgress], headers: bool
+    ) -> bool:
         """Whether any range came further."""
         records: dict[TopicPartition, list[Message]] = {}
         progress = False
@@ -240,7 +244,7 @@ class RangeReader:
             waiting[tp].append(record_batch(own, headers))
         return progress
 
-    def _take_event(self, error: KafkaError, message: Message, reading: RangeReading | None) -> bool:
+    def _take_event(self, error: KafkaError, message: Message, reading: RangeProgress | None) -> bool:
         code = error.code()
         if reading is None or reading.done:
             self._client_errors(error)
@@ -257,7 +261,7 @@ class RangeReader:
         return False
 
 
-kept_readers: Kept[RangeReader] = Kept(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
+kept_readers: IdleClients[RangeReader] = IdleClients(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
 
 
 def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:

@@ -26,7 +26,7 @@ class _Entry(Generic[C]):
     since: float
 
 
-class Kept(Generic[C]):
+class IdleClients(Generic[C]):
     """At most ``most`` idle clients of this process, each for at most ``idle_seconds``; from any thread.
 
     A child of a fork leaves its parent's clients here untouched: no client survives a fork, and not even its end can be asked

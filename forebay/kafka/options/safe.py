@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forebay.kafka.client.options import FORCED
+from forebay.kafka.options.librdkafka import FORCED
 from forebay.model.errors import SettingsError
 
 #: groups of tasks begin so, for they shall never be taken for the one that commits
