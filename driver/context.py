@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.background.upstream import upstream_of
 from driver.batches.batch import Job, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.listeners.dispatch import Listener
@@ -18,6 +17,7 @@ from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
 from forebay.settings.schema import Settings, load
+from forebay.sources.kind import source_kind
 
 
 class IngestContext:
@@ -103,7 +103,7 @@ class IngestContext:
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
                 self._settings,
-                upstream_of(self._settings),
+                source_kind(self._settings).upstream(),
                 engine,
                 jobs,
                 SystemClock(),

@@ -89,7 +89,7 @@ def called(settings: Settings, method: str, error: BaseException) -> SourceError
 
 
 class OwnUpstream:
-    """What the driver asks of Kafka, answered by a source of the user's own. Implements ``driver.background.upstream.Upstream``.
+    """What the driver asks of Kafka, answered by a source of the user's own. Implements ``forebay.sources.kind.Upstream``.
 
     There is no group: what its receivers took in is the journal's to say, and nobody else's.
     """
