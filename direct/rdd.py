@@ -65,7 +65,7 @@ def create_rdd(
     """
     context: SparkContext = getattr(sc, "sparkContext", sc)
     safe = checked_options(kafka_params)
-    for sentence in safe.told:
+    for sentence in safe.changes:
         tell(sentence)
     for range_ in offset_ranges:
         if not isinstance(range_, Span):

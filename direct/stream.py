@@ -215,7 +215,7 @@ class DirectStream:
         SettingsError, LeaseHeld, StoreError, CorruptionError, UnreachableError."""
         if not self._jobs or self._loop is not None:
             raise UsageError("a direct stream needs a job (foreach_batch), and starts once")
-        for sentence in self._safe.told:
+        for sentence in self._safe.changes:
             tell(sentence)
         try:
             self._open()

@@ -68,7 +68,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     translated = translate(kafka_options(given, _REFUSED))
     kafka = dict(translated.options)
-    told = [*unknown_options(given, KNOWN), *translated.told]
+    told = [*unknown_options(given, KNOWN), *translated.changes]
     transactional = flag(given, "transactional", False)
     seconds = _TRANSACTION_SECONDS
     if transactional:

@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-#: a ``pyarrow.Array`` and a ``numpy.ndarray`` of integers, whose stubs know too little of their methods and buffers
+#: a ``pyarrow.Array``, and a ``numpy.ndarray`` of integers; their stubs lack some methods and buffers
 Column: TypeAlias = Any
 
 Numbers: TypeAlias = Any
 
 
 def bytes_column(values: Sequence[bytes | None], type_: Any = None) -> Column:
-    """``values`` as an array of binary, or of ``type_`` with the same layout. Raises ValueError for 2 GiB and more.
+    """Return ``values`` as an array of binary, or of ``type_`` with the same layout. Raises ValueError for 2 GiB and more.
 
-    Like :func:`numbers_column` it does without ``pa.array``, which imports pandas to see whether it was given a part
-    of it: most of a second and 50 MB for a process that has no other use for it.
+    Like :func:`numbers_column`, it does not call ``pa.array``: that imports pandas to test the type of its argument, which costs
+    most of a second and 50 MB in a process that does not use pandas otherwise.
     """
     count = len(values)
     ends = np.zeros(count + 1, np.int64)
@@ -34,24 +34,24 @@ def bytes_column(values: Sequence[bytes | None], type_: Any = None) -> Column:
         joined = b"".join(value for value in values if value is not None)
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] >= 1 << 31:
-        raise ValueError(f"{ends[-1]} bytes are too many for one column")
+        raise ValueError(f"a column of {ends[-1]} bytes: at most 2 GiB are possible")
     slots: Numbers = ends.astype(np.int32)
     buffers = [validity, pa.py_buffer(slots), pa.py_buffer(joined)]
     return pa.Array.from_buffers(pa.binary() if type_ is None else type_, count, buffers)
 
 
 def numbers_column(numbers: Numbers, type_: Any) -> Column:
-    """A contiguous array of integers as an array of ``type_``, which has the same width; no copy."""
+    """Return a contiguous array of integers as an array of ``type_``, which has the same width; no copy."""
     return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def value_lengths(column: Column) -> Numbers:
-    """Bytes of each value of a column of binary, int32; -1 for null."""
+    """Return the length of each value of a binary column in bytes, as int32; -1 for null."""
     return slot_lengths(column, value_slots(column))
 
 
 def value_slots(column: Column) -> Numbers:
-    """Where each value of ``column`` begins in its bytes, and where the last one ends."""
+    """Return where each value of ``column`` begins in its bytes, and where the last one ends."""
     return _buffer_view(column, np.int32)[column.offset : column.offset + len(column) + 1]
 
 
@@ -73,14 +73,14 @@ def milliseconds(column: Column) -> Column:
 
 
 def number_view(column: Column, dtype: Any) -> Numbers:
-    """A view of an integer column's values. Raises ValueError if there is a null."""
+    """Return a view of an integer column's values. Raises ValueError if there is a null."""
     if column.null_count:
-        raise ValueError("a column of numbers holds a null")
+        raise ValueError("a column of numbers has a null")
     return _buffer_view(column, dtype)[column.offset : column.offset + len(column)]
 
 
 def _buffer_view(column: Column, dtype: Any) -> Numbers:
-    """The second of a column's buffers (values of numbers, offsets of bytes) as numbers, without a copy."""
+    """Return the second buffer of a column (values of numbers, offsets of bytes) as numbers, without a copy."""
     buffer: Any = column.buffers()[1]
     wanted = np.dtype(dtype).newbyteorder("<")
     return np.frombuffer(buffer, wanted, buffer.size // wanted.itemsize)

@@ -1,8 +1,7 @@
-"""The seam between Kafka and the block builder: columns per topic-partition, never single messages.
+"""What a source returns to a receiver: columns of records per partition, never single messages; and how it is started.
 
-A source gives :class:`Columns`; the receiver's machine looks only at their numbers (offsets, rows, bytes, generation) and
-passes the Arrow batches on to whoever encodes a block. So the simulation can run the same machine over columns that hold
-nothing but offsets.
+A source returns :class:`Columns`. The receiver's machine reads only their numbers (offsets, rows, bytes, generation) and passes
+the Arrow batches on to the encoder of blocks. So the simulation runs the same machine over columns that hold only offsets.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from forebay.model.values import TopicPartition
 class Columns:
     """Consecutive records of one partition from one poll, in offset order.
 
-    ``generation``: the tag of the assignment they were polled under; a receiver drops every other. ``batch``: a
-    ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA`` (opaque to the machine). ``bytes``: keys and values.
+    ``generation``: the generation of the start under which they were polled; a receiver drops records of any other. ``batch``: a
+    ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA`` (opaque to the machine). ``bytes``: size of the keys and
+    values.
     """
 
     tp: TopicPartition
@@ -37,7 +37,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """The source reached the end: every offset below ``offset`` was given or does not hold a record."""
+    """The source reached the end: each offset below ``offset`` was returned or holds no record."""
 
     tp: TopicPartition
     generation: int
@@ -46,8 +46,11 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTrouble:
-    """The source can't continue this partition at its position. ``kind`` as in ``messages.Trouble``. ``end``: where the log of
-    the epochs that were read ends now, if the broker told it (truncation); else -1."""
+    """The source can't continue this partition at its position.
+
+    ``kind``: as in ``messages.Trouble``. ``end``: for a truncation, where the log of the leader epochs that were read ends now,
+    if the broker reported it; else -1.
+    """
 
     tp: TopicPartition
     generation: int
@@ -57,7 +60,7 @@ class PartitionTrouble:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where to assign a partition: at ``offset``, with the leader epoch of the record before it (-1: unknown)."""
+    """Where to begin to read a partition: at ``offset``, with the leader epoch of the record before it (-1: unknown)."""
 
     tp: TopicPartition
     offset: int

@@ -1,4 +1,4 @@
-"""The digest of the records of a range."""
+"""The digest by which the records of a range are compared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forebay.model.arrow_columns import Column, milliseconds, number_view, slot_
 
 
 def digest(batches: Sequence[pa.RecordBatch]) -> str:
-    """The digest of the records in ``batches`` (one range, offset order): 16 lower-case hex digits.
+    """Return the digest of the records in ``batches`` (one range, offset order): 16 lower-case hex digits.
 
-    It depends on the values of the columns alone, not on how they are cut into batches, sliced, encoded or compressed.
+    It depends on the values of the columns only, not on how they are cut into batches, sliced, encoded or compressed.
     All integers are little-endian two's complement; XXH3-64 is xxHash's 64-bit XXH3 with seed 0.
 
     The digest is XXH3-64 over: the number of records (8 bytes), then for each stream below, in this order, the XXH3-64
-    of the whole stream (8 bytes, as an unsigned integer). Without records nothing follows the number.
+    of the whole stream (8 bytes, as an unsigned integer). Without records, nothing follows the number.
 
     1. offsets, 8 bytes per record
     2. timestamps in milliseconds, 8 bytes per record
@@ -37,8 +37,8 @@ def digest(batches: Sequence[pa.RecordBatch]) -> str:
     11. and 12. the same two of the headers' values
 
     The batches may be of ``SOURCE_SCHEMA``, ``BLOCK_SCHEMA`` or ``DATAFRAME_SCHEMA`` (whose timestamps are exact unless
-    they were out of bounds). Topic and partition are not digested: they are the range's own. Raises ValueError if
-    offset, timestamp or timestampType is null anywhere.
+    they were out of bounds). Topic and partition are not included: the range names them. Raises ValueError if an offset,
+    timestamp or timestampType is null.
     """
     batches = [batch for batch in batches if batch.num_rows]
     total = xxhash.xxh3_64(struct.pack("<q", sum(batch.num_rows for batch in batches)))
@@ -68,7 +68,7 @@ def digest(batches: Sequence[pa.RecordBatch]) -> str:
 
 
 class _BinaryDigest:
-    """The two streams of a column of strings or bytes: lengths and joined bytes."""
+    """The two streams of a column of strings or bytes: its lengths, and its joined bytes."""
 
     def __init__(self) -> None:
         self._lengths = xxhash.xxh3_64()
@@ -87,7 +87,7 @@ class _BinaryDigest:
         lengths = slot_lengths(column, offsets)
         self._lengths.update(lengths)
         if column.null_count and int(offsets[-1] - offsets[0]) != int(lengths[lengths > 0].sum(dtype=np.int64)):
-            column = column.drop_null()  # a null may hide bytes that are no value
+            column = column.drop_null()  # a null may have bytes that are not a value
             offsets = value_slots(column)
         if len(column) and offsets[-1] > offsets[0]:
             self._bytes.update(column.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])))

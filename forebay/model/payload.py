@@ -1,4 +1,9 @@
-"""The payload of a block."""
+"""Encodes and decodes the payload of a block.
+
+The payload is one Arrow IPC stream of ``BLOCK_SCHEMA``. Its rows are grouped by range, in the order of the ranges in the block's
+metadata, and within a range in offset order. A range is one or more record batches (none if it has no record), and no record
+batch has rows of two ranges. Buffers may be compressed by lz4 or zstd.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +22,21 @@ from forebay.model.values import BlockMeta, OffsetRange
 
 Compression = Literal["none", "lz4", "zstd"]
 
-#: record batches of fewer rows than this are joined with their neighbours: a block of many small polls still reads fast
+#: record batches with fewer rows are joined with their neighbours, so that a block of many small polls is read fast
 ROWS_JOINED_MIN = 4096
-
-#: bytes to which record batches are joined at most, far below the 2 GiB that 32-bit Arrow offsets can address
+#: maximum bytes of joined record batches, far below the 2 GiB that 32-bit Arrow offsets can address
 BYTES_JOINED_MAX = 64_000_000
 
-#: buffers of the columns before the headers; what a record takes in them beside its key and value, and a range at most
+#: number of buffers before those of the headers
 _COLUMN_BUFFERS = 16
-
+#: maximum bytes in these buffers for each record, beside its key and value, and for each range
 _RECORD_BYTES_MAX, _RANGE_BYTES_MAX = 64, 1 << 16
-
-#: the bound where the metadata tell no bytes, and of headers
-_MOST_BYTES = 2 << 30
+#: maximum bytes of the headers, and of the other columns if the metadata does not say how many there are
+_BYTES_MAX = 2 << 30
 
 
 def encode_block(ranges: Sequence[RangeRows], headers: bool, compression: Compression = "none") -> pa.Buffer:
-    """The payload of a block that holds ``ranges`` in this order: one Arrow IPC stream of ``BLOCK_SCHEMA(headers)``.
+    """Return the payload of a block of ``ranges``: one Arrow IPC stream of ``BLOCK_SCHEMA(headers)``.
 
     The block's metadata must name the same ranges in the same order. Raises ValueError if a batch has another schema.
     """
@@ -50,7 +53,7 @@ def encode_block(ranges: Sequence[RangeRows], headers: bool, compression: Compre
         sink = pa.BufferOutputStream()
         _write_stream(sink, schema, batches, options)
         return sink.getvalue()
-    # measured first, so that it is written once: a stream that grows is copied, and held twice, at every doubling
+    # measured first: a stream that grows is copied, and held twice, at every doubling
     measure = pa.MockOutputStream()
     _write_stream(measure, schema, batches, options)
     payload = pa.allocate_buffer(measure.size())
@@ -65,12 +68,12 @@ def _write_stream(sink: Any, schema: pa.Schema, batches: Sequence[pa.RecordBatch
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """``batches`` without empty ones, small neighbours made one."""
+    """Return ``batches`` without empty ones, with small neighbours joined."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if batch.schema != schema:
-            raise ValueError(f"a source's batch has the schema\n{batch.schema}\nexpected\n{schema}")
+            raise ValueError(f"the batch of a source has the schema\n{batch.schema}\nexpected\n{schema}")
         if not batch.num_rows:
             continue
         if waiting and (rows >= ROWS_JOINED_MIN or size + batch.nbytes > BYTES_JOINED_MAX):
@@ -91,7 +94,7 @@ def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def block_rows(rows: RangeRows, headers: bool) -> Iterator[pa.RecordBatch]:
-    """``rows`` as batches of ``BLOCK_SCHEMA(headers)``, as :func:`decode_block` gives them."""
+    """Return ``rows`` as batches of ``BLOCK_SCHEMA(headers)``, as :func:`decode_block` does."""
     dictionary = bytes_column([rows.tp.topic.encode()], pa.string())
     for batch in _joined(rows.batches, SOURCE_SCHEMA(headers)):
         yield _with_partition(batch, rows.tp.partition, 0, dictionary, BLOCK_SCHEMA(headers))
@@ -118,11 +121,12 @@ def _with_partition(
 def decode_block(
     payload: Any, meta: BlockMeta, *, verify_digests: bool = False, path: str = "", offset: int = 0
 ) -> list[tuple[OffsetRange, list[pa.RecordBatch]]]:
-    """The ranges of a block in order, each with its batches of ``BLOCK_SCHEMA``, over the bytes of ``payload``.
+    """Return the ranges of a block in order, each with its batches of ``BLOCK_SCHEMA``.
 
-    ``payload``: a ``pa.Buffer`` or bytes-like; batches refer to it without a copy, unless compressed or not aligned.
-    Rows, topic, partition and offsets are always checked against ``meta``; digests only if asked, since whoever read
-    the frame has already checked its CRC. ``path`` and ``offset`` say in an error where the payload came from.
+    ``payload``: a ``pa.Buffer`` or bytes-like object. The batches refer to it without a copy, unless it is compressed or not
+    aligned. ``verify_digests``: also compare the digests of the ranges, which the CRC of a frame makes unnecessary. Rows, topic,
+    partition and offsets are always compared with ``meta``. ``path``, ``offset``: the payload's place, for errors.
+
     Raises CorruptionError.
     """
     where = path or meta.id
@@ -137,10 +141,12 @@ def decode_block(
             raise damaged(oversized)
         with pa.ipc.open_stream(payload) as reader:
             if reader.schema != schema:
-                raise damaged(f"its columns are {reader.schema.names}, expected {schema.names} as the format has them")
+                raise damaged(
+                    f"its columns are {reader.schema.names} or have other types; expected are those of the format, {schema.names}"
+                )
             batches = list(reader)
-    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow has no error of its own for what it can't read
-        raise damaged(f"its payload is no Arrow stream: {error}") from None
+    except (pa.ArrowException, OSError, ValueError) as error:  # Arrow raises all of them for unreadable input
+        raise damaged(f"its payload is not an Arrow stream: {error}") from None
     decoded: list[tuple[OffsetRange, list[pa.RecordBatch]]] = []
     remaining = iter(batches)
     for range_ in meta.ranges:
@@ -164,28 +170,28 @@ def decode_block(
 
 
 def _oversized(payload: Any, meta: BlockMeta) -> str:
-    """In words, if the payload would decompress to more than the block's records take (INV-6)."""
+    """Return the reason if the payload would decompress to more bytes than the block's records need (INV-6); else ""."""
     counted = sum(range_.bytes for range_ in meta.ranges)
-    limit = counted + meta.records * _RECORD_BYTES_MAX + len(meta.ranges) * _RANGE_BYTES_MAX if counted else _MOST_BYTES
+    limit = counted + meta.records * _RECORD_BYTES_MAX + len(meta.ranges) * _RANGE_BYTES_MAX if counted else _BYTES_MAX
     columns = headers = 0
     for sizes in decompressed_sizes(payload):
         columns += sum(size for size in sizes[:_COLUMN_BUFFERS] if size > 0)
         headers += sum(size for size in sizes[_COLUMN_BUFFERS:] if size > 0)  # not counted in a range's bytes
-    if columns > limit or headers > _MOST_BYTES:
-        return f"its columns decompress to {columns + headers} bytes, its ranges allow {limit}"
+    if columns > limit or headers > _BYTES_MAX:
+        return f"its columns decompress to {columns + headers} bytes; its ranges allow {limit}"
     return ""
 
 
 def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, damaged: Any) -> int:
-    """Checks that all rows are of ``range_``, ascending from ``next_offset`` on; the offset after the last row."""
-    import pyarrow.compute as pc  # slow to import, and needed where rows are read alone
+    """Check that all rows are of ``range_`` and ascend from ``next_offset`` on. Return the offset after the last row."""
+    import pyarrow.compute as pc  # slow to import, and needed only to read rows
 
     if not batch.num_rows:
         raise damaged(f"range {range_.label} holds an empty record batch")
     topic: Column = batch.column(2)
     partition, offset = batch.column(3), batch.column(4)
     try:
-        # whoever reads the columns trusts their offsets, and reads other memory by wrong ones
+        # readers trust the columns' offsets, and wrong ones lead to other memory
         batch.validate(full=True)
         topics = topic.dictionary.to_pylist()
         index: Any = pc.min_max(topic.indices).as_py()

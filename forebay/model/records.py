@@ -1,15 +1,11 @@
-"""Records as Arrow columns: the schemas, the payload of a block, the digest of a range.
+"""The schemas of records as Arrow columns, and the conversions between them.
 
-Three schemas, one for each place a record passes. ``headers`` adds the last column to each.
+There are three schemas, one for each stage of a record. With ``headers``, each has one more column at its end.
 
-* ``SOURCE_SCHEMA``: what a source gives for one partition; timestamps are Kafka's own milliseconds.
-* ``BLOCK_SCHEMA``: what a block stores; the columns of Spark's Kafka source, the topic dictionary-encoded, the
-  timestamp in milliseconds, so that a value is stored exactly as Kafka gave it.
-* ``DATAFRAME_SCHEMA``: what users see; names and types are those of Spark's Kafka source.
-
-The payload of a block is one Arrow IPC stream of ``BLOCK_SCHEMA``. Its rows lie grouped by range, in the order of the
-ranges in the block's metadata, and within a range in offset order; a range is one or more record batches (none if it
-holds no record), and no record batch holds rows of two ranges. Buffers may be compressed by lz4 or zstd.
+* ``SOURCE_SCHEMA``: what a source returns for one partition. Timestamps are Kafka's own milliseconds.
+* ``BLOCK_SCHEMA``: what a block stores: the columns of Spark's Kafka source. The topic is dictionary-encoded, and the timestamp
+  is in milliseconds, so that a value is stored exactly as Kafka returned it.
+* ``DATAFRAME_SCHEMA``: what users see. Names and types are those of Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _TOPIC = pa.dictionary(pa.int32(), pa.string())
 
 @lru_cache(maxsize=2)
 def SOURCE_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per flag
-    """The schema of ``Columns.batch``.
+    """Return the schema of ``Columns.batch``.
 
     ``key``, ``value``: binary, null where Kafka has null (a null value is a tombstone). ``offset``: int64, ascending.
     ``timestamp``: int64, milliseconds since 1970 UTC, -1 where Kafka has none. ``timestampType``: int32, 0 create time,
@@ -51,13 +47,13 @@ def SOURCE_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per fl
 
 @lru_cache(maxsize=2)
 def BLOCK_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per flag
-    """The schema of a block's payload."""
+    """Return the schema of a block's payload."""
     return _kafka_schema(headers, _TOPIC, pa.timestamp("ms", "UTC"))
 
 
 @lru_cache(maxsize=2)
 def DATAFRAME_SCHEMA(headers: bool) -> pa.Schema:  # noqa: N802 - a constant per flag
-    """The schema that users see: that of Spark's Kafka source (binary, binary, string, int, long, timestamp, int)."""
+    """Return the schema that users see: that of Spark's Kafka source (binary, binary, string, int, long, timestamp, int)."""
     return _kafka_schema(headers, pa.string(), pa.timestamp("us", "UTC"))
 
 
@@ -76,7 +72,7 @@ def _kafka_schema(headers: bool, topic: pa.DataType, timestamp: pa.DataType) -> 
 
 @dataclass(frozen=True, slots=True)
 class RangeRows:
-    """The records of one range of a block: batches of ``SOURCE_SCHEMA`` in offset order, none for a range without."""
+    """The records of one range of a block: batches of ``SOURCE_SCHEMA`` in offset order; none if the range has no record."""
 
     tp: TopicPartition
     batches: Sequence[pa.RecordBatch]
@@ -86,14 +82,14 @@ class RangeRows:
 
 
 def as_source(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of ``BLOCK_SCHEMA`` as ``SOURCE_SCHEMA``, as it was before it was encoded; no copy."""
+    """Return a batch of ``BLOCK_SCHEMA`` as ``SOURCE_SCHEMA``, as it was before it was encoded; no copy."""
     key, value, _, _, offset, timestamp, timestamp_type, *headers = batch.columns
     columns = [key, value, offset, timestamp.view(pa.int64()), timestamp_type, *headers]
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(bool(headers)))
 
 
 def extent(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-    """Bytes of the keys and values in ``batches``, and their newest timestamp in milliseconds, -1 without records."""
+    """Return the bytes of keys and values in ``batches``, and their newest timestamp in milliseconds; -1 without records."""
     size, newest = 0, -1
     for batch in batches:
         size += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
@@ -109,11 +105,11 @@ _EARLIEST, _LATEST = numbers_column(np.array([-_BOUND, _BOUND]), pa.int64())  # 
 
 
 def to_dataframe(batch: pa.RecordBatch, topic: str, headers_wanted: bool = False) -> pa.RecordBatch:
-    """A batch of ``BLOCK_SCHEMA``, all of ``topic``, as ``DATAFRAME_SCHEMA``; only topic and timestamp are made anew.
-    ``headers_wanted``: a batch without headers gets a column of nulls.
+    """Return a batch of ``BLOCK_SCHEMA``, all of ``topic``, as ``DATAFRAME_SCHEMA``. Only topic and timestamp are copied.
 
-    A timestamp of -1 ms (Kafka has none) becomes 1969-12-31T23:59:59.999Z, as in Spark's Kafka source. One beyond the
-    292,277 years that microseconds can hold, for which Spark's source fails, becomes the last one that they can.
+    ``headers_wanted``: a batch without headers gets a column of nulls. A timestamp of -1 ms (Kafka has none) becomes
+    1969-12-31T23:59:59.999Z, as in Spark's Kafka source. A timestamp beyond the 292,277 years that microseconds can hold, for
+    which Spark's source fails, becomes the last one that they can hold.
     """
     key, value, _, partition, offset, timestamp, timestamp_type, *headers = batch.columns
     if headers_wanted and not headers:
@@ -137,7 +133,7 @@ def _repeated_topic(topic: str, rows: int) -> Column:
 
 
 def _topic_column(topic: str, rows: int) -> Column:
-    """``rows`` times ``topic``: a slice of one array, whose length is a power of two so that few are ever made."""
+    """Return ``topic`` repeated ``rows`` times: a slice of a cached array, whose length is a power of two so that few exist."""
     return _repeated_topic(topic, 1 << max(rows - 1, 0).bit_length()).slice(0, rows)
 
 

@@ -58,8 +58,8 @@ class SourceKind(Protocol):
     def names_topics(self) -> bool:
         """Return whether the configuration names each topic.
 
-        If so, the partitions of a new topic begin by ``kafka.starting_offsets``. Otherwise they begin at their beginning: what was
-        written before the topic was found is not skipped.
+        If so, the partitions of a new topic begin by ``kafka.starting_offsets``. Otherwise they begin at their beginning: what
+        was written before the topic was found is not skipped.
         """
 
     def kafka_options(self) -> Mapping[str, str]:

@@ -155,7 +155,7 @@ def test_a_partition_that_nobody_leads_is_named_by_an_rdd_a_batch_and_a_query_wh
     once = {"fetchOffset.numRetries": 0, "kafkaConsumer.pollTimeoutMs": 2000}
     query = started(spark, brokers, tp.topic, tmp_path, **once)
     await_rows(query, lambda: 50)
-    told = f"nobody leads {tp} until broker 2 is back"
+    told = f"{tp} has no leader until broker 2 is back"
     brokers.stop(2)
     with pytest.raises(Exception, match=told):
         query.awaitTermination(PATIENCE_SECONDS)

@@ -112,7 +112,7 @@ def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_toget
     with KafkaAdmin({}, timeout_seconds=20.0, clock=clock) as asking:
         asking._requests._new_client = lambda: client  # type: ignore[method-assign]
         asking._requests._client = client
-        with pytest.raises(UnreachableError, match=r"offsets of t/0: nobody leads t/0 until broker 2 or 3 is back"):
+        with pytest.raises(UnreachableError, match=r"offsets of t/0: t/0 has no leader until broker 2 or 3 is back"):
             asking.ends([TP])
     assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 4.0]
 

@@ -84,16 +84,16 @@ def test_every_row_that_translates_has_an_example_here() -> None:
 def test_a_setting_is_given_to_librdkafka_under_its_name(name: str, value: str, found: dict[str, str]) -> None:
     made = translate({"client.id": "c", name: value}, read)
     assert made.options == {"client.id": "c", **found}
-    assert len(made.told) == (found != {name: value})
-    assert not made.told or name in made.told[0]
+    assert len(made.changes) == (found != {name: value})
+    assert not made.changes or name in made.changes[0]
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "left out"])
 def test_a_setting_that_no_record_depends_on_is_left_out_and_told(name: str) -> None:
     made = translate({name: "s3cret"})
     assert made.options == {}
-    assert f"kafka.{name!r} is left out" in made.told[0]
-    assert "s3cret" not in made.told[0]
+    assert f"kafka.{name!r} is left out" in made.changes[0]
+    assert "s3cret" not in made.changes[0]
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "refused"])
@@ -131,17 +131,17 @@ def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, s
         (
             "key.deserializer",
             "org.apache.kafka.common.serialization.StringDeserializer",
-            "records come and go as bytes",
+            "keys and values are read and written as bytes",
         ),
-        ("buffer.memory", "much", "is no whole number"),
-        ("ssl.truststore.location", "/a.jks", "JKS store, which only Java reads: convert it by `keytool"),
+        ("buffer.memory", "much", "is not a whole number"),
+        ("ssl.truststore.location", "/a.jks", "JKS store, which only Java can read: convert it with `keytool"),
         ("ssl.truststore.location", "/a.p12", "neither PEM nor a PKCS#12 store"),
-        ("ssl.truststore.location", "/absent", "/absent can't be read: No such file"),
+        ("ssl.truststore.location", "/absent", "cannot read /absent: No such file"),
         ("sasl.jaas.config", "username=s3cret", "expected `MODULE required"),
         ("sasl.jaas.config", "a.LdapLoginModule required;", "login module LdapLoginModule"),
         ("sasl.jaas.config", f'{PLAIN} tokenauth="s3cret";', "option 'tokenauth' of PlainLoginModule: allowed are"),
-        ("sasl.jaas.config", f'{PLAIN} password="s3cret"', "it ends with ;"),
-        ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "it ends with ;"),
+        ("sasl.jaas.config", f'{PLAIN} password="s3cret"', "the text must end with ;"),
+        ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "the text must end with ;"),
     ],
 )
 def test_what_cant_be_translated_is_refused_in_a_sentence_without_secrets(name: str, value: str, words: str) -> None:
@@ -159,7 +159,7 @@ def test_what_cant_be_translated_is_refused_in_a_sentence_without_secrets(name: 
 def test_both_names_of_one_setting_must_agree() -> None:
     both = {"fetch.max.wait.ms": "1", "fetch.wait.max.ms": "1"}
     assert translate(both).options == {"fetch.wait.max.ms": "1"}
-    with pytest.raises(SettingsError, match="leave one out"):
+    with pytest.raises(SettingsError, match="remove one of them"):
         translate({**both, "fetch.wait.max.ms": "2"})
 
 
@@ -210,13 +210,13 @@ def test_no_parameter_makes_a_task_commit_or_move_and_each_change_is_told() -> N
     assert safe.options == {**SERVERS, "sasl.password": "s3cret", "client.rack": "r"}
     assert (safe.group, safe.task_group, safe.reset) == ("g", "forebay-executor-g", "earliest")
     for name in ("auto.commit", "offset.store", "check.crcs", "offset.reset", "partition.eof", "forebay-executor-g"):
-        assert any(name in sentence for sentence in safe.told), name
-    assert "s3cret" not in f"{safe} {safe.told}"
+        assert any(name in sentence for sentence in safe.changes), name
+    assert "s3cret" not in f"{safe} {safe.changes}"
 
 
 def test_parameters_that_are_safe_are_left_alone() -> None:
     safe = safe_options({**SERVERS, "enable.auto.commit": "False", "check.crcs": "1"})
-    assert (safe.group, safe.task_group, safe.reset, len(safe.told)) == ("", "forebay-executor", "latest", 1)
+    assert (safe.group, safe.task_group, safe.reset, len(safe.changes)) == ("", "forebay-executor", "latest", 1)
 
 
 @pytest.mark.parametrize(

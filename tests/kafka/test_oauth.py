@@ -80,23 +80,25 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
         TokenEndpoint("reader", SECRET, "schemas") as endpoint,
         RegistryFront(writers.url, endpoint.holds) as front,
     ):
-        with pytest.raises(UsageError, match="refuses us: invalid_client: who are you") as refused:
+        with pytest.raises(UsageError, match="refused a token: invalid_client: who are you") as refused:
             found(access(front.url, endpoint.url, bearer_auth_client_secret=f"not-{SECRET}"), number)
-        with pytest.raises(UsageError, match="refuses us: invalid_scope"):
+        with pytest.raises(UsageError, match="refused a token: invalid_scope"):
             found(access(front.url, endpoint.url, bearer_auth_scope="all"), number)
         assert front.asked == []
         own = access(front.url, endpoint.url)
         for body in ("<html>", "{}", '["x"]', '{"access_token": 1}'):
             endpoint.answers = [(200, body)]
-            with pytest.raises(UsageError, match="gives no token: is it the right address"):
+            with pytest.raises(
+                UsageError, match="returned no token; check schema.registry.bearer.auth.issuer.endpoint.url"
+            ):
                 found(own, number)
         endpoint.answers = [(503, "")] * 2
         assert None not in found(own, number)  # asked again
         endpoint.answers = [(503, "")] * 3
-        with pytest.raises(UnreachableError, match="answers 503"):
+        with pytest.raises(UnreachableError, match="answered with status 503"):
             found(own, number)
         endpoint.given.clear()
-        with pytest.raises(UnreachableError, match="does not answer: ConnectError") as away:
+        with pytest.raises(UnreachableError, match="did not answer: ConnectError") as away:
             found(access(front.url, f"http://127.0.0.1:{free_port()}/token"), number)
     assert SECRET not in str(refused.value) + str(away.value)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
@@ -106,8 +108,11 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
     ("more", "why"),
     [
         ({"bearer_auth_client_secret": ""}, "client.secret is not there"),
-        ({"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"}, "allowed is where tokens are given"),
-        ({"bearer_auth_issuer_endpoint_url": "login/token"}, "allowed is where tokens are given"),
+        (
+            {"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"},
+            "allowed is the URL of a token endpoint",
+        ),
+        ({"bearer_auth_issuer_endpoint_url": "login/token"}, "allowed is the URL of a token endpoint"),
         ({"bearer_auth_credentials_source": "CUSTOM"}, "'CUSTOM': allowed are STATIC_TOKEN and OAUTHBEARER"),
         ({"ssl_ca_location": "/nowhere.pem"}, "ssl.ca.location: /nowhere.pem: .*No such file"),
     ],

@@ -76,11 +76,11 @@ def test_an_admin_client_gets_nothing_that_only_a_consumer_takes() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM"}, "kafka.'sasl.mechanism': 'SCRAM': allowed are"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u"},
-            "kafka.'sasl.password': missing: PLAIN needs it",
+            "kafka.'sasl.password' is missing: PLAIN needs it",
         ),
         (
             {"security.protocol": "sasl_plaintext", "sasl.mechanism": "scram-sha-512", "sasl.password": "canary"},
-            "kafka.'sasl.username': missing: SCRAM-SHA-512 needs it",
+            "kafka.'sasl.username' is missing: SCRAM-SHA-512 needs it",
         ),
         ({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}, "kafka.'ssl.ca.location': '/no/ca.pem'"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay.kafka.client import group_offsets
-from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.produce import sender, transactions
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender
@@ -93,7 +93,7 @@ def test_a_record_that_was_not_taken_in_time_is_told_with_who_could_take_it(
 ) -> None:
     clients[0].report(KafkaError._MSG_TIMED_OUT)
     with pytest.raises(
-        UnreachableError, match="a record of t/0 was not taken: nobody leads t/0 until broker 3 is back: "
+        UnreachableError, match="a record of t/0 was not taken: t/0 has no leader until broker 3 is back: "
     ):
         opened.commit("marker", 1)
 
@@ -129,8 +129,8 @@ def test_a_client_that_gives_itself_up_fails_the_rows_by_an_error_of_ours(
     ("leader", "in_sync", "words"),
     [
         (2, [2, 3], ""),
-        (-1, [3], "nobody leads t/0 until broker 3 is back"),
-        (-1, [], "nobody leads t/0 until broker 2 or 3 is back"),
+        (-1, [3], "t/0 has no leader until broker 3 is back"),
+        (-1, [], "t/0 has no leader until broker 2 or 3 is back"),
         (2, [2], "broker 3 is not in sync with the leader of t/0: min.insync.replicas may need it"),
     ],
 )
@@ -140,5 +140,5 @@ def test_what_hinders_a_partition_is_told_with_the_brokers_to_look_at(
     partition = SimpleNamespace(leader=leader, replicas=[2, 3], isrs=in_sync)
     shown = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: partition})})
     client: Any = SimpleNamespace(list_topics=lambda timeout: shown)
-    assert hindrance(client, TopicPartition("t", 0)) == words
-    assert hindrance(client, TopicPartition("t", 1)) == hindrance(client, TopicPartition("u", 0)) == ""
+    assert why_not_accepted(client, TopicPartition("t", 0)) == words
+    assert why_not_accepted(client, TopicPartition("t", 1)) == why_not_accepted(client, TopicPartition("u", 0)) == ""

@@ -73,7 +73,7 @@ def test_what_is_not_there_or_is_of_another_format_is_told(writers: Writers, num
             registry.version("nobody-value", None, AVRO)
         with pytest.raises(UsageError, match="has no version 99 of subject 'inner-value'"):
             registry.version("inner-value", 99, AVRO)
-        with pytest.raises(UsageError, match="is of format avro, not json"):
+        with pytest.raises(UsageError, match="has format avro, not json"):
             registry.version("inner-value", None, JSON)
 
 
@@ -98,7 +98,7 @@ def test_who_we_are_is_told_the_registry_and_nobody_else(writers: Writers, numbe
         for one in (own, in_url):
             assert SECRET not in repr(one) + str(one) + repr(pickle.loads(pickle.dumps(one)))
         wrong = access(front.url, basic_auth_user_info=f"other:{SECRET}", ssl_ca_location=str(authority.ca_file))
-        with pytest.raises(UsageError, match=r"refuses us \(401\)") as refused:
+        with pytest.raises(UsageError, match=r"refused access \(401\)") as refused:
             ask(wrong, number)
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED") as untrusted:
             ask(access(front.url.replace("://", f"://reader:{SECRET}@"), attempts=1), number)
@@ -115,11 +115,11 @@ def test_a_registry_out_of_order_is_asked_again_and_then_given_up(writers: Write
         assert ask(access(front.url), number) is not None
         front.asked.clear()
         front.failures = [503] * 9
-        with pytest.raises(UnreachableError, match="answers 503: out of order"):
+        with pytest.raises(UnreachableError, match="answered with status 503: out of order"):
             ask(access(front.url), number)
         assert len(front.asked) == 3
     nowhere = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableError, match=f"the schema registry {nowhere} does not answer"):
+    with pytest.raises(UnreachableError, match=f"the schema registry {nowhere} did not answer"):
         ask(access(nowhere, attempts=2), number)
     assert ask(access(f"{nowhere}, {writers.url}"), number) is not None
 
@@ -127,8 +127,8 @@ def test_a_registry_out_of_order_is_asked_again_and_then_given_up(writers: Write
 @pytest.mark.parametrize(
     ("url", "options", "why"),
     [
-        ("registry:8081", {}, "schema.registry.url: 'registry:8081': allowed is where"),
-        (f"ftp://u:{SECRET}@registry", {}, "schema.registry.url: 'registry': allowed is where"),
+        ("registry:8081", {}, "schema.registry.url: 'registry:8081': allowed are one or more URLs"),
+        (f"ftp://u:{SECRET}@registry", {}, "schema.registry.url: 'registry': allowed are one or more URLs"),
         ("http://registry", {"basic_auth_user_info": SECRET}, "must be in the form"),
         ("http://registry", {"ssl_key_location": "/key"}, "ssl.certificate.location required"),
         ("https://registry", {"ssl_ca_location": "/nowhere.pem"}, "No such file"),
@@ -149,7 +149,9 @@ def test_without_the_extras_libraries_it_says_what_to_install(monkeypatch: pytes
         return real(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError, match=r"libraries that are not here \(httpx2\): pip install 'forebay\[registry\]'"):
+    with pytest.raises(
+        UsageError, match=r"libraries that are not installed \(httpx2\): pip install 'forebay\[registry\]'"
+    ):
         ask(access("http://registry"), 1)
 
 
@@ -200,7 +202,7 @@ def test_a_registry_that_can_make_no_descriptor_is_asked_for_one_once(monkeypatc
 @pytest.mark.parametrize(
     ("error", "kind", "why"),
     [
-        (SchemaRegistryError(422, 42201, "what?"), UsageError, "refuses what it is asked: .*what"),
+        (SchemaRegistryError(422, 42201, "what?"), UsageError, "refused the request: .*what"),
         (TypeError("a fault of ours"), TypeError, "a fault of ours"),
     ],
 )
@@ -237,5 +239,5 @@ def test_only_rules_that_change_what_is_read_count(
 
 def test_a_schema_whose_readers_must_run_rules_is_refused() -> None:
     """As of encrypted fields, which would be taken for what they hold."""
-    with pytest.raises(UsageError, match=r"schema 7 has rules for its readers \(encrypt\), which are not run here"):
+    with pytest.raises(UsageError, match=r"schema 7 has rules for readers \(encrypt\), which are not supported"):
         check_readable(RegisteredSchema(7, AVRO, "", rules=("encrypt",)), AVRO)

@@ -45,7 +45,10 @@ _RECEIVER_AT_WORK = """
 import sys
 import numpy as np, pyarrow as pa
 import receiver.main
-from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import SOURCE_SCHEMA, RangeRows
 from forebay.model.values import TopicPartition
 from receiver.encoded_block import _row_bytes
 columns = [bytes_column([None, b"x"]), bytes_column([b"y", b"z"])]

@@ -64,7 +64,7 @@ def test_protobuf_and_json_come_as_their_serialisers_wrote_them(writers: Writers
     documents = writers.json("visits-value", VISIT, [{"page": "/"}])
     assert decode_column(writers.decoding("visits-value", JSON), batch(documents)).array.to_pylist() == [{"page": "/"}]
     mixed = decode_column(writers.decoding("visits-value", JSON), batch(values))
-    assert "is of format protobuf, not json" in mixed.causes[0]
+    assert "has format protobuf, not json" in mixed.causes[0]
 
 
 def test_protobuf_files_that_a_registry_holds_as_they_were_written_resolve_each_other(writers: Writers) -> None:
@@ -192,7 +192,7 @@ def test_a_readers_schema_that_can_not_be_is_refused_when_it_is_asked_for(monkey
     for column, number, why in (
         ("topic", 1, "topic as avro: allowed are key and value"),
         ("value", 9, "the schema registry has no schema 9"),
-        ("value", 1, "schema 1 is of format json, not avro"),
+        ("value", 1, "schema 1 has format json, not avro"),
         ("value", 2, "schema 2: x can't be a column: R holds itself"),
     ):
         with pytest.raises(UsageError, match=why):
@@ -206,12 +206,12 @@ def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> No
     strange = batch([b"\0\0\0\1\0x", value])
     gone = RegistryAccess(f"http://127.0.0.1:{free_port()}", attempts=2)
     away = ColumnDecoding("value", decoder._columns["value"].schema, gone)
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         decode_column(away, strange)
     decoder._columns["value"] = away
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         Decoder(decoder, decoder.schema, arrow=True).decode(strange)
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         Decoder(lambda record: {"value": decoder.value(record.value)}, decoder.schema).decode(strange)
 
 

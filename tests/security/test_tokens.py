@@ -166,7 +166,7 @@ def test_a_file_that_is_spoilt_or_gone_leaves_the_tokens_as_they_were(
 
 def test_a_file_that_everybody_may_read_is_refused(file: Path) -> None:
     file.chmod(0o604)
-    with pytest.raises(SettingsError, match="can be read or written by everybody: `chmod o= "):
+    with pytest.raises(SettingsError, match="all users can read or write .*: run `chmod o= "):
         _ = TokenFile(str(file), {}).tokens
 
 
@@ -189,7 +189,7 @@ def test_a_device_or_a_folder_is_no_secret_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"  # nobody writes to it: opening it would wait without an end
     os.mkfifo(pipe, 0o600)
     for path in (tmp_path, Path("/dev/zero"), pipe):
-        with pytest.raises(SettingsError, match="is no file"):
+        with pytest.raises(SettingsError, match="is not a file"):
             read_secret("k", path)
 
 

@@ -206,8 +206,8 @@ def test_starting_offsets_may_be_a_section_of_partitions(tmp_path: Path) -> None
 NO_TEXT = (7, "write a text")
 NO_LIST = ("a", "write a list")
 NO_BOOL = ("yes", "write true or false")
-NO_DURATION = ("200", "is no duration: write a number and one of ms, s, m, h, d")
-NO_SIZE = ("64Mb", "is no size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")
+NO_DURATION = ("200", "is not a duration: write a number and one of ms, s, m, h, d")
+NO_SIZE = ("64Mb", "is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")
 NO_TIME = ("0s", "must be longer than 0ms")
 NEGATIVE = (-1, "must be at least 0")
 NONE_AT_ALL = (0, "must be at least 1")
@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "wal.reserve": NO_SIZE,
     "wal.cleanup_interval": NO_TIME,
     "wal.compression": ("gzip", 'allowed are "none", "lz4", "zstd"'),
-    "wal.key_file": ("keys", 'write the whole path of a file, from / on, or "credential:NAME"'),
+    "wal.key_file": ("keys", 'write an absolute path, or "credential:NAME"'),
     "wal.flush_interval": NO_DURATION,
     "receiver.mode": ("auto", 'allowed are "static", "managed"'),
     "receiver.count": NONE_AT_ALL,
@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
     "dead_letters.max_fraction": (1.5, "write a number from 0 to 1"),
     "dead_letters.records_allowed": NEGATIVE,
-    "security.token_file": ("t", 'write the whole path of a file, from / on, or "credential:NAME"'),
+    "security.token_file": ("t", 'write an absolute path, or "credential:NAME"'),
     "security.ca_file": ("ca.pem", "write the whole path of a file, from / on"),
     "security.cert_file": ("c.pem", "write the whole path of a file, from / on"),
     "security.key_file": ("k.pem", "write the whole path of a file, from / on"),

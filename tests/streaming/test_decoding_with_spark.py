@@ -174,7 +174,7 @@ def test_a_registry_that_wants_tokens_is_asked_with_those_of_an_endpoint_and_no_
         given, asked = len(endpoint.given), len(front.asked)
         wrong = {**more, "schema.registry.bearer.auth.client.secret": f"not-{SECRET}"}
         with pytest.raises(
-            Exception, match=r"the token endpoint http://\S+/token of the .* refuses us: invalid_client"
+            Exception, match=r"the token endpoint http://\S+/token of the .* refused a token: invalid_client"
         ) as no:
             source(spark.read, kafka_broker, topic, **wrong).load().collect()
         assert SECRET not in str(no.value)

@@ -44,8 +44,8 @@ class Assignment:
         cooperative: bool,
         reads_again: Callable[[Collection[TopicPartition]], None],
     ) -> None:
-        """``cooperative``: whether the group's protocol is. ``reads_again``: called before partitions are assigned, since messages
-        that were polled of them before would be returned twice."""
+        """``cooperative``: whether the group's protocol is. ``reads_again``: called before partitions are assigned, since
+        messages that were polled of them before would be returned twice."""
         self._consumer = consumer
         self._cooperative = cooperative
         self._reads_again = reads_again

@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import records_of
 from forebay.model.errors import ForebayError, SettingsError, UnreachableError
@@ -134,7 +134,7 @@ class _Producing:
         one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker told the topic's partitions
         words = f"topic {tp.topic}: after {self.sent} records {one} was not taken: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
-            why = hindrance(self._producer, tp) or f"no broker took it within {self._delivery_seconds:g} s"
+            why = why_not_accepted(self._producer, tp) or f"no broker took it within {self._delivery_seconds:g} s"
             raise self._unreachable(f"{words}: {why}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import GroupOffsets
-from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import Record
 from forebay.model.errors import ForebayError, SettingsError, StoreError, UsageError
@@ -263,7 +263,7 @@ class TransactionalSender:
             return
         error, tp = self._failures[0]
         what = "a record was not taken" if tp.partition < 0 else f"a record of {tp} was not taken"
-        if error.code() == KafkaError._MSG_TIMED_OUT and (why := hindrance(self._opened, tp)):
+        if error.code() == KafkaError._MSG_TIMED_OUT and (why := why_not_accepted(self._opened, tp)):
             what += f": {why}"
         raise self._explained(KafkaException(error), what)
 

@@ -268,7 +268,7 @@ def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas
 
 
 def test_an_encrypted_orphan_waits_for_its_key_and_is_adopted_under_the_current_one() -> None:
-    """No key is a hindrance, never a gap."""
+    """No key is a why_not_accepted, never a gap."""
     t = Stream(on_gap="record", sealed_by=KeyRing({"old": b"o" * 32}))
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 60, token))
