@@ -39,7 +39,7 @@ from __future__ import annotations
 
 
 class ForebayError(Exception):
-    """Base of every error that Forebay raises on purpose. ``exit_code``: the exit code of a command or service that ends with it."""
+    """Base of every error that Forebay raises on purpose. ``exit_code``: that of a process that ends with it."""
 
     exit_code = 1
 

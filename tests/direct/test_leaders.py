@@ -270,7 +270,7 @@ def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_t
             admin.ends([tp])
         with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
             admin.starting_offsets({"timestamp": 1}, [tp], "")  # never taken for "no record is as young"
-    with pytest.raises(UnreachableError, match=rf"gave nothing of {tp}\[0, 50\) from 0 on for .* s: {told}"):
+    with pytest.raises(UnreachableError, match=rf"returned no data of {tp}\[0, 50\) from 0 on for .* s: {told}"):
         list(read_range(job.access, Span(tp.topic, 0, 0, 50), Reading(keep=False)))
     with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
         stream_amid.await_termination(PATIENCE_SECONDS)

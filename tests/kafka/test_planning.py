@@ -135,7 +135,7 @@ def test_what_lies_between_begins_at_its_end_where_no_beginning_is_known() -> No
 
 @pytest.mark.parametrize(
     ("begin", "end", "words"),
-    [(5, 4, r"t/0\[5, 4\): from 5 lies beyond until 4"), (-1, 4, "offsets begin at 0")],
+    [(5, 4, r"t/0\[5, 4\): from 5 is beyond until 4"), (-1, 4, "offsets begin at 0")],
 )
 def test_a_range_that_cant_be_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):

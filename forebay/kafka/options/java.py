@@ -149,8 +149,8 @@ def _store(name: str, path: str, read: Read) -> bytes:
         raise SettingsError(f"kafka.{name!r}: cannot read {path}: {error.strerror or error}") from None
     if found.startswith(_JKS):
         raise SettingsError(
-            f"kafka.{name!r}: {path} is a JKS store, which only Java can read: convert it with `keytool -importkeystore -srckeystore "
-            f"{path} -destkeystore store.p12 -deststoretype PKCS12`"
+            f"kafka.{name!r}: {path} is a JKS store, which only Java can read: convert it with `keytool "
+            f"-importkeystore -srckeystore {path} -destkeystore store.p12 -deststoretype PKCS12`"
         )
     return found
 

@@ -35,8 +35,8 @@ class ClientCredentials:
         parts = urlsplit(options[_ENDPOINT])
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise UsageError(
-                f"option schema.registry.{PREFIX}{_ENDPOINT}: allowed is the URL of a token endpoint without user and password, as in "
-                "https://login/oauth2/token"
+                f"option schema.registry.{PREFIX}{_ENDPOINT}: allowed is the URL of a token endpoint, without user and "
+                "password, as in https://login/oauth2/token"
             )
         from authlib.integrations.httpx_client import OAuth2Client
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
