@@ -89,7 +89,7 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
         for body in ("<html>", "{}", '["x"]', '{"access_token": 1}'):
             endpoint.answers = [(200, body)]
             with pytest.raises(
-                UsageError, match="returned no token; check schema.registry.bearer.auth.issuer.endpoint.url"
+                UsageError, match=r"returned no token; check schema\.registry\.bearer\.auth\.issuer\.endpoint\.url"
             ):
                 found(own, number)
         endpoint.answers = [(503, "")] * 2

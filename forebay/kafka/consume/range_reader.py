@@ -258,8 +258,8 @@ class PartitionReader:
             words = f"{range_}: from offset {self.position} on the next record is {found}"
             if found >= range_.until_offset:
                 raise OvershotError(
-                    f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set allow_offset_gaps, "
-                    "or let the range end at a record"
+                    f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
+                    "allow_offset_gaps, or let the range end at a record"
                 )
             raise HoleError(
                 f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
@@ -310,7 +310,7 @@ class PartitionReader:
     def _check_topic(self, range_: Span) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
-            now = f"now has the id {found}" if found else "is not there, or the broker tells no topic ids"
+            now = f"now has the id {found}" if found else "does not exist, or the brokers have no topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_there(self, range_: Span) -> None:
