@@ -45,10 +45,10 @@ class EndOfPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTrouble:
+class PartitionFault:
     """The source can't continue this partition at its position.
 
-    ``kind``: as in ``messages.Trouble``. ``end``: for a truncation, where the log of the leader epochs that were read ends now,
+    ``kind``: as in ``messages.Fault``. ``end``: for a truncation, where the log of the leader epochs that were read ends now,
     if the broker reported it; else -1.
     """
 

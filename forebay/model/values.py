@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 #: number of low bits that count within a timeline; timeline << 40 is exact as a JSON number up to timeline 8191
-LINEAGE_SHIFT = 40
+TIMELINE_SHIFT = 40
 
 #: a SHA-256
 Sha256 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -85,21 +85,21 @@ def managed_ordinal(stream: str, receiver_id: str) -> int | None:
     return int(found[2]) if found is not None and found[1] == stream else None
 
 
-def numbered(lineage: int, count: int) -> int:
+def numbered(timeline: int, count: int) -> int:
     """Return number ``count`` of a timeline. Raises ValueError unless 1 ≤ timeline < 8192 and 0 ≤ count < 2**40."""
-    if not 1 <= lineage < 8192 or not 0 <= count < 1 << LINEAGE_SHIFT:
-        raise ValueError(f"timeline {lineage}, count {count}: out of range")
-    return lineage << LINEAGE_SHIFT | count
+    if not 1 <= timeline < 8192 or not 0 <= count < 1 << TIMELINE_SHIFT:
+        raise ValueError(f"timeline {timeline}, count {count}: out of range")
+    return timeline << TIMELINE_SHIFT | count
 
 
-def lineage_of(number: int) -> int:
+def timeline_of(number: int) -> int:
     """Return the timeline of an assigned number."""
-    return number >> LINEAGE_SHIFT
+    return number >> TIMELINE_SHIFT
 
 
 def count_of(number: int) -> int:
     """Return the count of an assigned number within its timeline."""
-    return number & ((1 << LINEAGE_SHIFT) - 1)
+    return number & ((1 << TIMELINE_SHIFT) - 1)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -146,7 +146,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
     records: RecordCount
@@ -177,8 +177,8 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
     @property
     def label(self) -> str:
         """The range as text, unique within its stream. It names an incarnation above 1: its offsets are other records."""
-        life = "" if self.life == 1 else f" life {self.life}"
-        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){life}"
+        incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
+        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){incarnation}"
 
 
 class Handle(msgspec.Struct, frozen=True, gc=False):

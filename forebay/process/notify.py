@@ -28,7 +28,7 @@ WORDS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceStatus:
     """The status of a service.
 
     ``ready``: it serves requests. ``words``: one line of text. ``stop_seconds``: maximum time until its end, if it is stopping;
@@ -72,27 +72,33 @@ class Notifier:
     returns the status; it is called about once a second, in the loop that completed a turn, and must not block.
     """
 
-    def __init__(self, address: str, watchdog_seconds: float, clock: Clock, standing: Callable[[], Standing]) -> None:
+    def __init__(
+        self, address: str, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
+    ) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_seconds = watchdog_seconds
         self._clock = clock
-        self._standing = standing
+        self._service_status = service_status
         self._lock = threading.Lock()
         self._pulse = Pulse(min(watchdog_seconds / PINGS_PER_WATCHDOG or PING_SECONDS_MAX, PING_SECONDS_MAX))
         self._look_at = 0.0
-        self._said: Standing | None = None
+        self._said: ServiceStatus | None = None
         self._failed = ""
 
     @classmethod
     def of(
-        cls, environment: MutableMapping[str, str], clock: Clock, standing: Callable[[], Standing], process_id: int
+        cls,
+        environment: MutableMapping[str, str],
+        clock: Clock,
+        service_status: Callable[[], ServiceStatus],
+        process_id: int,
     ) -> Notifier:
         """Return the notifier that systemd's variables describe. They are removed, so that no child process notifies systemd."""
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
         ours = watchdog.isdigit() and watched in ("", str(process_id))
-        return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, standing)
+        return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, service_status)
 
     def watch(self, loop: str) -> None:
         """Require turns of ``loop`` for each ping from now on."""
@@ -109,7 +115,7 @@ class Notifier:
             if not ping and now < self._look_at:
                 return
             self._look_at = now + LOOK_SECONDS
-            before, self._said = self._said, self._standing()
+            before, self._said = self._said, self._service_status()
             lines = changes(before, self._said)
             if ping and self._said.ready and self._watchdog_seconds:
                 lines.append("WATCHDOG=1")
@@ -133,7 +139,7 @@ class Notifier:
         self._failed = words
 
 
-def changes(before: Standing | None, now: Standing) -> list[str]:
+def changes(before: ServiceStatus | None, now: ServiceStatus) -> list[str]:
     """Return the lines for systemd when the status changes from ``before`` to ``now``."""
     lines = []
     if now.ready and not (before and before.ready):

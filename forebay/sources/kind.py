@@ -14,7 +14,7 @@ from forebay.settings.schema import Settings
 class Upstream(Protocol):
     """What the driver asks of the origin of its stream: the partitions, and where they begin and end.
 
-    Implemented by ``forebay.kafka.client.admin.KafkaAdmin`` and ``forebay.sources.custom.OwnUpstream``. Each method may raise
+    Implemented by ``forebay.kafka.client.admin.KafkaAdmin`` and ``forebay.sources.custom.CustomUpstream``. Each method may raise
     UnreachableError; the driver then repeats the call.
     """
 
@@ -71,7 +71,7 @@ class SourceKind(Protocol):
 
 def source_kind(settings: Settings) -> SourceKind:
     """Return the kind of source that ``settings`` name."""
-    return CustomSourceKind(settings) if settings.own_source else KafkaSourceKind(settings)
+    return CustomSourceKind(settings) if settings.custom_source else KafkaSourceKind(settings)
 
 
 class KafkaSourceKind:
@@ -113,6 +113,6 @@ class CustomSourceKind:
         return {}
 
     def upstream(self) -> Upstream:
-        from forebay.sources.custom import OwnUpstream
+        from forebay.sources.custom import CustomUpstream
 
-        return OwnUpstream(self._settings)
+        return CustomUpstream(self._settings)

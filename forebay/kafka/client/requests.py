@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import GroupOffsets
-from forebay.kafka.client.leaders import WHY_SECONDS, led_by_nobody, shown_partitions
+from forebay.kafka.client.leaders import WHY_SECONDS, shown_partitions, without_leader
 from forebay.model.errors import ForebayError, SettingsError, UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
@@ -155,7 +155,7 @@ class AdminRequests:
         """Describe those of ``partitions`` that have no leader now, and which brokers could lead them; "" if there are none, or
         no broker answers."""
         shown = shown_partitions(self.client, partitions) or {}
-        return "; ".join(filter(None, (led_by_nobody(tp, one) for tp, one in sorted(shown.items()))))
+        return "; ".join(filter(None, (without_leader(tp, one) for tp, one in sorted(shown.items()))))
 
     def why_silent(self) -> str:
         """As ``KafkaAdmin.why_silent``."""

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
-from forebay.kafka.consume.messages import TROUBLES, record_batch
+from forebay.kafka.consume.messages import FAULTS, record_batch
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.arrow_columns import value_lengths
@@ -254,7 +254,7 @@ class RangeReader:
                 raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {end}")
             reading.position = end
             return True
-        if code in TROUBLES:
+        if code in FAULTS:
             raise RangeNotHeldError(f"{reading.range.label}: Kafka reports: {error.str()}")
         self._client_errors(error)
         return False

@@ -21,15 +21,15 @@ from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.commits import Commits
-from forebay.kafka.consume.messages import TROUBLES, binary_ends, by_partition, int64_values, partition_of, record_batch
+from forebay.kafka.consume.messages import FAULTS, binary_ends, by_partition, int64_values, partition_of, record_batch
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, RebalanceListener, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.schema import Settings
 
-Polled = Columns | EndOfPartition | PartitionTrouble
+Polled = Columns | EndOfPartition | PartitionFault
 _log = logging.getLogger("forebay.kafka")
 
 #: how long a poll gathers more records after the first: bounds the latency that it adds and, times the network's rate, its memory
@@ -226,7 +226,7 @@ class KafkaSource:
     def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
         """Return what arrived, soon after the first record or event, else after ``timeout_seconds``.
 
-        At most one Columns per partition, followed by its EndOfPartition or PartitionTrouble. After a PartitionTrouble the
+        At most one Columns per partition, followed by its EndOfPartition or PartitionFault. After a PartitionFault the
         partition returns nothing until it is started again. Raises ForebayError for a fatal error of librdkafka, and the
         listener's exception.
         """
@@ -272,32 +272,32 @@ class KafkaSource:
 
     def _take(self, messages: list[Message]) -> list[Polled]:
         ends: dict[TopicPartition, int] = {}
-        troubles: dict[TopicPartition, tuple[str, str]] = {}
+        faults: dict[TopicPartition, tuple[str, str]] = {}
         if any(map(Message.error, messages)):
-            messages = self._take_events(messages, ends, troubles)
+            messages = self._take_events(messages, ends, faults)
         polled: list[Polled] = list(self._columns(messages)) if messages else []
         # a rebalance later in the same poll, or a lower leader epoch just now, may have stopped an event's partition
-        stopped = {item.tp for item in polled if isinstance(item, PartitionTrouble)}
+        stopped = {item.tp for item in polled if isinstance(item, PartitionFault)}
         stopped |= self._stopped_in_poll
         for tp, end in ends.items():
             reading = self._started.get(tp)
-            if reading is None or tp in stopped or tp in troubles or tp in self._unbelieved or end < reading.position:
+            if reading is None or tp in stopped or tp in faults or tp in self._unbelieved or end < reading.position:
                 continue  # also if records beyond this end were returned
             if self._confirms(reading, end):
                 reading.position = end
                 self._client_errors.forget()
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
-        for tp, (kind, detail) in troubles.items():
+        for tp, (kind, detail) in faults.items():
             if tp in self._started and tp not in stopped:
                 reported = _END_REPORTED.search(detail) if kind == "truncated" else None
                 end = int(reported[1]) if reported is not None else -1
-                polled.append(PartitionTrouble(tp, self._started[tp].start.generation, kind, detail, end))
+                polled.append(PartitionFault(tp, self._started[tp].start.generation, kind, detail, end))
         for tp in self._unbelieved:
-            if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in troubles:
+            if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
                 detail = f"reads from offset {self._started[tp].start.offset} begin at a different record each time"
-                polled.append(PartitionTrouble(tp, self._started[tp].start.generation, "out-of-range", detail))
+                polled.append(PartitionFault(tp, self._started[tp].start.generation, "out-of-range", detail))
         for item in polled:
-            if isinstance(item, PartitionTrouble):
+            if isinstance(item, PartitionFault):
                 self._assignment.stop(item.tp)
         self._read_again()
         return polled
@@ -321,14 +321,14 @@ class KafkaSource:
         return False
 
     def _take_events(
-        self, messages: list[Message], ends: dict[TopicPartition, int], troubles: dict[TopicPartition, tuple[str, str]]
+        self, messages: list[Message], ends: dict[TopicPartition, int], faults: dict[TopicPartition, tuple[str, str]]
     ) -> list[Message]:
         """Sort the events of ``messages`` out. Return the records, without those that follow a fault of their partition."""
         records: list[Message] = []
         for message in messages:
             error = message.error()
             if error is None:
-                if not troubles or partition_of(message) not in troubles:
+                if not faults or partition_of(message) not in faults:
                     records.append(message)
                 continue
             code = error.code()
@@ -337,15 +337,15 @@ class KafkaSource:
                 self._fatal = error
             elif code == KafkaError._PARTITION_EOF:
                 ends[tp] = message.offset() or 0
-            elif code in TROUBLES and tp in self._started:
+            elif code in FAULTS and tp in self._started:
                 text = error.str()
-                kind = "truncated" if "truncat" in text.lower() else TROUBLES[code]
-                troubles.setdefault(tp, (kind, text))
+                kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
+                faults.setdefault(tp, (kind, text))
             else:
                 self._on_error(error)
         return records
 
-    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionTrouble]:
+    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionFault]:
         messages, bounds = by_partition(messages)
         batch = record_batch(messages, self._headers)
         keys, values, offset_column, time_column = batch.columns[:4]
@@ -366,7 +366,7 @@ class KafkaSource:
             leader_epoch = -1 if leader_epoch is None else leader_epoch
             if 0 <= leader_epoch < reading.leader_epoch:
                 detail = f"leader epoch {leader_epoch} at offset {offsets[end - 1]} after {reading.leader_epoch}"
-                yield PartitionTrouble(tp, reading.start.generation, "truncated", detail)
+                yield PartitionFault(tp, reading.start.generation, "truncated", detail)
                 continue
             reading.position = int(offsets[end - 1]) + 1
             reading.leader_epoch = max(leader_epoch, reading.leader_epoch)

@@ -24,12 +24,12 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
-from forebay.kafka.consume.messages import TROUBLES, record_batch
+from forebay.kafka.consume.messages import FAULTS, record_batch
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.errors import (
-    HoleError,
+    OffsetGapError,
     OutOfRangeError,
     OvershotError,
     RangeNotHeldError,
@@ -57,7 +57,7 @@ class Reading(msgspec.Struct, frozen=True):
     """How ranges are read. Can be pickled.
 
     ``headers``: whether rows have a column of headers.
-    ``allow_holes``: whether offsets may have no record, as in compacted and transactional topics; if not, that is an error.
+    ``allow_offset_gaps``: whether offsets may have no record, as in compacted and transactional topics; if not, that is an error.
     ``range_seconds_max``: maximum time to read a range (None: no limit; ``KafkaAccess.timeout_seconds`` limits the time without
     data in any case).
     ``keep``: whether consumers are kept for the next range: at most ``kept_max`` in a process, each with up to
@@ -65,7 +65,7 @@ class Reading(msgspec.Struct, frozen=True):
     """
 
     headers: bool = False
-    allow_holes: bool = False
+    allow_offset_gaps: bool = False
     range_seconds_max: float | None = None
     keep: bool = True
     kept_max: int = 4
@@ -81,7 +81,7 @@ def read_range(
     should. Thread-safe, also after a fork. Broken connections and changes of leaders are tolerated for
     ``access.timeout_seconds``.
 
-    Raises OutOfRangeError, ShortReadError, HoleError, OvershotError, or RangeNotHeldError for a topic that was deleted or has
+    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError for a topic that was deleted or has
     another id, each with both ends of the range; UnreachableError; SettingsError. Rows that were returned before an error are
     correct.
     """
@@ -239,7 +239,7 @@ class PartitionReader:
             return messages
         offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
         inside = int(np.searchsorted(offsets, range_.until_offset))
-        if not reading.allow_holes:
+        if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
             holes = np.flatnonzero(offsets[:inside] != before + 1)
             if len(holes):
@@ -254,14 +254,14 @@ class PartitionReader:
 
     def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
         """Move ``position`` over offsets without a record. ``found``: the next offset that Kafka returned."""
-        if position > self.position and not reading.allow_holes:
+        if position > self.position and not reading.allow_offset_gaps:
             words = f"{range_}: from offset {self.position} on the next record is {found}"
             if found >= range_.until_offset:
                 raise OvershotError(
                     f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
                     "allow_offset_gaps, or let the range end at a record"
                 )
-            raise HoleError(
+            raise OffsetGapError(
                 f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
             )
         self.position = position
@@ -271,8 +271,8 @@ class PartitionReader:
         if code == KafkaError._PARTITION_EOF:
             self._end_told = message.offset() or 0
             self._end(self._end_told, range_, reading)
-        elif code in TROUBLES:
-            raise self._trouble(TROUBLES[code], error, range_)
+        elif code in FAULTS:
+            raise self._fault(FAULTS[code], error, range_)
         else:
             self._client_errors(error)
 
@@ -299,7 +299,7 @@ class PartitionReader:
         committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
         return " (records of open transactions are not counted)" if committed else ""
 
-    def _trouble(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
+    def _fault(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
         try:
             low, high = self._ask().watermarks([self._tp])[self._tp]
         except UnknownTopicError as unknown:

@@ -29,7 +29,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
     def of(cls, settings: Settings) -> KafkaAccess | None:
         """Return the access of tasks; None if tasks do not read from Kafka."""
         kafka = settings.kafka
-        if not kafka.read_blocks or settings.own_source:
+        if not kafka.read_blocks or settings.custom_source:
             return None
         return cls(kafka.options, settings.group, float(kafka.read_timeout), int(kafka.read_prefetch))
 
