@@ -15,6 +15,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from forebay.model.wire import WIRE_NAMES
+
 #: number of low bits that count within a timeline; timeline << 40 is exact as a JSON number up to timeline 8191
 TIMELINE_SHIFT = 40
 
@@ -122,7 +124,7 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
         return f"{self.topic}/{self.partition}"
 
 
-class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
+class Gap(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` that Kafka lost before they were taken in. Compacted records and markers are not a gap."""
 
     from_offset: Offset
@@ -136,7 +138,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", 
             )
 
 
-class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one partition in one incarnation, taken in under one token.
 
     Offsets without a record (compaction, transaction markers) are part of it. ``records`` may be 0, since markers at the end of

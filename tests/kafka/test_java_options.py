@@ -127,7 +127,7 @@ def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, s
     ("name", "value", "words"),
     [
         ("auto.offset.reset", "by_duration:P1D", "allowed are earliest, latest and none"),
-        ("partition.assignment.strategy", "a.StickyAssignor", "librdkafka has"),
+        ("partition.assignment.strategy", "a.StickyAssignor", "librdkafka only has"),
         (
             "key.deserializer",
             "org.apache.kafka.common.serialization.StringDeserializer",

@@ -107,7 +107,7 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"bearer_auth_client_secret": ""}, "client.secret is not there"),
+        ({"bearer_auth_client_secret": ""}, "client.secret is missing"),
         (
             {"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"},
             "allowed is the URL of a token endpoint",

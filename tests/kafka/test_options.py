@@ -50,7 +50,7 @@ def test_the_prefetch_queue_is_bounded_by_the_receivers_memory() -> None:
     assert int(made({}, 128_000_000)["queued.max.messages.kbytes"]) > 60_000
     assert made({"queued.max.messages.kbytes": "2000"})["queued.max.messages.kbytes"] == "2000"
     assert int(made({"queued.max.messages.kbytes": "1000000"})["queued.max.messages.kbytes"]) * 1024 <= 32_000_000
-    with pytest.raises(SettingsError, match="no whole number"):
+    with pytest.raises(SettingsError, match="not a whole number"):
         made({"fetch.max.bytes": "1MB"})
 
 

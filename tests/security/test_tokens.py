@@ -166,7 +166,7 @@ def test_a_file_that_is_spoilt_or_gone_leaves_the_tokens_as_they_were(
 
 def test_a_file_that_everybody_may_read_is_refused(file: Path) -> None:
     file.chmod(0o604)
-    with pytest.raises(SettingsError, match="all users can read or write .*: run `chmod o= "):
+    with pytest.raises(SettingsError, match=r"all users can read or write .*: run `chmod o= "):
         _ = TokenFile(str(file), {}).tokens
 
 

@@ -132,7 +132,7 @@ def test_bad_keys_are_refused_in_one_sentence_that_shows_none(tmp_path: Path, te
 
 def test_a_key_file_that_everybody_can_read_or_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    with pytest.raises(SettingsError, match="cannot read .*: No such file"):
+    with pytest.raises(SettingsError, match=r"cannot read .*: No such file"):
         load_keys(str(path), {})
     path.write_text(f"one {WRITTEN_ONE}\n")
     for mode in (0o604, 0o602):
