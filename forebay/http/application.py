@@ -1,4 +1,4 @@
-"""A Litestar application of the project: who may use a route, and errors as answers. JSON by msgspec."""
+"""Litestar applications of the services: roles of routes, errors as answers, decoding of bodies by msgspec."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from forebay.model.errors import (
 from forebay.security.access import OPEN, Guard
 from forebay.security.roles import ANY_ROLE, EVERYBODY, Caller, Role
 
-#: what a 401 must say of how to do better (RFC 9110, 11.6.1)
+#: the authentication scheme that a 401 must name (RFC 9110, 11.6.1)
 _CHALLENGE = "Bearer"
 
 _ROLES = "roles"
 
-#: who sent the request that is handled now
+#: the sender of the request that is being handled
 caller: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
 
 
 def needs(*roles: Role) -> dict[str, Any]:
-    """``opt`` of a route: the roles that may use it; none: everybody, without a token too."""
+    """Return ``opt`` of a route: the roles that may use it. Without roles, no token is needed."""
     return {_ROLES: frozenset(roles)}
 
 
 def application(title: str, release: str, routes: Sequence[Any], guard: Guard | None = None) -> Litestar:
-    """A Litestar application of ``routes`` that answers every error with a ``messages.Refusal`` and serves
-    ``/v1/openapi.json``. ``guard``: asks for the roles that each route :func:`needs`; whose routes don't say is refused with
-    ValueError. The description is for whoever has any role."""
+    """Return a Litestar application of ``routes``, which answers errors with a ``messages.Refusal`` and serves
+    ``/v1/openapi.json`` to every role.
+
+    ``guard``: requires the roles that each route :func:`needs`. Raises ValueError if a route does not name any.
+    """
     guards: list[Any] = []
     if guard is not None:
         if silent := [str(route) for route in routes if _ROLES not in route.opt]:
-            raise ValueError(f"these routes don't say which roles they need: {', '.join(silent)}")
+            raise ValueError(f"these routes do not name the roles that they need: {', '.join(silent)}")
         guards.append(_guarding(guard))
     return Litestar(
         route_handlers=list(routes),
@@ -59,8 +61,11 @@ def application(title: str, release: str, routes: Sequence[Any], guard: Guard | 
 
 
 class _Request(Request[Any, Any, Any]):
-    """Decodes a body as what its route takes. The framework's own way makes plain values of it first; where these do not fit, it
-    leaves a cycle of a frame and an error, which holds body and values until a collection, minutes later on a quiet service."""
+    """Decodes a body directly as the type that its route takes.
+
+    The framework makes plain values first. If these do not fit, it leaves a cycle of a frame and an error, which keeps body and
+    values until the next garbage collection, minutes later in an idle service.
+    """
 
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
@@ -93,19 +98,19 @@ def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Re
 
 
 def _words(error: HTTPException) -> str:
-    """The detail, and which fields were wrong and why."""
+    """Return the detail, and each wrong field with its reason."""
     extra = error.extra if isinstance(error.extra, list) else []
     wrong = [f"{e.get('key', 'body')}: {e.get('message')}" for e in extra if isinstance(e, dict)]
     return "; ".join([error.detail, *wrong])
 
 
 class Direct:
-    """``app`` with a short way: a POST to one of ``routes`` (path → type of its body) is decoded, given to ``handle`` and
-    answered without the framework's layers, which cost more than all the rest of a small message.
+    """An application that bypasses the framework for valid POST requests to ``routes`` (path → type of the body).
 
-    ``app`` has the same routes, describes them in its OpenAPI document, and gets every request that is not plainly in
-    order (another method, no length, too long, no token, a body that does not fit), so that it alone says what is wrong.
-    ``roles``: that may use ``routes``.
+    It decodes the body, calls ``handle``, and sends the answer. For a small message, the framework's layers cost more than all
+    the rest. ``app`` has the same routes, describes them in its OpenAPI document, and receives every other request (another
+    method, no length, too long, no token, an invalid body), so that only it decides how a request is refused. ``roles``: those
+    that may use ``routes``.
     """
 
     def __init__(

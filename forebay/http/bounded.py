@@ -1,4 +1,4 @@
-"""The protocol of one connection, with bounds on a request's bytes, headers and time."""
+"""The protocol of one connection, with limits on a request's bytes, headers and time, and on authenticated connections."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ from forebay.http.refusals import send_refusal
 from forebay.http.sendfile import Protocol
 from forebay.security.access import Guard
 
-#: a body that arrives more slowly is given up, beyond the time that its head may take
+#: minimum rate of a body, in addition to the time allowed for the request's head
 BODY_BYTES_PER_SECOND_MIN = 1 << 16
-
-#: bounds of a request's head, for everybody: a longer one is refused before anything else is known of it
+#: limits of a request's head, for all clients: a longer one is refused while it is parsed
 URL_BYTES_MAX = 8 << 10
-
 HEADERS_MAX = 100
-
 HEADERS_BYTES_MAX = 32 << 10
-
-#: requests of one connection that wait for the answer to an earlier one
+#: maximum requests of one connection that wait for the answer to an earlier one
 PIPELINED_MAX = 8
 
 
 class _TooMuchError(Exception):
-    """A request is not read any further: ``status`` and the words of its refusal."""
+    """A request exceeds a limit, and is not read any further. ``status``: of the refusal."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -37,17 +33,17 @@ class _TooMuchError(Exception):
 
 
 class BoundedProtocol(Protocol):
-    """The server's protocol with bounds: bytes and number of headers, time for a request to arrive, authenticated connections.
+    """The server's protocol with limits: bytes and number of headers, time for a request to arrive, authenticated connections.
 
-    A connection counts as authenticated from the head of its first request with a valid token on; where none is asked for,
-    from its first head on.
+    A connection counts as authenticated after the head of its first request with a valid token; in a service without tokens,
+    after its first head.
     """
 
     _overdue: asyncio.TimerHandle | None = None
-    #: a request has begun to arrive, and has not arrived
+    #: whether a part of a request has arrived
     _arriving = False
     _authenticated = False
-    #: bytes of the parts of the request that the parser has not passed on, at most
+    #: upper bound of the request's bytes that the parser holds
     _held_bytes = 0
     _headers_bytes = 0
     _too_much: _TooMuchError | None = None
@@ -75,15 +71,15 @@ class BoundedProtocol(Protocol):
         if self.transport.is_closing():
             return
         if self._held_bytes > HEADERS_BYTES_MAX:
-            self._too_much = _TooMuchError(431, f"a header may have {HEADERS_BYTES_MAX} bytes")
+            self._too_much = _TooMuchError(431, f"a header may have at most {HEADERS_BYTES_MAX} bytes")
             self.send_400_response("")
             return
         waits = self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete)
         if waits and self._overdue is None:
-            self._expect(self._limits.request_seconds)  # empty lines, which end the wait for a request and begin none
+            self._expect(self._limits.request_seconds)  # empty lines end the wait for a request, but begin none
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no request, or too much of one."""
+        """Answer input that is not a request, or exceeds a limit."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()  # an earlier request is being answered
             return
@@ -99,7 +95,7 @@ class BoundedProtocol(Protocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
-            self._refuse(400, f"{PIPELINED_MAX} requests of a connection may wait for its answers")
+            self._refuse(400, f"at most {PIPELINED_MAX} requests of a connection may wait for an answer")
         super().on_message_begin()
         self._held_bytes = self._headers_bytes = 0
         self._arriving = True
@@ -107,17 +103,17 @@ class BoundedProtocol(Protocol):
     def on_url(self, url: bytes) -> None:
         self._held_bytes = 0
         if len(self.url) + len(url) > URL_BYTES_MAX:
-            self._refuse(414, f"a URL may have {URL_BYTES_MAX} bytes")
+            self._refuse(414, f"a URL may have at most {URL_BYTES_MAX} bytes")
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of the head, or of the trailer that may follow a body."""
+        """A header of the head, or of the trailer after a body."""
         self._held_bytes = 0
         self._headers_bytes += len(name) + len(value)
         if self._headers_bytes > HEADERS_BYTES_MAX:
-            self._refuse(431, f"a request's headers may have {HEADERS_BYTES_MAX} bytes")
+            self._refuse(431, f"the headers of a request may have at most {HEADERS_BYTES_MAX} bytes")
         if len(self.headers) >= HEADERS_MAX:
-            self._refuse(431, f"a request may have {HEADERS_MAX} headers")
+            self._refuse(431, f"a request may have at most {HEADERS_MAX} headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -139,12 +135,10 @@ class BoundedProtocol(Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._arriving and self.cycle.response_complete and not self.transport.is_closing():
-            self._expect(
-                self._limits.request_seconds
-            )  # the rest of a body that nobody reads, however long it says it is
+            self._expect(self._limits.request_seconds)  # the unread rest of a body, of any announced length
 
     def _has_room(self) -> bool:
-        """False if this request needs a place among the authenticated connections, and there is none."""
+        """Return False if the connection would be authenticated by this request, but the maximum is reached."""
         if not self._authenticated:
             sent = next((value for name, value in self.headers if name == b"authorization"), b"").decode("latin-1")
             if self._guard.authorize(sent or None, frozenset()).known:
@@ -153,7 +147,7 @@ class BoundedProtocol(Protocol):
         return True
 
     def _refuse(self, status: int, words: str) -> None:
-        """Ends the parsing: the parser reports it, and the connection is answered by ``send_400_response``."""
+        """End the parsing. The parser reports it, and ``send_400_response`` sends the answer."""
         self._too_much = _TooMuchError(status, words)
         raise self._too_much
 
@@ -168,5 +162,5 @@ class BoundedProtocol(Protocol):
 
 
 async def _turn_away(scope: Any, receive: Any, send: Any) -> None:
-    words = "as many authenticated connections as allowed are open (security.connections_max, agent.connections_max)"
+    words = "the maximum of authenticated connections is open (security.connections_max, agent.connections_max)"
     await send_refusal(send, 503, messages.Refusal(code="not-ready", message=words))

@@ -1,4 +1,4 @@
-"""Errors as answers of a service: the refusal that a client decodes, and its HTTP status."""
+"""Converts errors to a service's answers: the refusal that a client decodes, and the HTTP status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JSON_BYTES = JSON.encode()
 
 
 def refusal_of(error: Exception) -> tuple[messages.Refusal, int]:
-    """What is answered, and with which status. Raises ``error`` if it is none of the project's."""
+    """Return the refusal for ``error``, and the HTTP status. Raises ``error`` if it is not one of the project's errors."""
     if isinstance(error, FencedError):
         refusal = messages.Refusal(code="fenced", message=str(error))
     elif isinstance(error, (RefusedError, AccessError)):
@@ -52,7 +52,7 @@ def refusal_of(error: Exception) -> tuple[messages.Refusal, int]:
 
 
 async def send_refusal(send: Any, status: int, refusal: messages.Refusal) -> None:
-    """Sends ``refusal`` and ends the connection."""
+    """Send ``refusal``, and end the connection."""
     body = msgspec.json.encode(refusal)
     headers = [
         (b"content-type", JSON_BYTES),

@@ -1,4 +1,4 @@
-"""HTTP between the parts: one way to serve a Litestar application. JSON by msgspec. The client is ``forebay.http.client``."""
+"""Serves an application over HTTP, from a thread. The client is ``forebay.http.client``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from forebay.model.errors import (
 )
 from forebay.security.access import OPEN, Guard
 
-#: turns of the serving loop, of a tenth of a second, between two looks at certificates that nobody has asked for
+#: interval between two checks of unused certificates, in turns of the serving loop (0.1 s)
 _CERTIFICATE_TICKS = 600
 
 
 class _Gated:
-    """``app`` for requests that no web page of another site made a browser send; others are refused before it sees them."""
+    """Refuses requests that a browser sends for a page of another site, and passes the others to ``app``."""
 
     def __init__(self, app: Litestar | Direct, cross_site: CrossSite) -> None:
         self._app = app
@@ -47,13 +47,13 @@ class _Gated:
 
 
 class Server:
-    """Serves ``app`` at ``url`` from a thread of its own; ``url`` with port 0 takes a free one.
+    """Serves ``app`` at ``url`` from a separate thread. Port 0 selects a free port; the attribute ``url`` then has it.
 
-    Opening returns when requests are answered; closing when the last one in flight is, or after ``grace_seconds``.
-    ``idle_seconds``: a reader that takes nothing for so long is given up. ``connections_max``: authenticated connections, more
-    are turned away (503); by default as ``guard`` says, whose are the certificates, the bounds of a request, the host names, and
-    where it may listen without tokens.
-    ``came_round`` is called by the serving loop, ten times a second.
+    Opening returns when requests are answered. Closing returns when the last request is answered, or after ``grace_seconds``.
+    ``idle_seconds``: maximum time in which a reader accepts no byte of an answer. ``connections_max``: maximum of authenticated
+    connections, beyond which requests are refused with 503; by default that of ``guard``. ``guard`` also has the certificates,
+    the limits of a request, the host names, and decides where the server may listen without tokens. ``came_round``: called in
+    each turn of the serving loop, ten times per second.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """How many are being answered now."""
+        """The number of requests that are being answered."""
         return len(self._server.server_state.tasks) if self._server is not None else 0
 
     def _protocol(self, **options: Any) -> Protocol:
@@ -119,11 +119,13 @@ class Server:
         )
 
     def __enter__(self) -> Server:
-        """Raises UsageError for a port that is taken, SettingsError for tokens or certificates that won't do."""
+        """Raises UsageError for a port that is in use, SettingsError for invalid tokens or certificates."""
         context = self._guard.tls()
         if (context is not None) != (self._scheme == "https"):
             words = (
-                "https needs security.cert_file and security.key_file" if context is None else "write it with https://"
+                "https needs security.cert_file and security.key_file"
+                if context is None
+                else "with certificates, write https://"
             )
             raise SettingsError(f"{self._wanted}: {words}")
         self._senders = Senders(self._idle_seconds)
@@ -135,8 +137,8 @@ class Server:
         except OSError as error:
             bound.close()
             raise UsageError(
-                f"can't listen on {self._config.host}:{self._config.port}: the port is taken or not allowed "
-                f"({error.strerror or error}); stop what uses it or set another url"
+                f"cannot listen on {self._config.host}:{self._config.port}: the port is in use or not allowed "
+                f"({error.strerror or error}); stop the process that uses it, or set another url"
             ) from None
         host, port = bound.getsockname()[:2]
         try:

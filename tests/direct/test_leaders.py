@@ -279,7 +279,7 @@ def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_t
         {"transactional": "true", "kafka.transaction.timeout.ms": "2000"},
     ):
         with pytest.raises(
-            UnreachableError, match=f"of {own} was not taken: .*{own} has no leader until broker 2 is back"
+            UnreachableError, match=f"of {own} was not accepted: .*{own} has no leader until broker 2 is back"
         ):
             write(sink_of(brokers.options, own.topic, **more), own.topic, 0)
     brokers.start(2)

@@ -76,9 +76,9 @@ def test_jars_are_fetched_once_through_a_repository_that_is_busy_at_first(
     [
         (
             {"a": b"one"},
-            r"jars of A could not be fetched: http.*/org/b/1/b-1\.jar: it answered 404 .*FOREBAY_MAVEN=URL",
+            r"cannot fetch the jars of A: http.*/org/b/1/b-1\.jar: status 404 .*FOREBAY_MAVEN=URL",
         ),
-        ({"a": b"one", "b": b"other"}, r"A: http.*/org/b/1/b-1\.jar has the SHA-256 [0-9a-f]{64}, and must have"),
+        ({"a": b"one", "b": b"other"}, r"A: http.*/org/b/1/b-1\.jar has the SHA-256 [0-9a-f]{64} instead of"),
     ],
     ids=["missing", "another"],
 )
@@ -98,7 +98,7 @@ def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
 ) -> None:
     monkeypatch.setenv("FOREBAY_MAVEN", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr("forebay.kafka.embedded.jars.BACKOFF_SECONDS", 0)
-    with pytest.raises(UsageError, match=r"(?s)could not be fetched: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
+    with pytest.raises(UsageError, match=r"(?s)cannot fetch the jars of .*: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
         listed(tmp_path, a=b"one").fetch(tmp_path / "cache")
 
 

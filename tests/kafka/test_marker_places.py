@@ -136,14 +136,14 @@ def test_marker_is_asked_for_again_by_another_consumer_while_the_coordinator_mov
 
 def test_marker_without_an_answer_is_unreachable_after_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = _Readers(KafkaError(KafkaError.NOT_COORDINATOR))
-    with pytest.raises(UnreachableError, match="topic t: its marker can't be read"):
+    with pytest.raises(UnreachableError, match="topic t: cannot read its marker"):
         _opening(monkeypatch, _Opened(), readers, 0.5).open()
     assert readers.made == readers.closed > 1
 
 
 def test_marker_that_is_refused_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = _Readers(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-    with pytest.raises(StoreError, match="topic t: its marker can't be read"):
+    with pytest.raises(StoreError, match="topic t: cannot read its marker"):
         _opening(monkeypatch, _Opened(), readers).open()
     assert (readers.made, readers.closed) == (1, 1)
 
@@ -154,5 +154,5 @@ def test_id_is_taken_over_again_after_an_error_that_passes(monkeypatch: pytest.M
     sender = _opening(monkeypatch, _Opened(passing, passing), _Readers(_MARKED))
     assert sender.open() == Marker(7, "batch 7")
     sender.close()
-    with pytest.raises(StoreError, match="topic t: can't be opened for transactions"):
+    with pytest.raises(StoreError, match="topic t: cannot open it for transactions"):
         _opening(monkeypatch, _Opened(KafkaError(KafkaError._STATE)), _Readers(_MARKED)).open()

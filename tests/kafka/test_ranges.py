@@ -88,7 +88,7 @@ def test_a_recreated_topic_is_refused_by_its_id(
     with KafkaAdmin(access.options) as admin:
         admin.delete_topic(tp.topic)
         _until_gone(admin, tp.topic)
-        with pytest.raises(RangeNotHeldError, match="is not there"):
+        with pytest.raises(RangeNotHeldError, match="does not exist"):
             read_ranges(access, [wanted], False)
         admin.create_topic(tp.topic, 3)
     produce(access.options, tp, 10)  # the same offsets, keys, values and timestamps: only the id tells

@@ -84,7 +84,7 @@ def test_records_of_which_nothing_is_told_in_time_fail_the_transaction_by_that_n
 ) -> None:
     """And not by what the next call makes of it."""
     clients[0].left = 3
-    with pytest.raises(UnreachableError, match="Kafka at b:9092: topic t: 3 records were not taken"):
+    with pytest.raises(UnreachableError, match="Kafka at b:9092: topic t: 3 records were not accepted"):
         opened.commit("marker", 1)
 
 
@@ -93,7 +93,7 @@ def test_a_record_that_was_not_taken_in_time_is_told_with_who_could_take_it(
 ) -> None:
     clients[0].report(KafkaError._MSG_TIMED_OUT)
     with pytest.raises(
-        UnreachableError, match="a record of t/0 was not taken: t/0 has no leader until broker 3 is back: "
+        UnreachableError, match="a record of t/0 was not accepted: t/0 has no leader until broker 3 is back: "
     ):
         opened.commit("marker", 1)
 
@@ -111,7 +111,7 @@ def test_a_client_that_has_given_itself_up_begins_no_other_transaction_and_is_cl
     clients: list[Client], opened: TransactionalSender
 ) -> None:
     clients[0].ended = True
-    with pytest.raises(StoreError, match="topic t: the transaction can't go on: given up"):
+    with pytest.raises(StoreError, match="topic t: the transaction can't continue: given up"):
         opened.put([("t", None, b"v", None, None)])
     assert not opened.abort()
     opened.close()

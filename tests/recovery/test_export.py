@@ -234,7 +234,7 @@ def test_nulls_headers_and_odd_values_arrive_as_they_are(
     acknowledged: list[int] = []
     bounded = topic_name()
     kafka_broker.create_topic(bounded, 1)
-    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not taken: .*message.timestamp.after.max.ms"):
+    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not accepted: .*message.timestamp.after.max.ms"):
         send(kafka_broker.options, bounded, [to_dataframe(b, "t") for b in stored])
     sent = send(kafka_broker.options, topic, [to_dataframe(b, "t") for b in stored], progress=acknowledged.append)
     assert sent == sum(acknowledged) == len(ODD_ROWS)

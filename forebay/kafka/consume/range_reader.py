@@ -81,8 +81,8 @@ def read_range(
     should. Thread-safe, also after a fork. Broken connections and changes of leaders are tolerated for
     ``access.timeout_seconds``.
 
-    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError for a topic that was deleted or has
-    another id, each with both ends of the range; UnreachableError; SettingsError. Rows that were returned before an error are
+    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError for a topic that was deleted or
+    has another id, each with both ends of the range; UnreachableError; SettingsError. Rows that were returned before an error are
     correct.
     """
     if not range_.size:
