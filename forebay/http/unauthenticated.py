@@ -18,7 +18,7 @@ _IPV6_PREFIX = 64
 
 
 def peer_of(address: str) -> str:
-    """Return the peer for which connections from the numeric ``address`` count: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the peer to which the numeric ``address`` belongs: an IPv4 address, or an IPv6 network of 64 bits."""
     if ":" not in address:
         return address
     parsed = ipaddress.IPv6Address(address)

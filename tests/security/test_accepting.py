@@ -72,7 +72,7 @@ def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_
         await asyncio.gather(*reading, return_exceptions=True)
 
     asyncio.run(run())
-    assert f"no connection can be accepted: {os.strerror(number)}" in caplog.text
+    assert f"cannot accept connections: {os.strerror(number)}" in caplog.text
 
 
 def test_server_pauses_between_errors_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_a_server_shows_a_renewed_certificate_without_a_restart(
         assert peer(url, authority.ca_file) == "host"
         os.replace(renewed["key_file"], files["key_file"])
         assert peer(url, authority.ca_file) == "host"
-        assert "can't be used: key values mismatch; the certificates that were read before still count" in caplog.text
+        assert "key values mismatch; the previous certificates stay valid" in caplog.text
         os.replace(renewed["cert_file"], files["cert_file"])
         assert peer(url, authority.ca_file) == "renewed"
 
@@ -217,11 +217,11 @@ def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority,
     spoilt = tmp_path / "spoilt.pem"
     spoilt.write_text("no certificate")
     for wrong, words in (
-        ({**files, "key_file": others["key_file"]}, "can't be used: key values mismatch"),
+        ({**files, "key_file": others["key_file"]}, r"cannot use .*: key values mismatch"),
         ({**files, "cert_file": str(spoilt)}, "can't be used"),
-        ({**files, "cert_file": str(tmp_path / "gone.pem")}, "can't be read: No such file"),
+        ({**files, "cert_file": str(tmp_path / "gone.pem")}, "cannot be read: No such file"),
         ({**files, "ca_file": str(spoilt)}, "no certificate of an authority"),
-        ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* can't be read"),
+        ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* cannot be read"),
     ):
         with pytest.raises(SettingsError, match=words):
             Guard(settings(tmp_path, **wrong)).tls()
@@ -238,7 +238,7 @@ def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
     ):
         pass
     with (
-        pytest.raises(SettingsError, match="write it with https://"),
+        pytest.raises(SettingsError, match="with certificates, write https://"),
         Server(
             application("t", "1", []), "http://127.0.0.1:0", guard=Guard(settings(tmp_path, **authority.issue("host")))
         ),

@@ -260,7 +260,7 @@ def test_silent_connections_end_for_new_ones_and_keep_nobody_out(
                 connection.recv(1)
         for connection in silent:
             connection.close()
-    lines = [r.getMessage() for r in caplog.records if "ended before they authenticated" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "unauthenticated connections" in r.getMessage()]
     assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at a time" in lines[0]
 
 

@@ -320,7 +320,7 @@ def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard
 def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted) -> None:
     app = tracker_application(submitted, submitted, lambda: None, "test", guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
-        with pytest.raises(AccessError, match="no token was sent: name a file with one in security"):
+        with pytest.raises(AccessError, match="no token was sent: name a file with a valid token in security"):
             Client(server.url).get("/v1/status", m.StatusAnswer)
         with pytest.raises(AccessError, match=r"not of role operator but of role reader.*`forebay token new operator`"):
             Client(server.url, access=Access(token=token("reader"))).post(
@@ -330,7 +330,7 @@ def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted)
 
 def test_a_service_without_tokens_does_not_listen_to_the_network(tmp_path: Path) -> None:
     with (
-        pytest.raises(SettingsError, match="listens on this machine alone"),
+        pytest.raises(SettingsError, match="only listens on this machine"),
         Server(application("t", "1", []), "http://0.0.0.0:0", guard=Guard(settings(tmp_path))),
     ):
         pass
@@ -342,5 +342,5 @@ def test_a_route_that_does_not_say_whose_it_is_is_not_served(guard: Guard) -> No
     @get("/v1/secret")
     async def secret() -> None: ...
 
-    with pytest.raises(ValueError, match="don't say which roles"):
+    with pytest.raises(ValueError, match="do not name the roles"):
         application("t", "1", [secret], guard)

@@ -60,7 +60,9 @@ def test_a_readers_token_is_sent_by_no_task_and_no_query(role: Role, tmp_path: P
     file = tmp_path / "tokens"
     file.touch(mode=0o600)
     file.write_text("reader token-of-a-reader\noperator token-of-an-operator\n")
-    with pytest.raises(SettingsError, match=f"forebay token new {role}` prints.*a reader's token reads status and lag"):
+    with pytest.raises(
+        SettingsError, match=f"forebay token new {role}` prints.*a reader's token only reads status and lag"
+    ):
         Access.of(settings(tmp_path, token_file=str(file)), role)
 
 
@@ -103,8 +105,8 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "there is no token in it"),
-        ("# none\n", "there is no token in it"),
+        ("", "it has no token"),
+        ("# none\n", "it has no token"),
         ("short\n", "the token has 5 characters"),
         ("reader " + "x" * 513, "allowed are 16 to 512"),
         ("reader:\tx23456789012345678", "allowed are 1 to 64"),
@@ -159,7 +161,7 @@ def test_a_file_that_is_spoilt_or_gone_leaves_the_tokens_as_they_were(
     tokens = TokenFile(str(file), {})
     before = tokens.tokens
     file.write_text("oops\n")
-    assert tokens.tokens is before and "still count" in caplog.text
+    assert tokens.tokens is before and "the previous tokens stay valid" in caplog.text
     file.unlink()
     assert tokens.tokens is before
 
@@ -212,5 +214,5 @@ def test_without_tokens_only_this_machine_may_ask(tmp_path: Path) -> None:
     guard.check_address("127.0.0.1", "u")
     guard.check_address("::1", "u")
     for address in ("0.0.0.0", "10.0.0.1", "::", "fe80::1%eth0"):
-        with pytest.raises(SettingsError, match="without tokens a service listens on this machine alone"):
+        with pytest.raises(SettingsError, match="without tokens a service only listens on this machine"):
             guard.check_address(address, "driver.url")
