@@ -98,7 +98,9 @@ def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
 ) -> None:
     monkeypatch.setenv("FOREBAY_MAVEN", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr("forebay.kafka.embedded.jars.BACKOFF_SECONDS", 0)
-    with pytest.raises(UsageError, match=r"(?s)cannot fetch the jars of .*: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
+    with pytest.raises(
+        UsageError, match=r"(?s)cannot fetch the jars of .*: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"
+    ):
         listed(tmp_path, a=b"one").fetch(tmp_path / "cache")
 
 

@@ -214,7 +214,7 @@ def test_the_id_is_the_ordinal() -> None:
         ("HERE", {}, "has no class 'HERE'"),
         ("HandClock", {}, "must be a subclass of ReliableSource or UnreliableSource"),
         ("NotWhole", {}, r"lacks close, partitions, poll\(\)"),
-        ("Lists", {"folder": "/x"}, r"is made with \(count: .*unexpected keyword argument 'folder'"),
+        ("Lists", {"folder": "/x"}, r"the parameters of .* are \(count: .*unexpected keyword argument 'folder'"),
         ("SaysNo", {}, "ValueError: no folder is named"),
         ("NamedBadly", {}, "name = 'a/b'"),
     ],

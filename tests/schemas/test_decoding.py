@@ -193,7 +193,7 @@ def test_a_readers_schema_that_can_not_be_is_refused_when_it_is_asked_for(monkey
         ("topic", 1, "topic as avro: allowed are key and value"),
         ("value", 9, "the schema registry has no schema 9"),
         ("value", 1, "schema 1 has format json, not avro"),
-        ("value", 2, "schema 2: x can't be a column: R holds itself"),
+        ("value", 2, "schema 2: x can't be a column: R is recursive"),
     ):
         with pytest.raises(UsageError, match=why):
             find_columns(RegistryAccess("http://none"), {column: ReaderSchema(AVRO, number=number)})
@@ -256,7 +256,7 @@ def test_a_jobs_decoder_gives_rows_and_causes_and_values_one_by_one(writers: Wri
         {"value": {"a": 1}, "offset": 0},
         {"value": None, "offset": 2},
     ]
-    assert decoded.causes == {1: "value: its 4 bytes hold no schema's number"}
+    assert decoded.causes == {1: "value: its 4 bytes have no schema number"}
     assert decoder.value(value) == {"a": 1}
     with pytest.raises(ValueError, match="hold no schema's number"):
         decoder.value(b"junk")

@@ -43,10 +43,10 @@ def test_what_names_no_schema_is_told_by_its_first_byte_or_its_length() -> None:
     found = framed(batch([b"{}......", b"\0\0\0", b"", b"\1\0\0\0\7x"]), "value")
     assert found.groups == []
     assert found.causes == {
-        0: "it begins with the byte 0x7b, not with 0x00 and a schema's number",
-        1: "its 3 bytes hold no schema's number",
-        2: "its 0 bytes hold no schema's number",
-        3: "it begins with the byte 0x01, not with 0x00 and a schema's number",
+        0: "it begins with the byte 0x7b, not with 0x00 and a schema number",
+        1: "its 3 bytes have no schema number",
+        2: "its 0 bytes have no schema number",
+        3: "it begins with the byte 0x01, not with 0x00 and a schema number",
     }
 
 
@@ -81,7 +81,7 @@ def test_the_way_to_a_protobuf_message_stands_before_it() -> None:
     assert message_indexes(memoryview(b"\4\2\x80\1body"), 0) == ((1, 64), 4)
     assert message_indexes(memoryview(b"\x80\1" + b"\2" * 64), 0) == ((1,) * 64, 66)
     for bad in (b"", b"\4\2", b"\x80\x80\x80\x80\x80\1", b"\2\x80\x80\x80\x80\x80\0"):
-        with pytest.raises(ValueError, match="its message indexes are cut off"):
+        with pytest.raises(ValueError, match="its message indexes are truncated"):
             message_indexes(memoryview(bad), 0)
     for bad, count in ((b"\1", -1), (b"\x82\1" + b"\2" * 65, 65)):
         with pytest.raises(ValueError, match=f"a list of {count} message indexes"):

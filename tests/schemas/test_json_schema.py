@@ -95,20 +95,23 @@ def test_documents_that_do_not_fit_are_told_one_by_one_and_nothing_is_bent_to_fi
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "oneOf of 2 types"),
         ({"type": ["string", "integer"]}, r"several types \(string, integer\)"),
         ({"type": "object"}, "an object whose schema names no properties"),
-        ({"type": "array", "items": [{"type": "string"}]}, "an array whose schema has not one type for its items"),
-        ({}, "its schema says nothing of its type"),
-        (True, "its schema says nothing of its type"),
-        ({"enum": [1, "a"]}, "its schema says nothing of its type"),
+        (
+            {"type": "array", "items": [{"type": "string"}]},
+            "an array whose schema does not name a single type for its items",
+        ),
+        ({}, "its schema names no type"),
+        (True, "its schema names no type"),
+        ({"enum": [1, "a"]}, "its schema names no type"),
         ({"type": "null"}, "only null"),
-        ({"$ref": "#"}, "# holds itself"),
-        ({"$ref": "#/nowhere"}, "#/nowhere leads nowhere"),
-        ({"$ref": "#/properties/x/l/1", "l": [{}]}, "#/properties/x/l/1 leads nowhere"),
+        ({"$ref": "#"}, "# is recursive"),
+        ({"$ref": "#/nowhere"}, "#/nowhere does not exist"),
+        ({"$ref": "#/properties/x/l/1", "l": [{}]}, "#/properties/x/l/1 does not exist"),
         (
             {"$ref": "#/properties/x/l/0", "l": [{"$ref": f"#/properties/x/l/{next_}"} for next_ in range(1, 200)]},
-            "it refers to others without end",
+            "its references never end",
         ),
-        ({"$ref": "other.json"}, "other.json is among none of the schema's references"),
-        ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x holds itself"),
+        ({"$ref": "other.json"}, "other.json is not one of the schema's references"),
+        ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x is recursive"),
     ],
 )
 def test_what_no_column_can_hold_is_refused_by_its_path(schema: Any, why: str) -> None:
@@ -117,7 +120,7 @@ def test_what_no_column_can_hold_is_refused_by_its_path(schema: Any, why: str) -
 
 
 def test_a_schema_that_is_no_json_is_refused() -> None:
-    with pytest.raises(UsageError, match="schema 7 can't be read: it is no JSON"):
+    with pytest.raises(UsageError, match="cannot parse schema 7: it is not JSON"):
         JsonFormat(RegisteredSchema(7, JSON, "{"))
 
 

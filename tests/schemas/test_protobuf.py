@@ -98,9 +98,9 @@ def test_another_message_of_the_file_is_no_record_of_this_one() -> None:
     assert found.causes[0] == "ValueError: it is a shop.Other, not a shop.Order"
     assert found.causes[1] == "ValueError: it is a shop.Order.Line, not a shop.Order"
     assert found.causes[2] == "ValueError: its schema has no message at [3]"
-    assert "DecodeError" in found.causes[3] and "cut off" in found.causes[4]
+    assert "DecodeError" in found.causes[3] and "truncated" in found.causes[4]
     assert found.causes[5] == "ValueError: its schema has no message at [-1]"
-    assert found.causes[6] == "ValueError: its message indexes are cut off"  # and don't go on in the next body
+    assert found.causes[6] == "ValueError: its message indexes are truncated"  # and don't go on in the next body
     for name in ("shop.Other", "Other"):
         named = ProtobufFormat(registered(file), name)
         assert read(named, registered(file), b"\2\2" + other).array.to_pylist() == [{"text": "t"}]
@@ -125,7 +125,7 @@ def test_files_that_are_imported_come_from_the_schemas_references() -> None:
     inner = ("inner/small.proto", text_of(small_file("whatever", z=STRING)))
     found = ProtobufFormat(registered(file, inner))
     assert found.type == pa.struct([("x", pa.string()), ("y", pa.struct([("z", pa.string())]))])
-    with pytest.raises(UsageError, match="schema 7 can't be read"):
+    with pytest.raises(UsageError, match="cannot parse schema 7"):
         ProtobufFormat(registered(file))
 
 
@@ -137,7 +137,7 @@ def test_what_a_schema_imports_names_no_module_of_ours(monkeypatch: pytest.Monke
     file.dependency.append("anything.proto")
     text = 'syntax = "proto3"; import "anything.proto"; message M { string a = 1; }'
     for schema in (registered(file), RegisteredSchema(7, PROTOBUF, text)):
-        with pytest.raises(UsageError, match="schema 7 can't be read"):
+        with pytest.raises(UsageError, match="cannot parse schema 7"):
             ProtobufFormat(schema)
     assert "anything_pb2" not in sys.modules
 
@@ -154,11 +154,11 @@ def _itself(file: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_struct, "y can't be a column: google.protobuf.Struct holds itself"),
-        (_itself, "y can't be a column: Small holds itself"),
+        (_struct, "y can't be a column: google.protobuf.Struct is recursive"),
+        (_itself, "y can't be a column: Small is recursive"),
         (
             lambda file: file.message_type[0].ClearField("field"),
-            "all of it can't be a column: the message Small has no fields",
+            "the whole schema can't be a column: the message Small has no fields",
         ),
         (lambda file: file.ClearField("message_type"), "has no message"),
     ],
@@ -234,10 +234,10 @@ def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(l
 @pytest.mark.parametrize(
     ("text", "references", "why"),
     [
-        ('syntax = "proto3"; message M { Nobody a = 1; }', (), r"schema 7 can't be read: protoc .*: schema.proto:1:\d+: .Nobody"),
+        ('syntax = "proto3"; message M { Nobody a = 1; }', (), r"cannot parse schema 7: protoc .*: schema.proto:1:\d+: .Nobody"),
         ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
-        ("plain words", (), "protoc does not take it: schema.proto:1:1: "),
-        (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is no name of a Protobuf file"),
+        ("plain words", (), "protoc refused it: schema.proto:1:1: "),
+        (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is not a name of a Protobuf file"),
         (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is no name"),
         (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is no name"),
         (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is no name"),
@@ -274,11 +274,11 @@ def test_what_protoc_reads_and_writes_has_no_name_on_the_disk(monkeypatch: pytes
 def test_no_schema_is_to_blame_where_this_machine_cant_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     schema = RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message OfNoOtherTest { string a = 1; }')
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(UnreachableError, match="protoc could not run: FileNotFoundError"):
+    with pytest.raises(UnreachableError, match="cannot run protoc: FileNotFoundError"):
         ProtobufFormat(schema)
     monkeypatch.undo()
     monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
-    with pytest.raises(UnreachableError, match="protoc could not run: TimeoutExpired"):
+    with pytest.raises(UnreachableError, match="cannot run protoc: TimeoutExpired"):
         ProtobufFormat(schema)
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(UnreachableError, match=r"\(grpc_tools\): pip install 'forebay\[registry\]'"):
