@@ -199,7 +199,7 @@ def test_bytes_that_are_no_such_record_are_told_one_by_one() -> None:
         (record(("x", {"type": "array", "items": record()})), r"x\[\] can't be a column: the record R has no fields"),
         (record(("x", ["int", "long", "string"])), "x can't be a column: a union in which int and long can't be distinguished"),
         (record(("x", [logical("int", "date"), "long"])), "x can't be a column: a union in which int and long can't"),
-        (record(("x", logical("bytes", "decimal", precision=39))), "a decimal of 39 digits, and 38 are allowed"),
+        (record(("x", logical("bytes", "decimal", precision=39))), "a decimal of 39 digits: at most 38 are allowed"),
         ({"type": "record", "fields": []}, "cannot parse schema 7"),
         ("nonsense", "cannot parse schema 7"),
     ],

@@ -173,7 +173,7 @@ def test_what_no_column_can_hold_is_refused_by_its_path(change: Any, why: str) -
 def test_what_is_no_descriptor_is_refused() -> None:
     text = base64.b64encode(b"\xff" * 9).decode()
     for schema in (RegisteredSchema(7, PROTOBUF, text), registered(small_file(x=STRING), ("other.proto", text))):
-        with pytest.raises(UsageError, match="schema 7: what the registry has is no descriptor of a Protobuf file"):
+        with pytest.raises(UsageError, match="schema 7: the registry's answer is not the descriptor of a Protobuf file"):
             ProtobufFormat(schema)
 
 
@@ -238,11 +238,11 @@ def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(l
         ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
         ("plain words", (), "protoc refused it: schema.proto:1:1: "),
         (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is not a name of a Protobuf file"),
-        (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is no name"),
-        (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is no name"),
-        (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is no name"),
-        (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is no name"),
-        (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is no name"),
+        (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is not a name"),
+        (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is not a name"),
+        (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is not a name"),
+        (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is not a name"),
+        (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is not a name"),
         ('syntax = "proto3"; message M {' + "".join(f" Nobody{n} a{n} = {n};" for n in range(1, 99)) + "}", (), "Nobody1"),
     ],
 )  # fmt: skip

@@ -218,7 +218,7 @@ def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority,
     spoilt.write_text("no certificate")
     for wrong, words in (
         ({**files, "key_file": others["key_file"]}, r"cannot use .*: key values mismatch"),
-        ({**files, "cert_file": str(spoilt)}, "can't be used"),
+        ({**files, "cert_file": str(spoilt)}, "cannot use"),
         ({**files, "cert_file": str(tmp_path / "gone.pem")}, "cannot be read: No such file"),
         ({**files, "ca_file": str(spoilt)}, "no certificate of an authority"),
         ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* cannot be read"),
@@ -257,6 +257,6 @@ def test_a_key_that_is_locked_is_refused_and_not_asked_for(authority: Authority,
     Path(files["key_file"]).write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
     )
-    with pytest.raises(SettingsError, match="can't be used"):
+    with pytest.raises(SettingsError, match="cannot use"):
         Guard(settings(tmp_path, **files)).tls()
     assert os.path.exists(files["cert_file"])

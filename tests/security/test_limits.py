@@ -261,7 +261,7 @@ def test_silent_connections_end_for_new_ones_and_keep_nobody_out(
         for connection in silent:
             connection.close()
     lines = [r.getMessage() for r in caplog.records if "unauthenticated connections" in r.getMessage()]
-    assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at a time" in lines[0]
+    assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at the same time" in lines[0]
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)

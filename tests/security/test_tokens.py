@@ -114,7 +114,7 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
         ("x23456789012345678 reader", "begins with no role"),
         ("reader x23456789012345678 more", "nothing after it"),
         ("receiver:a-long-name-but-no-token", "the token is missing"),
-        ("reader x2345678901234567\x7f", "signs alone"),
+        ("reader x2345678901234567\x7f", "may only have ASCII letters"),
     ],
 )
 def test_a_line_that_is_none_is_refused_without_showing_the_token(text: str, words: str) -> None:
