@@ -1,4 +1,4 @@
-"""Settings of Kafka's Java client: every row of the table, and what is made safe."""
+"""Settings of Kafka's Java client: every row of the table; and safe parameters."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_row_that_translates_has_an_example_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "found"), TRANSLATED)
-def test_a_setting_is_given_to_librdkafka_under_its_name(name: str, value: str, found: dict[str, str]) -> None:
+def test_setting_is_passed_under_librdkafkas_name(name: str, value: str, found: dict[str, str]) -> None:
     made = translate({"client.id": "c", name: value}, read)
     assert made.options == {"client.id": "c", **found}
     assert len(made.changes) == (found != {name: value})
@@ -89,7 +89,7 @@ def test_a_setting_is_given_to_librdkafka_under_its_name(name: str, value: str, 
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "left out"])
-def test_a_setting_that_no_record_depends_on_is_left_out_and_told(name: str) -> None:
+def test_harmless_setting_is_left_out_and_reported(name: str) -> None:
     made = translate({name: "s3cret"})
     assert made.options == {}
     assert f"kafka.{name!r} is left out" in made.changes[0]
@@ -97,7 +97,7 @@ def test_a_setting_that_no_record_depends_on_is_left_out_and_told(name: str) -> 
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "refused"])
-def test_a_setting_without_a_counterpart_is_refused_by_name_with_the_reason(name: str) -> None:
+def test_setting_without_counterpart_is_refused_with_reason(name: str) -> None:
     with pytest.raises(SettingsError) as refused:
         translate({name: "s3cret"})
     assert name in str(refused.value)
@@ -106,7 +106,7 @@ def test_a_setting_without_a_counterpart_is_refused_by_name_with_the_reason(name
 
 
 def taken(options: Mapping[str, str]) -> None:
-    """By librdkafka, which knows each name in either role."""
+    """Whether librdkafka accepts the options, as a consumer or a producer."""
     Consumer({**options, "group.id": "g", "log_level": "0"}).close()
     Producer({**options, "log_level": "0"})
 
@@ -119,7 +119,7 @@ def taken(options: Mapping[str, str]) -> None:
         if row[2] and not any(k in str(row[2]) for k in ("/k", "text", "/ca", "oauth", "kerberos"))
     ],
 )
-def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, str]) -> None:
+def test_librdkafka_accepts_translated_settings(name: str, value: str, found: dict[str, str]) -> None:
     taken(found)
 
 
@@ -144,7 +144,7 @@ def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, s
         ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "the text must end with ;"),
     ],
 )
-def test_what_cant_be_translated_is_refused_in_a_sentence_without_secrets(name: str, value: str, words: str) -> None:
+def test_untranslatable_setting_is_refused_without_secrets(name: str, value: str, words: str) -> None:
     def stores(path: str) -> bytes:
         if path == "/absent":
             raise FileNotFoundError(2, "No such file or directory")
@@ -164,7 +164,7 @@ def test_both_names_of_one_setting_must_agree() -> None:
 
 
 @pytest.mark.parametrize("password", ["changeit", "wrong1"])
-def test_a_store_that_javas_own_tool_made_gives_its_certificates(tmp_path: Path, password: str) -> None:
+def test_certificates_are_read_from_keytool_store(tmp_path: Path, password: str) -> None:
     store = tmp_path / "trust.jks"  # PKCS#12, whatever its name says, since Java 9
     tool = ["keytool", "-keystore", str(store), "-storepass", "changeit", "-noprompt"]
     made = subprocess.run(
@@ -189,7 +189,7 @@ def test_a_store_that_javas_own_tool_made_gives_its_certificates(tmp_path: Path,
                 translate(options)
 
 
-def test_the_page_shows_the_very_table() -> None:
+def test_page_shows_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "KAFKA_OPTIONS.md").read_text()
     shown = re.findall(r"^\| `([^`]+)` \| ([a-z ]+) \| (.*) \|$", page, re.MULTILINE)
     assert shown == [(name, row.outcome, row.becomes) for name, row in sorted(TABLE.items())]
@@ -200,7 +200,7 @@ def test_the_page_shows_the_very_table() -> None:
 SERVERS = {"bootstrap.servers": "b:1"}
 
 
-def test_no_parameter_makes_a_task_commit_or_move_and_each_change_is_told() -> None:
+def test_no_parameter_lets_task_commit_or_seek_and_changes_are_reported() -> None:
     """INV-1, INV-5."""
     unsafe = {
         **SERVERS, "group.id": "g", "enable.auto.commit": "true", "enable.auto.offset.store": "true", "check.crcs": "false",
@@ -214,7 +214,7 @@ def test_no_parameter_makes_a_task_commit_or_move_and_each_change_is_told() -> N
     assert "s3cret" not in f"{safe} {safe.changes}"
 
 
-def test_parameters_that_are_safe_are_left_alone() -> None:
+def test_safe_parameters_are_unchanged() -> None:
     safe = safe_options({**SERVERS, "enable.auto.commit": "False", "check.crcs": "1"})
     assert (safe.group, safe.task_group, safe.reset, len(safe.changes)) == ("", "forebay-executor", "latest", 1)
 
@@ -222,6 +222,6 @@ def test_parameters_that_are_safe_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "words"), [({}, "bootstrap.servers"), ({**SERVERS, "auto.offset.reset": "smallest"}, "'smallest'")]
 )
-def test_parameters_that_cant_be_are_refused(options: dict[str, str], words: str) -> None:
+def test_invalid_parameters_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         safe_options(options)

@@ -1,4 +1,4 @@
-"""A schema registry that wants tokens of OAuth, from a token endpoint that gives them to who proves itself."""
+"""A schema registry that requires OAuth tokens, and a token endpoint that checks client credentials."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def found(with_: RegistryAccess, number: int, times: int = 1) -> list[Registered
         return [registry.schema(number, AVRO) for _ in range(times)]
 
 
-def test_a_token_is_asked_for_once_and_told_the_registry_alone(writers: Writers, number: int, tmp_path: Any) -> None:
-    """Both by https with certificates of an authority of one's own, and the endpoint also trusts the machine's."""
+def test_token_is_requested_once_and_sent_only_to_registry(writers: Writers, number: int, tmp_path: Any) -> None:
+    """Both use https with certificates of a private authority; the endpoint's client also trusts the system's authorities."""
     authority = Authority(tmp_path)
     files = authority.issue("both")
     with (
@@ -54,8 +54,8 @@ def test_a_token_is_asked_for_once_and_told_the_registry_alone(writers: Writers,
 
 
 @pytest.mark.parametrize(("lives_seconds", "tokens"), [(0.001, 3), (None, 1)])
-def test_a_token_that_does_not_hold_much_longer_is_asked_for_anew(lives_seconds: float | None, tokens: int) -> None:
-    """One whose end is not told is used for as long as it goes well."""
+def test_expiring_token_is_replaced(lives_seconds: float | None, tokens: int) -> None:
+    """A token without an expiry time is used until it is refused."""
     with TokenEndpoint("reader", SECRET, lives_seconds=lives_seconds) as endpoint:
         own = {
             "client.id": "reader",
@@ -75,7 +75,7 @@ def test_a_token_that_does_not_hold_much_longer_is_asked_for_anew(lives_seconds:
         }  # fmt: skip
 
 
-def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Writers, number: int) -> None:
+def test_refused_token_error_has_cause_without_secrets(writers: Writers, number: int) -> None:
     with (
         TokenEndpoint("reader", SECRET, "schemas") as endpoint,
         RegistryFront(writers.url, endpoint.holds) as front,
@@ -117,7 +117,7 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
         ({"ssl_ca_location": "/nowhere.pem"}, "ssl.ca.location: /nowhere.pem: .*No such file"),
     ],
 )
-def test_options_of_tokens_that_cant_be_are_refused(more: dict[str, str], why: str) -> None:
+def test_invalid_token_options_are_refused(more: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why) as refused:
         found(access("http://registry", "http://login/token", **more), 1)
     assert SECRET not in str(refused.value)

@@ -1,4 +1,4 @@
-"""https between the parts: certificates that don't prove what they should are refused, on either side."""
+"""https between the processes: each side refuses invalid certificates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ask(url: str, **files: str) -> bytes:
         client.close()
 
 
-def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: Authority, tmp_path: Path) -> None:
+def test_server_certificate_needs_authority_name_and_date(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "somebody-else")
     with serving(tmp_path, **authority.issue("host")) as url:
         assert ask(url, ca_file=str(authority.ca_file)) == b"fine"
@@ -84,7 +84,7 @@ def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: 
         ask(url, ca_file=str(authority.ca_file))
 
 
-def test_a_server_with_an_authority_wants_a_clients_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_server_with_authority_requires_client_certificate(authority: Authority, tmp_path: Path) -> None:
     ca_file = str(authority.ca_file)
     other = Authority(tmp_path, "somebody-else")
     with serving(tmp_path, ca_file=ca_file, **authority.issue("host")) as url:
@@ -127,13 +127,13 @@ def read_from(url: str, reference: BlockReference, access: Access) -> object:
 
 
 def replaced(files: dict[str, str], by: dict[str, str]) -> None:
-    """As a person or a tool puts new ones in their place: first the key, then the certificate."""
+    """Replace the files as a person or tool does: first the key, then the certificate."""
     for kind in ("key_file", "cert_file"):
         os.replace(by[kind], files[kind])
 
 
 def peer(url: str, ca_file: Path) -> str:
-    """Whose certificate a server shows: by a handshake of its own."""
+    """Return the certificate that a server shows in a new handshake."""
     parts = urlsplit(url)
     context = ssl.create_default_context(cafile=str(ca_file))
     with (
@@ -145,10 +145,10 @@ def peer(url: str, ca_file: Path) -> str:
         return str(dict(pair for names in certificate["subject"] for pair in names)["commonName"])  # type: ignore[misc]
 
 
-def test_a_server_shows_a_renewed_certificate_without_a_restart(
+def test_server_uses_renewed_certificate_without_restart(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the two files being written it goes on with those before, and says so."""
+    """While only one of the two files is new, it keeps the old ones, and logs an error."""
     files, renewed = authority.issue("host"), authority.issue("renewed")
     with serving(tmp_path, **files) as url:
         assert peer(url, authority.ca_file) == "host"
@@ -159,10 +159,8 @@ def test_a_server_shows_a_renewed_certificate_without_a_restart(
         assert peer(url, authority.ca_file) == "renewed"
 
 
-def test_clients_show_a_renewed_certificate_and_believe_a_renewed_authority(
-    authority: Authority, tmp_path: Path
-) -> None:
-    """What was valid by the old authority alone is refused by then, in both directions."""
+def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp_path: Path) -> None:
+    """Certificates of only the old authority are then refused, in both directions."""
     client_files, server_files = authority.issue("client"), authority.issue("host")
     believed = tmp_path / "believed.pem"
     believed.write_bytes(authority.ca_file.read_bytes())
@@ -181,7 +179,7 @@ def test_clients_show_a_renewed_certificate_and_believe_a_renewed_authority(
         client.close()
 
 
-def test_a_certificate_that_ends_soon_or_has_ended_is_named_in_the_log_once_a_day(
+def test_log_warns_daily_about_expiring_certificate(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock(int(datetime.now(timezone.utc).timestamp() * 1000))
@@ -205,14 +203,14 @@ def test_a_certificate_that_ends_soon_or_has_ended_is_named_in_the_log_once_a_da
     assert not caplog.records
 
 
-def test_a_server_that_nobody_calls_still_names_its_certificate(
+def test_idle_server_warns_about_its_certificate(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, **authority.issue("host", valid_days=1)):
         assert "expires at" in caplog.text
 
 
-def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:
     files, others = authority.issue("host"), authority.issue("another")
     spoilt = tmp_path / "spoilt.pem"
     spoilt.write_text("no certificate")
@@ -229,9 +227,7 @@ def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority,
             Access.of(settings(tmp_path, **wrong), "operator")
 
 
-def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_scheme_and_certificate_must_agree(authority: Authority, tmp_path: Path) -> None:
     with (
         pytest.raises(SettingsError, match="https needs security"),
         Server(application("t", "1", []), "https://127.0.0.1:0", guard=Guard(settings(tmp_path))),
@@ -246,7 +242,7 @@ def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
         pass
 
 
-def test_a_key_that_is_locked_is_refused_and_not_asked_for(authority: Authority, tmp_path: Path) -> None:
+def test_key_with_passphrase_is_refused_without_prompt(authority: Authority, tmp_path: Path) -> None:
     """A service has no terminal."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
