@@ -176,7 +176,7 @@ def test_partition_revoked_while_paused_is_read_after_reassignment(
 def test_rebalance_notifies_both_members_and_moves_partitions(
     broker: Broker, topic: str, protocol: dict[str, str]
 ) -> None:
-    """The eager protocol revokes everything first, the cooperative one only what moves; partitions started later are read completely."""
+    """Eager revokes everything first, cooperative only what moves; partitions started later are read completely."""
     fill(broker, topic, 200)
     every = frozenset(partitions_of(topic))
     options = {**broker.options, **protocol}

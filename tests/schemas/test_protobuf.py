@@ -236,7 +236,7 @@ def test_text_of_file_is_compiled_with_its_imports(line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "references", "why"),
     [
-        ('syntax = "proto3"; message M { Missing a = 1; }', (), r"cannot parse schema 7: protoc .*: schema.proto:1:\d+: .Missing"),
+        ('syntax = "proto3"; message M { Absent a = 1; }', (), r"cannot parse schema 7: protoc .*: schema.proto:1:\d+: .Absent"),
         ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
         ("plain words", (), "protoc refused it: schema.proto:1:1: "),
         (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is not a name of a Protobuf file"),
