@@ -16,8 +16,8 @@ from forebay.model.payload import Compression, encode_block
 from forebay.model.records import RangeRows
 from forebay.model.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
-from wal.digests import completed
-from wal.encryption import KeyRing
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ GIVEN_UP = KafkaException(KafkaError(KafkaError._FATAL, "given up"))
 
 
 class Client:
-    """The parts of a producer and a consumer that senders use. ``ended``: whether it raises at each call, as an ended librdkafka client does."""
+    """The parts of a producer and a consumer that senders use. ``ended``: whether it has ended, and raises at each call."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.reports: list[Callable[[Any, Any], None]] = []
