@@ -37,8 +37,9 @@ from driver.batches.batch import Batch, BatchWork, Job, NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.service import Driver
 from forebay import messages as m
+from forebay.http.application import Direct, application
 from forebay.http.client import Client
-from forebay.http.server import Direct, Server, application
+from forebay.http.server import Server
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition

@@ -23,7 +23,6 @@ from driver.background.discovery import check_commits, discover, foreign_commits
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, soon, store_probe
 from driver.background.resetting import Resetting
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.background.upstream import Upstream
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import Engine, NamedJob
 from driver.batches.dead_letters import settle
@@ -90,6 +89,7 @@ from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
 from wal.blocks.encryption import load_keys
 from wal.segments import layout
 from wal.segments.writer import SegmentLimits

@@ -22,6 +22,7 @@ from driver.journal.events import ClaimGiven, Event, FaultRecorded, GapRecorded
 from driver.journal.state import ADOPTER, EndedEpoch, State
 from driver.tracker.requests import AdoptionBlocked, Ask, Barred, NothingToAdopt, Request, Search, Searches
 from forebay import messages as m
+from forebay.model.digest import digest
 from forebay.model.errors import (
     CorruptionError,
     MissingKeyError,
@@ -31,7 +32,8 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
-from forebay.model.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
+from forebay.model.payload import Compression, decode_block, encode_block
+from forebay.model.records import RangeRows, as_source, extent
 from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, timeline_of
 from forebay.process import failpoints
 from wal.blocks import block_of_frame, decode_meta, encode_meta

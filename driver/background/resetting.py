@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from driver.background.upstream import Upstream
 from driver.journal.events import IncarnationStart
 from driver.tracker.requests import Ask, HoldForReset, LetGo, Request, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
+from forebay.sources.kind import Upstream
 
 #: between two looks whether all writers are settled
 LOOK_SECONDS = 0.1

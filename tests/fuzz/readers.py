@@ -16,7 +16,7 @@ from driver.journal import history
 from driver.journal import log as journal
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler

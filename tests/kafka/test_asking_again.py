@@ -1,4 +1,4 @@
-"""Questions whose answer is another one in a moment, by clients that are scripted."""
+"""Requests whose error passes, with scripted clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from forebay.kafka.client import admin
+from forebay.kafka.client import requests
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -21,7 +21,7 @@ LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])
 
 
 class Scripted:
-    """Clients that answer for offsets with ``answers`` in order, the last one for ever: an offset, or an error's code."""
+    """Clients that answer requests for offsets with ``answers`` in order, then always with the last: an offset or an error."""
 
     def __init__(self, *answers: int | KafkaError, shown: dict[int, object] | None = None) -> None:
         self.answers = list(answers)
@@ -56,7 +56,7 @@ class Scripted:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], Scripted]:
     def play(clients: Scripted) -> Scripted:
-        monkeypatch.setattr(admin, "AdminClient", clients)
+        monkeypatch.setattr(requests, "AdminClient", clients)
         return clients
 
     return play
@@ -73,10 +73,10 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], Scripted]:
     ],
     ids=str,
 )
-def test_a_client_that_asks_a_leader_of_before_is_replaced(
+def test_client_that_knows_former_leader_is_replaced(
     play: Callable[[Scripted], Scripted], first: KafkaError | int
 ) -> None:
-    """It may go on asking that one for as long as it lives; and -1001 is no offset, whatever its answer calls it."""
+    """Such a client may ask the former leader again and again; and -1001 is not an offset, though it is in the answer."""
     clients = play(Scripted(first, 7))
     with KafkaAdmin({}) as asking:
         assert asking.ends([TP]) == {TP: 7}
@@ -85,7 +85,7 @@ def test_a_client_that_asks_a_leader_of_before_is_replaced(
     assert [number for number, _ in clients.asked] == [1, 2, 2]
 
 
-def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_together(
+def test_attempts_have_growing_timeouts_within_total_timeout(
     play: Callable[[Scripted], Scripted],
 ) -> None:
     """INV-6."""
@@ -110,14 +110,14 @@ def test_each_try_has_longer_than_the_one_before_and_all_have_the_time_out_toget
 
     client.list_offsets = list_offsets
     with KafkaAdmin({}, timeout_seconds=20.0, clock=clock) as asking:
-        asking._new_client = lambda: client  # type: ignore[method-assign]
-        asking._client = client
-        with pytest.raises(UnreachableError, match=r"offsets of t/0: nobody leads t/0 until broker 2 or 3 is back"):
+        asking._requests._new_client = lambda: client  # type: ignore[method-assign]
+        asking._requests._client = client
+        with pytest.raises(UnreachableError, match=r"offsets of t/0: t/0 has no leader until broker 2 or 3 is back"):
             asking.ends([TP])
     assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 4.0]
 
 
-def test_an_answer_that_stays_is_not_asked_for_again(play: Callable[[Scripted], Scripted]) -> None:
+def test_lasting_error_is_not_retried(play: Callable[[Scripted], Scripted]) -> None:
     for code, kind in (
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, ForebayError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicError),
@@ -128,10 +128,10 @@ def test_an_answer_that_stays_is_not_asked_for_again(play: Callable[[Scripted], 
         assert len(clients.asked) == 1
 
 
-def test_a_partition_that_is_not_there_is_not_waited_for_as_one_that_nobody_leads_is(
+def test_request_waits_for_leaderless_partition_but_not_for_missing_one(
     play: Callable[[Scripted], Scripted],
 ) -> None:
-    """A client says the same of both."""
+    """A client reports the same error for both."""
     clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={}))
     with KafkaAdmin({}) as asking, pytest.raises(UnreachableError):
         asking.ends([TP])
@@ -141,7 +141,7 @@ def test_a_partition_that_is_not_there_is_not_waited_for_as_one_that_nobody_lead
         assert asking.ends([TP]) == {TP: 7}
 
 
-def test_who_asks_again_and_again_is_told_that_it_was_closed(play: Callable[[Scripted], Scripted]) -> None:
+def test_close_ends_repeated_request(play: Callable[[Scripted], Scripted]) -> None:
     clients = play(Scripted(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
     asking = KafkaAdmin({}, timeout_seconds=3600.0)
     failed: list[ForebayError] = []
@@ -160,10 +160,10 @@ def test_who_asks_again_and_again_is_told_that_it_was_closed(play: Callable[[Scr
     assert [str(error) for error in failed] == ["this Kafka admin client is closed"]
 
 
-def test_answer_ends_the_reasons_why_brokers_were_silent(play: Callable[[Scripted], Scripted]) -> None:
+def test_answer_clears_reasons_of_silent_brokers(play: Callable[[Scripted], Scripted]) -> None:
     play(Scripted(KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), 7))
     with KafkaAdmin({}) as asking:
-        asking._client_errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
+        asking._requests.errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
         with pytest.raises(UnknownTopicError):
             asking.ends([TP])
         assert asking.why_silent() == "b:1/1: refused"

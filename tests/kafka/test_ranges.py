@@ -1,4 +1,4 @@
-"""Reading exact ranges again, from a real Kafka: the very records, or a refusal that says what Kafka holds instead."""
+"""Ranges of a block read again from a real Kafka: the same records, or an error that says what Kafka holds instead."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume import ranges
-from forebay.kafka.consume.ranges import RangeReader, Wanted, read_ranges
+from forebay.kafka.consume import block_ranges
+from forebay.kafka.consume.block_ranges import RangeReader, Wanted, read_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
@@ -42,10 +42,15 @@ def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartiti
 
 
 def inside(wanted: Wanted, rows: pa.RecordBatch, begin: int, end: int) -> tuple[Wanted, pa.RecordBatch]:
-    """The part of a range without holes that begins and ends at these rows."""
+    """The part of a range without gaps that begins and ends at these rows."""
     part = rows.slice(begin, end - begin)
     range_ = msgspec.structs.replace(
-        wanted.range, from_offset=begin, until_offset=end, records=end - begin, digest=ranges.digest([part]), bytes=0
+        wanted.range,
+        from_offset=begin,
+        until_offset=end,
+        records=end - begin,
+        digest=block_ranges.digest([part]),
+        bytes=0,
     )
     return Wanted(range_, wanted.topic_id), part
 
@@ -55,10 +60,10 @@ def joined(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_ranges_of_several_partitions_come_back_row_by_row(
+def test_ranges_of_several_partitions_are_read_row_by_row(
     access: KafkaAccess, tp: TopicPartition, headers: bool
 ) -> None:
-    """From the middle of one partition, all of another, and a range without records, which nobody is asked for."""
+    """From the middle of one partition, all of another, and a range without records, which needs no request."""
     other = TopicPartition(tp.topic, 2)
     produce(access.options, tp, 3000)
     produce(access.options, other, 7)
@@ -72,10 +77,10 @@ def test_ranges_of_several_partitions_come_back_row_by_row(
         assert joined(list(found[0].batches)) == joined([part_rows])
         assert list(found[1].batches) == []
         assert joined(list(found[2].batches)) == joined([two_rows])
-    assert len(ranges.kept_readers) == 1
+    assert len(block_ranges.kept_readers) == 1
 
 
-def test_a_recreated_topic_is_refused_by_its_id(
+def test_recreated_topic_is_refused_by_its_id(
     kafka_broker: KafkaBroker, access: KafkaAccess, tp: TopicPartition
 ) -> None:
     produce(access.options, tp, 10)
@@ -83,7 +88,7 @@ def test_a_recreated_topic_is_refused_by_its_id(
     with KafkaAdmin(access.options) as admin:
         admin.delete_topic(tp.topic)
         _until_gone(admin, tp.topic)
-        with pytest.raises(RangeNotHeldError, match="is not there"):
+        with pytest.raises(RangeNotHeldError, match="does not exist"):
             read_ranges(access, [wanted], False)
         admin.create_topic(tp.topic, 3)
     produce(access.options, tp, 10)  # the same offsets, keys, values and timestamps: only the id tells
@@ -100,14 +105,14 @@ def _until_gone(admin: KafkaAdmin, topic: str) -> None:
     raise AssertionError(f"{topic} was not deleted")
 
 
-def test_a_topic_whose_id_was_never_known_is_refused(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_topic_without_known_id_is_refused(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 3)
     wanted, _ = taken_in(access.options, tp)
-    with pytest.raises(RangeNotHeldError, match="knows no topic id"):
+    with pytest.raises(RangeNotHeldError, match="has no topic id"):
         read_ranges(access, [Wanted(wanted.range, "")], False)
 
 
-def test_a_broker_that_tells_no_topic_ids_is_refused(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
+def test_broker_without_topic_ids_is_refused(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
     mock_broker.create_topic(topic)
     tp = TopicPartition(topic, 0)
@@ -118,7 +123,7 @@ def test_a_broker_that_tells_no_topic_ids_is_refused(mock_broker: MockBroker, to
         read_ranges(KafkaAccess(mock_broker.options, "g"), [Wanted(wanted.range, "an-id")], False)
 
 
-def test_records_that_kafka_dropped_are_named(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_error_names_records_that_kafka_dropped(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 100)
     wanted, rows = taken_in(access.options, tp)
     behind, behind_rows = inside(wanted, rows, 50, 100)
@@ -127,17 +132,17 @@ def test_records_that_kafka_dropped_are_named(access: KafkaAccess, tp: TopicPart
         admin.delete_records({tp: 40})
     with pytest.raises(RangeNotHeldError, match="60 records of 100; the first offset that it holds is 40"):
         read_ranges(access, [wanted], False)
-    with pytest.raises(RangeNotHeldError, match="Kafka holds offsets 40 to 100 alone"):
+    with pytest.raises(RangeNotHeldError, match="Kafka only holds offsets 40 to 100"):
         read_ranges(access, [gone], False)
     (found,) = read_ranges(access, [behind], False)
     assert joined(list(found.batches)) == joined([behind_rows])
 
 
-def test_an_end_before_the_range_ends_is_told_at_once(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_log_that_ends_before_range_is_reported_without_wait(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
     wanted, _ = taken_in(access.options, tp)
     longer = msgspec.structs.replace(wanted.range, until_offset=12)
-    with pytest.raises(RangeNotHeldError, match="Kafka holds offsets 0 to 10 alone"):
+    with pytest.raises(RangeNotHeldError, match="Kafka only holds offsets 0 to 10"):
         read_ranges(access, [Wanted(longer, wanted.topic_id)], False)
 
 
@@ -152,12 +157,12 @@ def test_other_records_at_the_same_offsets_are_refused(access: KafkaAccess, tp: 
         changed = msgspec.structs.replace(wanted.range, **change)
         with pytest.raises(RangeNotHeldError, match=words):
             read_ranges(access, [Wanted(changed, wanted.topic_id)], False)
-    assert not len(ranges.kept_readers), "a reader was kept after an error"
+    assert not len(block_ranges.kept_readers), "a reader was kept after an error"
 
 
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
-def test_transactions_read_as_they_were_taken_in(access: KafkaAccess, tp: TopicPartition, outcome: str) -> None:
-    """Markers and aborted records lie inside the range, its end included."""
+def test_transactions_are_read_as_they_were_taken_in(access: KafkaAccess, tp: TopicPartition, outcome: str) -> None:
+    """Markers and aborted records are inside the range and at its end."""
     produce(access.options, tp, 5)
     producer = Producer({**access.options, "transactional.id": tp.topic})
     producer.init_transactions(PATIENCE_SECONDS)
@@ -172,11 +177,9 @@ def test_transactions_read_as_they_were_taken_in(access: KafkaAccess, tp: TopicP
     assert joined(list(found.batches)) == joined([rows])
 
 
-def test_holes_of_compaction_are_read_over_only_if_no_record_of_the_range_is_missing(
-    access: KafkaAccess, topic_name: Callable[[], str]
-) -> None:
-    """A range of which compaction took nothing reads again, so does one that was taken in with its holes; the one that had
-    the records which are gone is refused."""
+def test_compacted_range_is_read_only_if_complete(access: KafkaAccess, topic_name: Callable[[], str]) -> None:
+    """A range without compacted records is read, and so is one that was taken in with its gaps. A range whose records were
+    deleted by compaction is refused."""
     tp = TopicPartition(topic_name(), 0)
     with KafkaAdmin(access.options) as admin:
         admin.create_topic(tp.topic, 1, {
@@ -212,7 +215,7 @@ def test_holes_of_compaction_are_read_over_only_if_no_record_of_the_range_is_mis
     assert any(with_holes() for _ in range(20))
 
 
-def test_a_broker_that_is_silent_is_unreachable_within_the_time_given(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_silent_broker_is_unreachable_within_timeout(access: KafkaAccess, tp: TopicPartition) -> None:
     """INV-6. A port that takes connections and never answers."""
     produce(access.options, tp, 3)
     wanted, _ = taken_in(access.options, tp)
@@ -222,9 +225,7 @@ def test_a_broker_that_is_silent_is_unreachable_within_the_time_given(access: Ka
             read_ranges(KafkaAccess(options, "g", timeout_seconds=0.5), [wanted], False)
 
 
-def test_a_poll_that_returns_early_is_not_the_end_and_a_silence_in_the_middle_has_a_limit(
-    access: KafkaAccess, tp: TopicPartition
-) -> None:
+def test_early_poll_is_not_the_end_and_silence_has_a_limit(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 40)
     wanted, rows = taken_in(access.options, tp)
     clock = ManualClock()
@@ -258,15 +259,15 @@ def test_a_poll_that_returns_early_is_not_the_end_and_a_silence_in_the_middle_ha
     (found,) = reader.read([wanted], False)
     assert joined(list(found.batches)) == joined([rows])
     reader._consumer = Halting(7)  # type: ignore[assignment]
-    with pytest.raises(UnreachableError, match=r"gave nothing of .*\[0, 40\)"):
+    with pytest.raises(UnreachableError, match=r"returned no data of .*\[0, 40\)"):
         reader.read([wanted], False)
     real.close()
 
 
-def test_what_the_client_refuses_under_way_counts_as_out_of_reach(
+def test_client_error_while_reading_is_unreachable(
     access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads goes on with the next block, or names this one: no error of the client's own gets out."""
+    """The caller continues with the next tier or names this range, so no error of the client may escape."""
     produce(access.options, tp, 3)
     wanted, _ = taken_in(access.options, tp)
     reader = RangeReader(access)
@@ -282,7 +283,7 @@ def test_what_the_client_refuses_under_way_counts_as_out_of_reach(
     reader.close()
 
 
-def test_options_that_this_host_cant_use_are_named_without_their_secrets(access: KafkaAccess) -> None:
+def test_unusable_options_are_named_without_secrets(access: KafkaAccess) -> None:
     options = {
         **access.options,
         "ssl.ca.location": "/absent/ca.pem",
@@ -294,26 +295,26 @@ def test_options_that_this_host_cant_use_are_named_without_their_secrets(access:
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_forked_child_makes_a_client_of_its_own(access: KafkaAccess, tp: TopicPartition) -> None:
-    """Spark's workers fork, and no client survives that."""
+def test_forked_child_uses_its_own_client(access: KafkaAccess, tp: TopicPartition) -> None:
+    """Spark's workers fork, and a client can't be used after a fork."""
     produce(access.options, tp, 20)
     wanted, rows = taken_in(access.options, tp)
     read_ranges(access, [wanted], False)
-    assert len(ranges.kept_readers) == 1
+    assert len(block_ranges.kept_readers) == 1
     child = os.fork()
     if not child:
         code = 1
         signal.alarm(60)
         try:
             (found,) = read_ranges(access, [wanted], False)
-            code = 0 if joined(list(found.batches)) == joined([rows]) and len(ranges.kept_readers) == 1 else 2
+            code = 0 if joined(list(found.batches)) == joined([rows]) and len(block_ranges.kept_readers) == 1 else 2
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_many_callers_at_once_have_a_client_each_and_few_are_kept(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_concurrent_callers_have_separate_clients_and_few_are_kept(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 200)
     wanted, rows = taken_in(access.options, tp)
     parts = [inside(wanted, rows, begin, begin + 50) for begin in (0, 50, 100, 150)]
@@ -329,10 +330,10 @@ def test_many_callers_at_once_have_a_client_each_and_few_are_kept(access: KafkaA
     for thread in threads:
         thread.join()
     assert [seen[number] for number in range(4)] == [joined([part]) for _, part in parts]
-    assert len(ranges.kept_readers) <= ranges.IDLE_READERS_MAX
+    assert len(block_ranges.kept_readers) <= block_ranges.IDLE_READERS_MAX
 
 
-def test_an_access_shows_nothing_of_its_options_but_the_address() -> None:
+def test_repr_of_access_shows_only_the_address() -> None:
     access = KafkaAccess({"bootstrap.servers": "b:1", "sasl.password": "s3cret"}, "g")
     assert repr(access) == "<KafkaAccess to b:1>"
     assert access.__rich_repr__() == [("to", "b:1")]

@@ -1,4 +1,4 @@
-"""What senders do and say when brokers do not take their records, with made-up clients."""
+"""Senders whose records the brokers do not accept, with scripted clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay.kafka.client import group_offsets
-from forebay.kafka.client.leaders import hindrance
+from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.produce import sender, transactions
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender
@@ -23,8 +23,7 @@ GIVEN_UP = KafkaException(KafkaError(KafkaError._FATAL, "given up"))
 
 
 class Client:
-    """A producer and a consumer, as far as senders use them. ``ended``: whether it has given itself up, as librdkafka does, and
-    says so at every call."""
+    """The parts of a producer and a consumer that senders use. ``ended``: whether it has ended, and raises at each call."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.reports: list[Callable[[Any, Any], None]] = []
@@ -53,7 +52,7 @@ class Client:
         return self.left
 
     def report(self, code: int) -> None:
-        """Of the oldest record that nothing was said of."""
+        """Report the oldest record without a result."""
         self.reports.pop(0)(KafkaError(code), SimpleNamespace(topic=lambda: "t", partition=lambda: 0))
 
 
@@ -79,47 +78,41 @@ def opened(clients: list[Client]) -> TransactionalSender:
     return opened
 
 
-def test_records_of_which_nothing_is_told_in_time_fail_the_transaction_by_that_name(
-    clients: list[Client], opened: TransactionalSender
-) -> None:
-    """And not by what the next call makes of it."""
+def test_unacknowledged_records_fail_the_transaction(clients: list[Client], opened: TransactionalSender) -> None:
+    """The error is the timeout, not the error of the next call."""
     clients[0].left = 3
-    with pytest.raises(UnreachableError, match="Kafka at b:9092: topic t: 3 records were not taken"):
+    with pytest.raises(UnreachableError, match="Kafka at b:9092: topic t: 3 records were not accepted"):
         opened.commit("marker", 1)
 
 
-def test_a_record_that_was_not_taken_in_time_is_told_with_who_could_take_it(
+def test_timed_out_record_error_names_brokers_that_could_lead(
     clients: list[Client], opened: TransactionalSender
 ) -> None:
     clients[0].report(KafkaError._MSG_TIMED_OUT)
     with pytest.raises(
-        UnreachableError, match="a record of t/0 was not taken: nobody leads t/0 until broker 3 is back: "
+        UnreachableError, match="a record of t/0 was not accepted: t/0 has no leader until broker 3 is back: "
     ):
         opened.commit("marker", 1)
 
 
-def test_what_is_told_of_an_aborted_transaction_does_not_fail_the_next(
-    clients: list[Client], opened: TransactionalSender
-) -> None:
+def test_late_results_of_aborted_transaction_are_ignored(clients: list[Client], opened: TransactionalSender) -> None:
     assert opened.abort()
     opened.begin()
     clients[0].report(KafkaError._PURGE_QUEUE)
     opened.commit("marker", 1)
 
 
-def test_a_client_that_has_given_itself_up_begins_no_other_transaction_and_is_closed_in_silence(
+def test_ended_client_begins_no_transaction_and_closes_quietly(
     clients: list[Client], opened: TransactionalSender
 ) -> None:
     clients[0].ended = True
-    with pytest.raises(StoreError, match="topic t: the transaction can't go on: given up"):
+    with pytest.raises(StoreError, match="topic t: the transaction can't continue: given up"):
         opened.put([("t", None, b"v", None, None)])
     assert not opened.abort()
     opened.close()
 
 
-def test_a_client_that_gives_itself_up_fails_the_rows_by_an_error_of_ours(
-    monkeypatch: pytest.MonkeyPatch, clients: list[Client]
-) -> None:
+def test_ended_client_fails_rows_with_project_error(monkeypatch: pytest.MonkeyPatch, clients: list[Client]) -> None:
     monkeypatch.setattr(Client, "poll", lambda *_: (_ for _ in ()).throw(GIVEN_UP))
     with pytest.raises(ForebayError, match="Kafka at b:9092: after 0 records: given up"):
         send_rows(OPTIONS, "t", [pa.record_batch({"value": ["v"]})])
@@ -129,16 +122,14 @@ def test_a_client_that_gives_itself_up_fails_the_rows_by_an_error_of_ours(
     ("leader", "in_sync", "words"),
     [
         (2, [2, 3], ""),
-        (-1, [3], "nobody leads t/0 until broker 3 is back"),
-        (-1, [], "nobody leads t/0 until broker 2 or 3 is back"),
+        (-1, [3], "t/0 has no leader until broker 3 is back"),
+        (-1, [], "t/0 has no leader until broker 2 or 3 is back"),
         (2, [2], "broker 3 is not in sync with the leader of t/0: min.insync.replicas may need it"),
     ],
 )
-def test_what_hinders_a_partition_is_told_with_the_brokers_to_look_at(
-    leader: int, in_sync: list[int], words: str
-) -> None:
+def test_error_names_brokers_that_block_a_partition(leader: int, in_sync: list[int], words: str) -> None:
     partition = SimpleNamespace(leader=leader, replicas=[2, 3], isrs=in_sync)
     shown = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: partition})})
     client: Any = SimpleNamespace(list_topics=lambda timeout: shown)
-    assert hindrance(client, TopicPartition("t", 0)) == words
-    assert hindrance(client, TopicPartition("t", 1)) == hindrance(client, TopicPartition("u", 0)) == ""
+    assert why_not_accepted(client, TopicPartition("t", 0)) == words
+    assert why_not_accepted(client, TopicPartition("t", 1)) == why_not_accepted(client, TopicPartition("u", 0)) == ""

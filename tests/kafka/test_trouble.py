@@ -1,4 +1,4 @@
-"""What a source can't go on with, on a real Kafka: each is told as trouble, and nothing is skipped or reset."""
+"""Faults of partitions, with a real Kafka: the source reports each, and skips and resets nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def fill(broker: KafkaBroker, topic: str, records: int) -> None:
     load(broker.options, topic, ((b"k", b"v%d" % n) for n in range(records)), partition=0)
 
 
-def test_records_deleted_under_the_position_are_trouble_and_nothing_is_read(
-    kafka_broker: KafkaBroker, topic: str
-) -> None:
-    """INV-5: no silent reset; a start at a position that is held goes on."""
+def test_deleted_records_at_position_are_a_fault(kafka_broker: KafkaBroker, topic: str) -> None:
+    """INV-5: no silent reset; a start at a held position continues."""
     fill(kafka_broker, topic, 100)
     tp = TopicPartition(topic, 0)
     with KafkaAdmin(kafka_broker.options) as admin:
@@ -50,7 +48,7 @@ def test_records_deleted_under_the_position_are_trouble_and_nothing_is_read(
         assert reader.offsets(tp, 8) == list(range(40, 100))
 
 
-def test_a_position_beyond_the_end_is_trouble(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_position_beyond_end_is_a_fault(kafka_broker: KafkaBroker, topic: str) -> None:
     fill(kafka_broker, topic, 10)
     tp = TopicPartition(topic, 0)
     with Reader(kafka_broker.options, topic, [topic]) as reader:
@@ -60,8 +58,8 @@ def test_a_position_beyond_the_end_is_trouble(kafka_broker: KafkaBroker, topic: 
         assert reader.faults(tp)[0].kind == "out-of-range"
 
 
-def test_a_lower_leader_epoch_than_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
-    """Records of an older leader where a newer one wrote before: the log is not the one that was taken in (rule 2)."""
+def test_leader_epoch_below_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Records of an older leader after those of a newer one: the log is not the one that was taken in (rule 2)."""
     fill(kafka_broker, topic, 10)
     tp = TopicPartition(topic, 0)
     with Reader(kafka_broker.options, topic, [topic]) as reader:
@@ -73,8 +71,8 @@ def test_a_lower_leader_epoch_than_the_positions_is_truncation(kafka_broker: Kaf
         assert reader.faults(tp)[0].kind == "truncated"
 
 
-def test_aborted_transactions_are_not_read_and_the_true_end_is_told(kafka_broker: KafkaBroker, topic: str) -> None:
-    """A tail of aborted records and markers moves the end, so lag reaches 0; a start amid them is believed after two reads."""
+def test_aborted_transactions_are_not_read_and_true_end_is_reported(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Aborted records and markers at the end move the end, so lag reaches 0; a start among them is believed after two reads."""
     producer = Producer({**kafka_broker.options, "transactional.id": topic})
     producer.init_transactions(PATIENCE_SECONDS)
     for commit in (True, False, True, False):

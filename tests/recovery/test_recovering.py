@@ -15,7 +15,7 @@ from driver.journal.events import CleanupIntended
 from driver.journal.lease import LeaseHeld, LeaseKeeper
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError, StoreError, UsageError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block
 from recovery.copies import WalCopies
 from recovery.examination import UnnamedFrame

@@ -16,9 +16,11 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import Archived
 from forebay import messages as m
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
+from forebay.model.digest import digest
 from forebay.model.errors import ForebayError
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings

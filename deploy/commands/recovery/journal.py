@@ -327,9 +327,9 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
     if settings.custom_source:
-        from driver.background.upstream import upstream_of
+        from forebay.sources.kind import source_kind
 
-        return upstream_of(settings).topic_ids(topics)
+        return source_kind(settings).upstream().topic_ids(topics)
     from forebay.kafka.client.admin import KafkaAdmin
 
     with KafkaAdmin(

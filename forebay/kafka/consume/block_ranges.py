@@ -1,8 +1,8 @@
-"""Reading exact offset ranges from Kafka again: what a task does when no copy of their block is left.
+"""Reads the offset ranges of a block from Kafka again, when no copy of the block is left.
 
-Kafka is believed only if it proves that it still holds the very records: the topic's id is the one that the range's life
-began with, and the number of records and their digest are the journal's. What compaction or a deletion has taken away since
-shows in both. No group is joined, nothing is committed, listed or created.
+Kafka must prove that it still holds the same records: the topic's id is that of the range's incarnation, and the number of
+records and their digest are the journal's. Both differ if compaction or a deletion has removed records since. No group is
+joined, and nothing is committed, listed or created.
 """
 
 from __future__ import annotations
@@ -16,49 +16,51 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.kept import Kept
-from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import FAULTS, record_batch
+from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.consume.messages import FAULTS, record_batch
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.model.arrow_columns import value_lengths
+from forebay.model.digest import digest
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
-from forebay.model.records import RangeRows, digest, value_lengths
+from forebay.model.records import RangeRows
 from forebay.model.values import OffsetRange, TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
 _log = logging.getLogger("forebay.kafka")
 
-#: messages of one poll
+#: maximum messages of one poll
 MESSAGES_MAX = 1_000
-#: idle readers that a process keeps; each holds connections and threads
+#: maximum idle readers of a process, and how long each is kept; a reader has connections and threads
 IDLE_READERS_MAX = 2
 IDLE_READERS_SECONDS = 300.0
-#: a poll returns at the latest after this, so that a deadline is noticed
+#: timeout of one poll, after which deadlines are checked
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A range, and the id that its topic had in the range's life ("" where no broker could tell)."""
+    """A range, and the id of its topic in the range's incarnation ("" if the brokers had none)."""
 
     range: OffsetRange
     topic_id: str
 
 
 def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
-    """The records of ranges of different partitions (as those of one block are), in the order given.
+    """Return the records of ranges of different partitions (as in one block), in the given order.
 
-    ``headers``: as the block was taken in; the digest is over them too. May be called from any thread and after a fork: clients
-    are made per process and used by one caller at a time. Raises RangeNotHeldError, which says of the first range that Kafka
-    can't give what it holds instead; UnreachableError; SettingsError for options that this host can't use.
+    ``headers``: whether the block has headers, which the digest includes. Thread-safe, also after a fork: each process has its
+    own clients, and a client has one caller at a time. Raises RangeNotHeldError, which says for the first range that Kafka can't
+    return what it holds instead; UnreachableError; SettingsError for options that this host can't use.
     """
     kept = kept_readers.take(access)
     if kept is not None:
         try:
             rows = kept.read(wanted, headers)
         except RangeNotHeldError:
-            kept.close()  # a client with a past may be what is wrong, so a new one has the last word
+            kept.close()  # the cause may be the used client, so a new one decides
         except BaseException:
             kept.close()
             raise
@@ -75,29 +77,28 @@ def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) ->
     return rows
 
 
-# ---- what Kafka must prove: decisions on values alone, which the simulation runs too -----------------------------------
+# ---- what Kafka must prove: decisions without I/O, which the simulation runs too ---------------------------------------
 
 
 def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
-    """``ids``: topic → its id now, "" if it is not there or the broker can't tell. Raises RangeNotHeldError."""
+    """Raise RangeNotHeldError unless each topic still has its id. ``ids``: topic → current id; "" for none."""
     for item in held:
         if not item.topic_id:
             raise RangeNotHeldError(
-                f"{item.range.label}: the journal knows no topic id, so nothing proves that Kafka holds the same records"
+                f"{item.range.label}: the journal has no topic id, so nothing proves that Kafka holds the same records"
             )
     for item in held:
         now = ids[item.range.topic]
         if now != item.topic_id:
-            found = f"now has the id {now}" if now else "is not there, or the broker tells no topic ids"
+            found = f"now has the id {now}" if now else "does not exist, or the brokers have no topic ids"
             raise RangeNotHeldError(
                 f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
             )
 
 
 @dataclass(slots=True)
-class RangeReading:
-    """How far one range is read: ``position`` is the next offset. ``low``: the first one that Kafka held when the reading
-    began."""
+class RangeProgress:
+    """How far one range is read. ``position``: the next offset. ``low``: the first offset that Kafka held at the beginning."""
 
     range: OffsetRange
     low: int
@@ -107,18 +108,19 @@ class RangeReading:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeReading:
-        """``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
+    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeProgress:
+        """Begin to read. ``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
         if low >= range_.until_offset or high < range_.until_offset:
-            raise RangeNotHeldError(f"{range_.label}: Kafka holds offsets {low} to {high} alone")
+            raise RangeNotHeldError(f"{range_.label}: Kafka only holds offsets {low} to {high}")
         return cls(range_, low, max(low, range_.from_offset))
 
     @property
     def done(self) -> bool:
+        """Whether the range is read to its end."""
         return self.position >= self.range.until_offset
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Raises RangeNotHeldError as soon as there is more than the range has (INV-6)."""
+        """Add a batch. Raises RangeNotHeldError as soon as there are more records or bytes than in the range (INV-6)."""
         self.batches.append(batch)
         self.rows += batch.num_rows
         self.bytes += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
@@ -128,7 +130,7 @@ class RangeReading:
             raise self._other(f"more than {self.range.records} records")
 
     def check(self) -> None:
-        """Raises RangeNotHeldError unless what was read is what was taken in."""
+        """Raise RangeNotHeldError unless the records are those that were taken in."""
         if self.rows != self.range.records:
             raise self._other(f"{self.rows} records of {self.range.records}")
         found = digest(self.batches)
@@ -144,8 +146,7 @@ class RangeReading:
 
 
 class RangeReader:
-    """A consumer outside every group, and a client for questions. Not for two threads at once; after an error of
-    :meth:`read` it may only be closed."""
+    """A consumer without a group, and an admin client. Not thread-safe. After an error of :meth:`read` it can only be closed."""
 
     def __init__(self, access: KafkaAccess, clock: Clock | None = None) -> None:
         """Raises SettingsError for options that librdkafka refuses. No I/O yet."""
@@ -156,7 +157,7 @@ class RangeReader:
         options = consumer_options(
             access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
         )
-        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
+        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer: no fetch waits there
         try:
             self._consumer = Consumer({**options, "error_cb": self._client_errors}, logger=self._client_errors)
         except KafkaException as error:
@@ -173,12 +174,12 @@ class RangeReader:
 
     def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
         """As :func:`read_ranges`."""
-        held = [item for item in wanted if item.range.records]  # without records there is nothing to ask for
-        readings: dict[TopicPartition, RangeReading] = {}
+        held = [item for item in wanted if item.range.records]  # a range without records needs no request
+        readings: dict[TopicPartition, RangeProgress] = {}
         if held:
             check_topics(held, self._admin.topic_ids({item.range.topic for item in held}))
             watermarks = self._watermarks(held)
-            readings = {item.range.tp: RangeReading.begin(item.range, *watermarks[item.range.tp]) for item in held}
+            readings = {item.range.tp: RangeProgress.begin(item.range, *watermarks[item.range.tp]) for item in held}
             try:
                 self._fetch(readings, headers)
             except KafkaException as error:
@@ -196,8 +197,8 @@ class RangeReader:
         except UnknownTopicError as error:
             raise RangeNotHeldError(str(error)) from None
 
-    def _fetch(self, readings: Mapping[TopicPartition, RangeReading], headers: bool) -> None:
-        """Reads each range to its end; all partitions at once."""
+    def _fetch(self, readings: Mapping[TopicPartition, RangeProgress], headers: bool) -> None:
+        """Read all ranges to their ends at the same time."""
         self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
         paused: list[WirePartition] = []
         deadline = self._clock.monotonic() + self._access.timeout_seconds
@@ -209,18 +210,20 @@ class RangeReader:
             elif self._clock.monotonic() > deadline:
                 ranges = ", ".join(reading.range.label for reading in waiting.values())
                 raise self._client_errors.unreachable(
-                    f"Kafka at {self._address} gave nothing of {ranges} for {self._access.timeout_seconds:g} s"
+                    f"Kafka at {self._address} returned no data of {ranges} for {self._access.timeout_seconds:g} s"
                 )
             over = [_wire(tp) for tp, reading in waiting.items() if reading.done]
             if over and len(over) < len(waiting):
                 self._consumer.pause(over)
                 paused += over
         if paused:
-            self._consumer.resume(paused)  # librdkafka would keep the pause over to the partition's next assignment
+            self._consumer.resume(paused)  # librdkafka keeps a pause until the partition's next assignment
         self._consumer.unassign()
 
-    def _take(self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeReading], headers: bool) -> bool:
-        """Whether any range came further."""
+    def _take(
+        self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeProgress], headers: bool
+    ) -> bool:
+        """Return whether the position of a range has moved."""
         records: dict[TopicPartition, list[Message]] = {}
         progress = False
         for message in messages:
@@ -240,7 +243,7 @@ class RangeReader:
             waiting[tp].append(record_batch(own, headers))
         return progress
 
-    def _take_event(self, error: KafkaError, message: Message, reading: RangeReading | None) -> bool:
+    def _take_event(self, error: KafkaError, message: Message, reading: RangeProgress | None) -> bool:
         code = error.code()
         if reading is None or reading.done:
             self._client_errors(error)
@@ -252,12 +255,12 @@ class RangeReader:
             reading.position = end
             return True
         if code in FAULTS:
-            raise RangeNotHeldError(f"{reading.range.label}: Kafka says: {error.str()}")
+            raise RangeNotHeldError(f"{reading.range.label}: Kafka reports: {error.str()}")
         self._client_errors(error)
         return False
 
 
-kept_readers: Kept[RangeReader] = Kept(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
+kept_readers: IdleClients[RangeReader] = IdleClients(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
 
 
 def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:

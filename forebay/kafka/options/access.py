@@ -1,4 +1,4 @@
-"""What a process far from the configuration needs to reach Kafka. Knows no client, so it costs nothing to import."""
+"""How a process without the configuration, such as a Spark task, reaches Kafka. Imports no client, so the import is cheap."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 
 class KafkaAccess(msgspec.Struct, frozen=True):
-    """Can be pickled. ``options``: the pass-through keys of ``[kafka]``; they may hold passwords, so nothing shows them.
+    """How Kafka is reached for reading exact offsets. Can be pickled.
 
-    ``group`` is never joined and nothing is committed for it: it is the one that the stream's rights are given for.
-    ``timeout_seconds``: how long a broker may give nothing, or leave a question unanswered, before it counts as unreachable.
-    ``prefetch_bytes``: bound on what librdkafka holds of fetched messages, beside the ranges that are read.
+    ``options``: the pass-through keys of ``[kafka]``. They may contain passwords, so ``repr`` does not show them.
+    ``group``: the group for which the stream has access rights. No consumer joins it, and nothing is committed for it.
+    ``timeout_seconds``: maximum time a broker may return no data or leave a request unanswered.
+    ``prefetch_bytes``: maximum bytes of messages that librdkafka fetches ahead, beside the ranges that are read.
     """
 
     options: Mapping[str, str]
@@ -26,7 +27,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> KafkaAccess | None:
-        """What tasks are given; None where they shall not read from Kafka."""
+        """Return the access of tasks; None if tasks do not read from Kafka."""
         kafka = settings.kafka
         if not kafka.read_blocks or settings.custom_source:
             return None

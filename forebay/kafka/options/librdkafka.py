@@ -1,4 +1,4 @@
-"""What is passed to librdkafka: the user's options, the ones Forebay needs to be safe, and bounds derived from memory."""
+"""Options for librdkafka: the user's, those that Forebay needs for its guarantees, and bounds computed from a memory limit."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from confluent_kafka import Consumer, KafkaException
 
 from forebay.model.errors import SettingsError
 
-#: option → (the only value it may have, why)
+#: option → (its only allowed value, the reason)
 FORCED: dict[str, tuple[str, str]] = {
-    "enable.auto.commit": ("false", "offsets are committed only after the driver accepted their records (INV-1)"),
-    "enable.auto.offset.store": ("false", "a stored offset can rewind a group; every commit names its offset"),
+    "enable.auto.commit": ("false", "offsets are committed only after the driver has accepted their records (INV-1)"),
+    "enable.auto.offset.store": ("false", "a stored offset can rewind a group; each commit names its offset"),
     "auto.offset.reset": (
         "error",
-        "a position that Kafka no longer holds is a gap to decide on, never a silent reset (INV-5)",
+        "a position that Kafka no longer holds is a gap, never a silent reset (INV-5)",
     ),
-    "check.crcs": ("true", "a damaged batch must stop its partition (INV-5)"),
-    "enable.partition.eof": ("true", "the true end of a partition is known only by this event"),
+    "check.crcs": ("true", "a damaged record batch must stop its partition (INV-5)"),
+    "enable.partition.eof": ("true", "only this event shows the true end of a partition"),
 }
-#: options with a key of their own in [kafka]
+#: options that have a separate key in [kafka]
 _ELSEWHERE = {"group.id": "kafka.group"}
-#: options that only make sense for a consumer; an admin client or producer is made without them
+#: prefixes of consumer options; admin clients and producers are created without them
 _CONSUMER_ONLY = (
     "group.", "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
     "auto.offset.reset", "auto.commit.interval.ms", "enable.auto.", "enable.partition.eof", "check.crcs", "fetch.",
     "queued.m", "max.partition.fetch.bytes", "isolation.level", "coordinator.query.interval.ms", "allow.auto.create.topics",
 )  # fmt: skip
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-#: mechanism → what it needs besides
+#: mechanism → other options that it needs
 _MECHANISMS: dict[str, tuple[str, ...]] = {
     "GSSAPI": (),
     "PLAIN": ("sasl.username", "sasl.password"),
@@ -47,7 +47,7 @@ _FILES = (
 _TRUE = {"true": "true", "t": "true", "1": "true", "false": "false", "f": "false", "0": "false"}
 _RESET = {"none": "error"}
 
-#: share of the receiver's memory bound that librdkafka may hold in fetched, not yet polled messages
+#: share of the receiver's memory bound for messages that librdkafka has fetched and that are not polled yet
 PREFETCH_SHARE = 0.5
 
 
@@ -59,10 +59,10 @@ def consumer_options(
     client_id: str,
     metadata_refresh_seconds: float | None = None,
 ) -> dict[str, str]:
-    """librdkafka's options for a receiver's consumer.
+    """Return librdkafka's options for a receiver's consumer.
 
-    ``memory_bytes`` is the receiver's bound (``receiver.memory``): the prefetch queue gets half of it, whatever the number
-    of partitions; a user's own bound is kept if it is smaller. Raises SettingsError for an option that must have another value.
+    ``memory_bytes``: the receiver's bound (``receiver.memory``). The prefetch queue gets half of it, for any number of
+    partitions; a smaller bound of the user is kept. Raises SettingsError for an option that must have another value.
     """
     check_forced(options)
     prefetch_kib = max(1024, int(memory_bytes * PREFETCH_SHARE) // 1024)
@@ -75,13 +75,13 @@ def consumer_options(
     made = {
         "isolation.level": "read_committed",
         "partition.assignment.strategy": "cooperative-sticky",
-        # the message size on the way to a full queue is not known: the byte bound is what holds
+        # only the byte bound limits the queue, since message sizes are unknown
         "queued.min.messages": "1000000",
         "client.id": client_id,
         "allow.auto.create.topics": "false",
-        # a start or resume waits for the fetch under way to its broker, which at the end of a log takes this long
+        # a start or resume waits for the current fetch of its broker, which at the end of a log takes this long
         "fetch.wait.max.ms": "100",
-        # a full queue of this size is empty again within a fraction of librdkafka's default of a second
+        # a full queue of this size becomes empty within a fraction of librdkafka's default of one second
         "fetch.queue.backoff.ms": "10",
     }
     if options.get("group.protocol", "classic").lower() == "consumer":
@@ -89,7 +89,7 @@ def consumer_options(
     if metadata_refresh_seconds is not None:
         made["topic.metadata.refresh.interval.ms"] = str(max(1000, int(metadata_refresh_seconds * 1000)))
     made.update(options)
-    if "fetch.message.max.bytes" in made:  # librdkafka's other name of the same option
+    if "fetch.message.max.bytes" in made:  # librdkafka's other name for the same option
         made["max.partition.fetch.bytes"] = made.pop("fetch.message.max.bytes")
     for key, bound in bounds.items():
         made[key] = str(min(_number(key, made[key]), bound) if key in made else bound)
@@ -99,8 +99,10 @@ def consumer_options(
 
 
 def client_options(options: Mapping[str, str], client_id: str = "forebay") -> dict[str, str]:
-    """``options`` without what only a consumer takes: for admin clients and producers. Raises SettingsError as
-    :func:`check_security`."""
+    """Return ``options`` without those of consumers, for admin clients and producers.
+
+    Raises SettingsError as :func:`check_security`.
+    """
     check_security(options)
     made = {key: value for key, value in options.items() if not key.startswith(_CONSUMER_ONLY)}
     made.setdefault("client.id", client_id)
@@ -121,7 +123,7 @@ def check_forced(options: Mapping[str, str]) -> None:
     check_security(options)
     for key, text in options.items():
         if key in _ELSEWHERE:
-            raise SettingsError(f"kafka.{key!r}: set {_ELSEWHERE[key]} instead")
+            raise SettingsError(f"kafka.{key!r}: not allowed here; set {_ELSEWHERE[key]} instead")
         if key in FORCED:
             wanted, why = FORCED[key]
             given = text.strip().lower()
@@ -130,7 +132,7 @@ def check_forced(options: Mapping[str, str]) -> None:
 
 
 def check_security(options: Mapping[str, str]) -> None:
-    """Raises SettingsError, which names the key and shows no secret, where ``options`` can't reach a guarded broker at all."""
+    """Raise SettingsError if these security options can't work. The error names the key and shows no secret."""
     protocol = options.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:
         raise SettingsError(f"kafka.'security.protocol': {protocol!r}: allowed are {', '.join(_PROTOCOLS)}")
@@ -141,21 +143,21 @@ def check_security(options: Mapping[str, str]) -> None:
             raise SettingsError(f"kafka.{key!r}: {options[key]!r}: allowed are {', '.join(_MECHANISMS)}")
         for needed in _MECHANISMS[mechanism]:
             if not options.get(needed):
-                raise SettingsError(f"kafka.{needed!r}: missing: {mechanism} needs it")
+                raise SettingsError(f"kafka.{needed!r} is missing: {mechanism} needs it")
     for key in _FILES:
         path = options.get(key, "")
         if path and not (key == "ssl.ca.location" and path == "probe") and not os.access(path, os.R_OK):
-            words = "this user may not read it" if os.path.exists(path) else "there is no such file"
+            words = "this user has no right to read it" if os.path.exists(path) else "no such file"
             raise SettingsError(f"kafka.{key!r}: {path!r}: {words}")
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Checks ``[kafka]``'s pass-through options without reaching a broker.
+    """Check the pass-through options of ``[kafka]`` without a broker.
 
-    Raises SettingsError for a forced option set otherwise, an option that librdkafka does not know, or a value it refuses.
+    Raises SettingsError for an option that must have another value, an option unknown to librdkafka, or a value that it refuses.
     """
     made = consumer_options(options, group="check", memory_bytes=64_000_000, client_id="forebay-validate")
-    made.setdefault("log_level", "0")  # it begins to connect at once, and what comes of that is no matter here
+    made.setdefault("log_level", "0")  # the consumer begins to connect immediately; its errors are irrelevant here
     try:
         Consumer(made).close()
     except KafkaException as error:
@@ -170,4 +172,4 @@ def _number(key: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise SettingsError(f"kafka.{key!r}: {text!r} is no whole number") from None
+        raise SettingsError(f"kafka.{key!r}: {text!r} is not a whole number") from None

@@ -1,5 +1,8 @@
-"""Access tokens for a schema registry, by OAuth's client credentials (RFC 6749, 4.4): asked for by authlib, as
-confluent-kafka's own client does, but with the registry's time limit and certificates, and with errors that say who failed."""
+"""Access tokens for a schema registry, by OAuth's client credentials (RFC 6749, 4.4).
+
+authlib requests them, as in confluent-kafka's own client, but with the registry's timeout and certificates, and with errors that
+name the failed server.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,26 @@ from forebay.model.errors import UnreachableError, UsageError
 PREFIX = "bearer.auth."
 _ID, _SECRET, _ENDPOINT, _SCOPE = "client.id", "client.secret", "issuer.endpoint.url", "scope"
 _CLUSTER, _POOL = "logical.cluster", "identity.pool.id"
-#: a token is used for so much of its time
+#: share of a token's lifetime after which a new one is requested
 _SHARE_USED = 0.8
 
 
 class ClientCredentials:
-    """What the registry's client asks for its headers. Not for two threads at once."""
+    """Provides the registry's client with a token. Not thread-safe."""
 
     def __init__(self, options: Mapping[str, str], ca_location: str | None, timeout_seconds: float) -> None:
-        """``options``: those after ``bearer.auth.``. ``ca_location``: whom else than the machine's own authorities to trust, a
-        file in PEM. Raises UsageError."""
+        """``options``: those with the prefix ``bearer.auth.``, without it. ``ca_location``: a PEM file or folder of authorities
+        to trust besides the system's. Raises UsageError."""
         for name in (_ID, _SECRET, _ENDPOINT):
             if not options.get(name):
                 raise UsageError(
-                    f"options schema.registry.{PREFIX}*: for OAuth {_ID}, {_SECRET} and {_ENDPOINT} are needed, and {name} is "
-                    "not there"
+                    f"options schema.registry.{PREFIX}*: {name} is missing: OAuth needs {_ID}, {_SECRET} and {_ENDPOINT}"
                 )
         parts = urlsplit(options[_ENDPOINT])
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise UsageError(
-                f"option schema.registry.{PREFIX}{_ENDPOINT}: allowed is where tokens are given, as in "
-                "https://login/oauth2/token, without a user or a password"
+                f"option schema.registry.{PREFIX}{_ENDPOINT}: allowed is the URL of a token endpoint, without user and "
+                "password, as in https://login/oauth2/token"
             )
         from authlib.integrations.httpx_client import OAuth2Client
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
@@ -61,7 +63,7 @@ class ClientCredentials:
         self._client.close()
 
     def fields(self, _: object = None) -> dict[str, str]:
-        """With a token that is still good for a while. Raises UsageError if none is given to us, UnreachableError."""
+        """Return the fields with a valid token. Raises UsageError if the endpoint refuses one, UnreachableError."""
         token = self._client.token
         if token is None or token.is_expired(leeway=(1 - _SHARE_USED) * float(token.get("expires_in") or 0)):
             token = self._fetched()
@@ -75,15 +77,15 @@ class ClientCredentials:
             token = self._client.fetch_token(self._endpoint, grant_type="client_credentials")
         except AuthlibBaseError as error:
             raise UsageError(
-                f"{where} refuses us: {error}. Set schema.registry.{PREFIX}{_ID}, {_SECRET} and {_SCOPE} to whom it gives tokens"
+                f"{where} refused a token: {error}; check schema.registry.{PREFIX}{_ID}, {_SECRET} and {_SCOPE}"
             ) from None
         except self._status_error as error:
-            raise UnreachableError(f"{where} answers {error.response.status_code}") from None
+            raise UnreachableError(f"{where} answered with status {error.response.status_code}") from None
         except (OSError, self._transport_error) as error:
-            raise UnreachableError(f"{where} does not answer: {type(error).__name__}: {error}") from None
-        except (ValueError, TypeError, AttributeError):  # as no token endpoint answers
+            raise UnreachableError(f"{where} did not answer: {type(error).__name__}: {error}") from None
+        except (ValueError, TypeError, AttributeError):  # not the answer of a token endpoint
             token = None
         if not isinstance(token, Mapping) or not isinstance(token.get("access_token"), str):
             self._client.token = None
-            raise UsageError(f"{where} gives no token: is it the right address?")
+            raise UsageError(f"{where} returned no token; check schema.registry.{PREFIX}{_ENDPOINT}")
         return token

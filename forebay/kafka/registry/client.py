@@ -1,4 +1,4 @@
-"""Schemas from a registry that speaks Confluent's protocol, by confluent-kafka's own client (the extra ``registry``)."""
+"""Reads schemas from a registry with Confluent's protocol, by confluent-kafka's own client (the extra ``registry``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import tenacity
 
-from forebay.kafka.client.oauth import PREFIX, ClientCredentials
+from forebay.kafka.registry.oauth import PREFIX, ClientCredentials
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -22,28 +22,31 @@ T = TypeVar("T")
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
 FORMATS = (AVRO, JSON, PROTOBUF)
-#: of the client: what may be set; another one is refused
+#: options of the client that may be set; others are refused
 CLIENT_OPTIONS = (
     "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token", "bearer.auth.logical.cluster",
     "bearer.auth.identity.pool.id", "bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope",
     "bearer.auth.issuer.endpoint.url", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
     "proxy",
 )  # fmt: skip
-#: a schema that a registry does not know may have been registered a moment ago, at another of its servers
+#: attempts for an unknown schema, which may have been registered a moment ago at another server of the registry
 _ATTEMPTS_IF_UNKNOWN = 3
-#: schemas that one schema may refer to, in all
+#: maximum number of schemas that one schema refers to, directly or indirectly
 _REFERENCES_MAX = 1_000
 _NOT_NOW = (408, 429)
-#: where a bearer token comes from
+#: the option for the origin of a bearer token, and its values
 _SOURCE, _STATIC, _OAUTH = "credentials.source", "STATIC_TOKEN", "OAUTHBEARER"
-#: how the client asks for a Protobuf file: its FileDescriptorProto, in base64
+#: format in which a Protobuf file is requested: its FileDescriptorProto, in base64
 _DESCRIPTOR = "serialized"
 
 
 class RegistryAccess(msgspec.Struct, frozen=True):
-    """How a registry is reached. Can be pickled. ``url``: one, or several with commas. ``options``: those of ``CLIENT_OPTIONS``
-    that are set; they may hold passwords, so nothing shows them. ``timeout_seconds``: of one request; ``attempts``: how often it
-    is made where no answer comes."""
+    """How a registry is reached. Can be pickled.
+
+    ``url``: one or more, separated by commas. ``options``: those of ``CLIENT_OPTIONS`` that are set. They may contain passwords,
+    so ``repr`` does not show them. ``timeout_seconds``: of one request. ``attempts``: maximum number of requests without an
+    answer.
+    """
 
     url: str
     options: tuple[tuple[str, str], ...] = ()
@@ -58,14 +61,17 @@ class RegistryAccess(msgspec.Struct, frozen=True):
 
 
 def shown(url: str) -> str:
-    """``url`` without the user and password that may be in it."""
+    """Return ``url`` without a user and password in it."""
     return ",".join(part.strip().rpartition("@")[2] if "@" in part else part.strip() for part in url.split(","))
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
-    """``key``: its number in the registry, or its GUID. ``text``: of Protobuf the file's descriptor, in base64, or the file.
-    ``references``: names and texts of what it refers to, each before who refers to it. ``rules``: those by which a reader would
-    have to change what it reads, as by decrypting it."""
+    """A schema of a registry.
+
+    ``key``: its number or GUID. ``text``: the schema; for Protobuf the file's descriptor in base64, or the file itself.
+    ``references``: (name, text) of the schemas that it refers to, each before those that refer to it. ``rules``: names of rules
+    that readers would have to apply, such as decryption.
+    """
 
     key: int | str
     format: str
@@ -81,10 +87,10 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """A context manager, for a few questions; not for two threads at once. The client is made for the first of them.
+    """A context manager for a few requests. Not thread-safe. The first request creates the client.
 
-    Each question raises UnreachableError when ``access.attempts`` are used up, and UsageError where the registry refuses us, an
-    option can't be, or the libraries of the extra are not here.
+    Each request raises UnreachableError after ``access.attempts`` without an answer, and UsageError if the registry refuses
+    access, an option is invalid, or the libraries of the extra are not installed.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -111,8 +117,10 @@ class Registry:
         return self._made
 
     def schema(self, key: int | str, format_: str, *, patient: bool = True) -> RegisteredSchema | None:
-        """By its number or GUID, of ``format_`` as a writer of that format means it; None if the registry knows none.
-        ``patient``: after it was asked again, since it may have come a moment ago."""
+        """Return the schema with this number or GUID, for a writer of ``format_``; None if the registry has none.
+
+        ``patient``: repeat the request for an unknown schema, which may have been registered a moment ago.
+        """
 
         def ask(wire: str | None) -> Any:
             if isinstance(key, int):
@@ -123,7 +131,7 @@ class Registry:
         return None if found is None else self._registered(key, found)
 
     def version(self, subject: str, version: int | None, format_: str) -> RegisteredSchema:
-        """The newest if ``version`` is None. Raises UsageError if there is none, or of another format."""
+        """Return a version of ``subject`` (None: the newest). Raises UsageError if there is none, or it has another format."""
         number: Any = "latest" if version is None else version
 
         def ask(wire: str | None) -> Any:
@@ -138,7 +146,7 @@ class Registry:
         return made
 
     def _as_written(self, ask: Callable[[str | None], Any], format_: str, patient: bool = True) -> Any:
-        """Of a Protobuf file the descriptor is asked for. One that can't make it may hold it all the same, or the text."""
+        """Request the descriptor of a Protobuf file. A registry that can't make it may still have it, or the text."""
         if format_ != PROTOBUF:
             return self._answer(lambda: ask(None), patient)
         try:
@@ -162,7 +170,7 @@ class Registry:
                 continue
             seen.add(name)
             if len(seen) > _REFERENCES_MAX:
-                raise UsageError(f"a schema refers to more than {_REFERENCES_MAX} others")
+                raise UsageError(f"a schema refers to more than {_REFERENCES_MAX} other schemas")
             other = self._as_written(
                 lambda wire, reference=reference: self._client.get_version(  # type: ignore[misc]
                     reference.subject, reference.version, True, wire
@@ -178,11 +186,13 @@ class Registry:
             found[name] = other.schema.schema_str or ""
 
     def _answer(self, ask: Callable[[], T], patient: bool, *, once: bool = False) -> T | None:
-        """None for what the registry does not know. ``once``: where no answer comes it is not asked again. Raises as the class
-        says."""
+        """Return the answer of ``ask``; None if the registry does not have the schema.
+
+        ``once``: do not repeat a request without an answer. Raises as the class says.
+        """
         unknown_left = min(_ATTEMPTS_IF_UNKNOWN, self._access.attempts) if patient else 1
 
-        _ = self._client  # what is wrong with the options is no answer
+        _ = self._client  # raises here for invalid options
 
         def attempt() -> T | None:
             nonlocal unknown_left
@@ -215,16 +225,16 @@ class Registry:
         where = f"the schema registry {shown(self._access.url)}"
         if status in (401, 403):
             return UsageError(
-                f"{where} refuses us ({status}): set schema.registry.basic.auth.user.info, or schema.registry.bearer.auth.*, to "
-                "who may read its schemas"
+                f"{where} refused access ({status}): set schema.registry.basic.auth.user.info or schema.registry.bearer.auth.* "
+                "for a user that may read its schemas"
             )
         if status is not None and (status >= 500 or status in _NOT_NOW):
-            return UnreachableError(f"{where} answers {status}: {getattr(error, 'error_message', '')}")
+            return UnreachableError(f"{where} answered with status {status}: {getattr(error, 'error_message', '')}")
         if status is not None:
-            return UsageError(f"{where} refuses what it is asked: {error}")
+            return UsageError(f"{where} refused the request: {error}")
         if not isinstance(error, (OSError, RuntimeError, _library().transport_error)):
             return error
-        return UnreachableError(f"{where} does not answer: {type(error).__name__}: {error}")
+        return UnreachableError(f"{where} did not answer: {type(error).__name__}: {error}")
 
 
 class _Unknown(Exception):
@@ -232,11 +242,11 @@ class _Unknown(Exception):
 
 
 def check_readable(schema: RegisteredSchema, format_: str) -> None:
-    """Raises UsageError if ``schema`` is of another format, or has rules, which are not run here."""
+    """Raise UsageError if ``schema`` has another format, or rules, which are not applied here."""
     if schema.format != format_:
-        raise UsageError(f"{schema} is of format {schema.format}, not {format_}")
+        raise UsageError(f"{schema} has format {schema.format}, not {format_}")
     if schema.rules:
-        raise UsageError(f"{schema} has rules for its readers ({', '.join(schema.rules)}), which are not run here")
+        raise UsageError(f"{schema} has rules for readers ({', '.join(schema.rules)}), which are not supported")
 
 
 def _rules(schema: Schema) -> Iterator[str]:
@@ -249,7 +259,7 @@ def _rules(schema: Schema) -> Iterator[str]:
 
 
 def descriptor_bytes(text: str) -> bytes | None:
-    """What ``text`` stands for if it is a descriptor in base64; None for a .proto file's own text."""
+    """Return the bytes of a descriptor in base64; None for the text of a .proto file."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -257,7 +267,7 @@ def descriptor_bytes(text: str) -> bytes | None:
 
 
 def _tokens(access: RegistryAccess) -> ClientCredentials | None:
-    """None where the registry wants none, or is given one that is known."""
+    """Return the provider of tokens; None if the registry needs no token, or the options contain it."""
     options = dict(access.options)
     own = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
     source = own.get(_SOURCE, _STATIC if "token" in own else _OAUTH).upper()
@@ -274,8 +284,8 @@ def _client(access: RegistryAccess, tokens: ClientCredentials | None) -> Any:
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
-                f"option schema.registry.url: {shown(url)!r}: allowed is where the schema registry is, as in "
-                "https://registry:8081, or several with commas"
+                f"option schema.registry.url: {shown(url)!r}: allowed are one or more URLs, separated by commas, as in "
+                "https://registry:8081"
             )
     settings: dict[str, Any] = {**dict(access.options), "url": access.url, "timeout": access.timeout_seconds}
     if tokens is not None:
@@ -295,12 +305,12 @@ def _client(access: RegistryAccess, tokens: ClientCredentials | None) -> Any:
 
 def missing_extra(error: ImportError) -> UsageError:
     return UsageError(
-        f"decoding by a schema registry needs libraries that are not here ({error.name}): pip install 'forebay[registry]'"
+        f"decoding by a schema registry needs libraries that are not installed ({error.name}): pip install 'forebay[registry]'"
     )
 
 
 def _library() -> Any:
-    """The client's module, with ``transport_error``, what it raises where no answer comes."""
+    """Return the client's module, with ``transport_error``, the exception for a request without an answer."""
     try:
         from confluent_kafka import schema_registry
         from confluent_kafka.schema_registry.common._httpx_compat import httpx

@@ -1,4 +1,4 @@
-"""Clients that a process keeps for the next caller: few, not for long, and none across a fork."""
+"""A pool of idle clients for the next caller, bounded in number and time; no client is used after a fork."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Entry(Generic[C]):
     since: float
 
 
-class Kept(Generic[C]):
-    """At most ``most`` idle clients of this process, each for at most ``idle_seconds``; from any thread.
+class IdleClients(Generic[C]):
+    """Keeps at most ``most`` idle clients of this process, each for at most ``idle_seconds``. Thread-safe.
 
-    A child of a fork leaves its parent's clients here untouched: no client survives a fork, and not even its end can be asked
-    for. Whoever takes one is its only user.
+    After a fork, the child does not touch its parent's clients: librdkafka's clients can't be used or closed in a child. The
+    caller that takes a client is its only user.
     """
 
     def __init__(self, most: int, idle_seconds: float, clock: Clock | None = None) -> None:
@@ -39,14 +39,14 @@ class Kept(Generic[C]):
         self._clock = clock or SystemClock()
         self._entries: list[_Entry[C]] = []
         self._lock = threading.Lock()
-        self._sweeper: tuple[int, threading.Timer] | None = None  # process, and what wakes in it
+        self._sweeper: tuple[int, threading.Timer] | None = None  # process id, and its timer
 
     def __len__(self) -> int:
-        """Idle clients of this process."""
+        """Return the number of idle clients of this process."""
         return sum(entry.process == os.getpid() for entry in self._entries)
 
     def take(self, key: object, fits: Callable[[C], bool] = lambda _: True) -> C | None:
-        """The newest one under ``key`` that ``fits``; None if there is none."""
+        """Remove and return the newest client under ``key`` that ``fits``; None if there is none."""
         self.sweep()
         with self._lock:
             for place in reversed(range(len(self._entries))):
@@ -57,7 +57,7 @@ class Kept(Generic[C]):
         return None
 
     def keep(self, key: object, client: C) -> None:
-        """Gives ``client`` back, which nobody uses any more; the oldest one is closed if there are too many."""
+        """Keep ``client``, which its caller no longer uses. Close the oldest client if there are too many."""
         with self._lock:
             self._entries.append(_Entry(os.getpid(), key, client, self._clock.monotonic()))
             own = [entry for entry in self._entries if entry.process == os.getpid()]
@@ -67,7 +67,7 @@ class Kept(Generic[C]):
         _close(surplus)
 
     def sweep(self) -> None:
-        """Closes those that were idle for too long."""
+        """Close clients that were idle for too long."""
         with self._lock:
             limit = self._clock.monotonic() - self._idle_seconds
             old = [entry for entry in self._entries if entry.process == os.getpid() and entry.since <= limit]
@@ -75,7 +75,7 @@ class Kept(Generic[C]):
         _close(old)
 
     def clear(self) -> None:
-        """Closes all of this process."""
+        """Close all clients of this process."""
         with self._lock:
             own = [entry for entry in self._entries if entry.process == os.getpid()]
             self._entries = [entry for entry in self._entries if entry not in own]

@@ -1,7 +1,7 @@
-"""Settings of Kafka's Java client as librdkafka's. Pure, but for stores of certificates, which ``read`` gives.
+"""Translates settings of Kafka's Java client to librdkafka's.
 
-Only what the two clients call differently, or one alone has, is in :data:`TABLE` (docs/KAFKA_OPTIONS.md shows it); everything
-else passes through, and librdkafka refuses by name what it does not know.
+:data:`TABLE` (shown in docs/KAFKA_OPTIONS.md) has the settings whose names differ, or that only one client has. All others are
+passed on unchanged, and librdkafka refuses unknown settings by name. The only I/O is the reading of certificate stores.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Literal
 from forebay.model.errors import SettingsError
 
 Read = Callable[[str], bytes]
-#: value, all options, read → librdkafka's options. Raises SettingsError.
+#: (value, all options, reader of files) → librdkafka's options. Raises SettingsError.
 Translation = Callable[[str, Mapping[str, str], Read], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """``options`` for librdkafka; ``told``: a sentence for each change, without any value."""
+    """``options``: librdkafka's. ``changes``: one sentence for each change, without any value."""
 
     options: dict[str, str]
-    told: tuple[str, ...]
+    changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``outcome``: what becomes of it. ``becomes``: librdkafka's names, or why it has none."""
+    """The treatment of one Java setting. ``becomes``: librdkafka's names, or the reason why there is none."""
 
     outcome: Literal["translated", "left out", "refused"]
     becomes: str
@@ -37,13 +37,13 @@ class Row:
 
 
 def translate(options: Mapping[str, str], read: Read = lambda path: Path(path).read_bytes()) -> Translated:
-    """``options`` (names without a leading ``kafka.``) as librdkafka takes them.
+    """Return ``options`` (names without a leading ``kafka.``) as librdkafka's options.
 
-    ``read`` gives a file's bytes. Raises SettingsError for a setting that has no counterpart, that can't be translated, or
-    that is given under both names with other values. No message has a value of an option in it.
+    ``read``: returns a file's bytes. Raises SettingsError for a setting without a counterpart, one that can't be translated, or
+    two different values under the two names of a setting. No message contains a value of an option.
     """
     made = {name: value for name, value in options.items() if name not in TABLE}
-    told: list[str] = []
+    changes: list[str] = []
     for name, value in options.items():
         row = TABLE.get(name)
         if row is None:
@@ -51,19 +51,19 @@ def translate(options: Mapping[str, str], read: Read = lambda path: Path(path).r
         if row.outcome == "refused":
             raise SettingsError(f"kafka.{name!r}: refused: {row.becomes}")
         if row.outcome == "left out":
-            told.append(f"kafka.{name!r} is left out: {row.becomes}")
+            changes.append(f"kafka.{name!r} is left out: {row.becomes}")
             continue
         assert row.translation is not None
         found = row.translation(value, options, read)
         for own, translated in found.items():
             if own in options and own not in TABLE and options[own] != translated:
                 raise SettingsError(
-                    f"kafka.{name!r}: is {own!r} here, which is given too, with another value: leave one out"
+                    f"kafka.{name!r} maps to {own!r}, which is also set, to a different value; remove one of them"
                 )
         if found != {name: value}:
-            told.append(f"kafka.{name!r} is given to librdkafka as {', '.join(sorted(found)) or 'nothing'}")
+            changes.append(f"kafka.{name!r} becomes librdkafka's {', '.join(sorted(found)) or 'default'}")
         made.update(found)
-    return Translated(made, tuple(told))
+    return Translated(made, tuple(changes))
 
 
 # ---- translations ----------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _as(name: str) -> Translation:
 
 
 def _buffer(name: str) -> Translation:
-    """Java's -1 means the system's own size, librdkafka's 0."""
+    """The system's default size is -1 in Java, 0 in librdkafka."""
     return lambda value, options, read: {name: "0" if value.strip() == "-1" else value}
 
 
@@ -86,7 +86,7 @@ def _whole(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise SettingsError(f"kafka.{name!r}: {value!r} is no whole number") from None
+        raise SettingsError(f"kafka.{name!r}: {value!r} is not a whole number") from None
 
 
 def _identification(value: str, options: Mapping[str, str], read: Read) -> dict[str, str]:
@@ -117,7 +117,7 @@ def _assignors(value: str, options: Mapping[str, str], read: Read) -> dict[str, 
         known = name if name in _ASSIGNORS.values() else _ASSIGNORS.get(name.rpartition(".")[2])
         if known is None:
             raise SettingsError(
-                f"kafka.'partition.assignment.strategy': {name!r}: librdkafka has {', '.join(sorted(_ASSIGNORS))} alone"
+                f"kafka.'partition.assignment.strategy': {name!r}: librdkafka only has {', '.join(sorted(_ASSIGNORS))}"
             )
         names.append(known)
     return {"partition.assignment.strategy": ",".join(names)}
@@ -130,8 +130,8 @@ def _bytes_only(name: str) -> Translation:
     def translation(value: str, options: Mapping[str, str], read: Read) -> dict[str, str]:
         if value.rpartition(".")[2] not in _BYTES_CLASSES:
             raise SettingsError(
-                f"kafka.{name!r}: {value!r}: records come and go as bytes; name what turns them into values where you read "
-                "or write them"
+                f"kafka.{name!r}: {value!r}: keys and values are read and written as bytes; convert them where you read or write "
+                "records"
             )
         return {}
 
@@ -142,15 +142,15 @@ _JKS, _PEM = b"\xfe\xed\xfe\xed", b"-----BEGIN"
 
 
 def _store(name: str, path: str, read: Read) -> bytes:
-    """A store that is no JKS."""
+    """Return the bytes of a store. Raises SettingsError for a JKS store, and if it can't be read."""
     try:
         found = read(path)
     except OSError as error:
-        raise SettingsError(f"kafka.{name!r}: {path} can't be read: {error.strerror or error}") from None
+        raise SettingsError(f"kafka.{name!r}: cannot read {path}: {error.strerror or error}") from None
     if found.startswith(_JKS):
         raise SettingsError(
-            f"kafka.{name!r}: {path} is a JKS store, which only Java reads: convert it by `keytool -importkeystore -srckeystore "
-            f"{path} -destkeystore store.p12 -deststoretype PKCS12`"
+            f"kafka.{name!r}: {path} is a JKS store, which only Java can read: convert it with `keytool "
+            f"-importkeystore -srckeystore {path} -destkeystore store.p12 -deststoretype PKCS12`"
         )
     return found
 
@@ -166,11 +166,11 @@ def _truststore(value: str, options: Mapping[str, str], read: Read) -> dict[str,
         store = pkcs12.load_pkcs12(found, (options.get("ssl.truststore.password") or "").encode() or None)
     except ValueError:
         raise SettingsError(
-            f"kafka.{name!r}: {value} is neither PEM nor a PKCS#12 store that 'ssl.truststore.password' opens"
+            f"kafka.{name!r}: {value} is neither PEM nor a PKCS#12 store with the password 'ssl.truststore.password'"
         ) from None
     certificates = [held.certificate for held in (*store.additional_certs, *filter(None, [store.cert]))]
     if not certificates:
-        raise SettingsError(f"kafka.{name!r}: {value} holds no certificate")
+        raise SettingsError(f"kafka.{name!r}: {value} has no certificate")
     return {"ssl.ca.pem": b"".join(held.public_bytes(Encoding.PEM) for held in certificates).decode()}
 
 
@@ -182,7 +182,7 @@ def _keystore(value: str, options: Mapping[str, str], read: Read) -> dict[str, s
 
 _MODULE = re.compile(r"\s*([\w.$]+)\s+(required|requisite|sufficient|optional)\b", re.IGNORECASE)
 _PAIR = re.compile(r"""\s*([\w.$-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
-#: login module → its option → librdkafka's; "": of no meaning here
+#: login module → its option → librdkafka's option; "" for one without effect
 _MODULES: dict[str, dict[str, str]] = {
     "PlainLoginModule": {"username": "sasl.username", "password": "sasl.password"},
     "ScramLoginModule": {"username": "sasl.username", "password": "sasl.password"},
@@ -206,7 +206,9 @@ def _jaas(value: str, options: Mapping[str, str], read: Read) -> dict[str, str]:
     name = module[1].rpartition(".")[2]
     known = _MODULES.get(name)
     if known is None:
-        raise SettingsError(f"{where}: login module {name}: librdkafka has what {', '.join(sorted(_MODULES))} do alone")
+        raise SettingsError(
+            f"{where}: login module {name} is not supported; supported are {', '.join(sorted(_MODULES))}"
+        )
     made = {"sasl.oauthbearer.method": "oidc"} if name == "OAuthBearerLoginModule" else {}
     place = module.end()
     while pair := _PAIR.match(value, place):
@@ -218,7 +220,7 @@ def _jaas(value: str, options: Mapping[str, str], read: Read) -> dict[str, str]:
             made[known[pair[1]]] = pair[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
     if value[place:].strip() != ";":
         raise SettingsError(
-            f"{where}: option {place - module.end()} characters behind `{module[2]}` can't be read: it ends with ;"
+            f"{where}: cannot parse the option {place - module.end()} characters after `{module[2]}`; the text must end with ;"
         )
     return made
 
@@ -234,7 +236,7 @@ _OPENSSL = "librdkafka uses OpenSSL instead of Java's providers: configure OpenS
 _PLUGIN = "the value is a Java class, which librdkafka cannot load"
 _HARMLESS = "librdkafka limits or tunes this in its own way, and no record depends on it"
 
-#: Java's name → what becomes of it
+#: Java's name → its treatment
 TABLE: dict[str, Row] = {
     "fetch.max.wait.ms": _translated("`fetch.wait.max.ms`", _as("fetch.wait.max.ms")),
     "receive.buffer.bytes": _translated("`socket.receive.buffer.bytes` (-1 becomes 0)", _buffer("socket.receive.buffer.bytes")),
