@@ -20,7 +20,7 @@ import pyarrow as pa
 from driver.decision_loop.loop import DriverLoop
 from driver.journal.events import ClaimGiven, Event, FaultRecorded, GapRecorded
 from driver.journal.state import ADOPTER, EndedEpoch, State
-from driver.tracker.requests import AdoptionBlocked, Ask, Barred, NothingToAdopt, Request, Search, Searches
+from driver.tracker.requests import AdoptionBlocked, Barred, NothingToAdopt, Read, Request, Search, Searches
 from forebay import messages as m
 from forebay.model.digest import digest
 from forebay.model.errors import (
@@ -119,6 +119,7 @@ class Adopter:
     def __init__(
         self,
         wal: Storage | None,
+        *,
         stream: str,
         host: str,
         instance_id: str,
@@ -155,7 +156,7 @@ class Adopter:
         """One search for all that waits for it: in how many seconds the next round is due, None if nothing waits. A
         TurnedAwayError, thrown in instead of an answer, costs the round."""
         if not self._looked_back:
-            if (yield Ask(_left_over)):
+            if (yield ReadLeftOver()):
                 try:
                     yield from self._register()
                 except TurnedAwayError:
@@ -215,7 +216,7 @@ class Adopter:
     def _bar(self) -> Generator[str | Request, Any, bool]:
         """Before a search, and after all writers were found settled: those among them that were fenced may have sent what has
         not landed yet. False: clean-up came in between. Raises StoreError."""
-        ended: tuple[EndedEpoch, ...] = () if self._wal is None or self._wal.appendable else (yield Ask(_unbarred))
+        ended: tuple[EndedEpoch, ...] = () if self._wal is None or self._wal.appendable else (yield ReadUnbarred())
         if not ended:
             return True
         yield "bar"
@@ -483,18 +484,25 @@ class Adopter:
         )
 
 
-def _left_over(state: State) -> bool:
-    """Whether an older driver was ended while it adopted: its claim ends with a new registration."""
-    return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
+@dataclass(frozen=True, slots=True)
+class ReadLeftOver(Read[bool]):
+    """Reads whether an older driver ended while it adopted. A new registration ends the claim of that adoption."""
+
+    def read(self, state: State) -> bool:
+        return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnbarred(Read[tuple[EndedEpoch, ...]]):
+    """Reads the ended epochs in whose folders the WAL has no barrier yet."""
+
+    def read(self, state: State) -> tuple[EndedEpoch, ...]:
+        return tuple(state.unbarred)
 
 
 def advanced(steps: Round, answer: Any) -> str | Request:
     """What a round yields next; an ``answer`` that is an error is thrown in. Raises StopIteration at the round's end."""
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-
-
-def _unbarred(state: State) -> tuple[EndedEpoch, ...]:
-    return tuple(state.unbarred)
 
 
 class AdoptionThread:

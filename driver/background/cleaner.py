@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
@@ -18,7 +17,7 @@ from driver.decisions.clean_up import CleanSegment
 from driver.journal import history
 from driver.journal.state import State
 from driver.tracker import DeleteSegment
-from driver.tracker.requests import Archived, Ask, CleanedUp, CleanLocalCopies
+from driver.tracker.requests import Archived, CleanedUp, CleanLocalCopies, Read
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
@@ -53,6 +52,7 @@ class Cleaner:
         self,
         loop: DriverLoop,
         wal: CleanedWal | None,
+        *,
         history_writer: history.HistoryWriter,
         stream: str,
         clock: Clock,
@@ -117,7 +117,7 @@ class Cleaner:
 
     def _limits(self, wal: CleanedWal) -> Limits:
         """Of this round: less than the settings allow while the store lacks space."""
-        held_bytes = self._loop.ask(Ask(lambda state: state.index.bytes))
+        held_bytes = self._loop.ask(ReadHeldBytes())
         return wal.limits.within(wal.storage.free_bytes(), held_bytes)
 
     def act(self) -> None:
@@ -155,14 +155,14 @@ class Cleaner:
             )
 
     def _archive(self) -> None:
-        batches = tuple(batch.finished() for batch in self._loop.ask(Ask(history.leaving)))
+        batches = tuple(batch.finished() for batch in self._loop.ask(ReadLeaving()))
         if batches:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
     def _look_at_segments(self, wal: CleanedWal, limits: Limits) -> None:
         now_ms = self._clock.wall_ms()
-        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, limits, now_ms), _writers(state))))
+        due, writers = self._loop.ask(ReadDueSegments(limits, now_ms))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
         listed = wal.storage.list(f"{self._stream}/blocks")
         for path in listed:
@@ -171,7 +171,7 @@ class Cleaner:
                 segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
         worth = set(due)
         for chunk in (listed[at : at + PATHS_AT_ONCE] for at in range(0, len(listed), PATHS_AT_ONCE)):
-            worth |= self._loop.ask(Ask(partial(unnamed, paths=chunk)))
+            worth |= self._loop.ask(ReadUnnamed(tuple(chunk)))
         for (receiver, epoch), files in segments.items():
             files.sort()
             for index, (_, path) in enumerate(files):
@@ -199,6 +199,43 @@ class Cleaner:
         if facts.unreadable:
             self._told.add(path)
         return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHeldBytes(Read[int]):
+    """Reads how many bytes the WAL holds."""
+
+    def read(self, state: State) -> int:
+        return state.index.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLeaving(Read[tuple[history.Leaving, ...]]):
+    """Reads the batches that move to the history."""
+
+    def read(self, state: State) -> tuple[history.Leaving, ...]:
+        return history.leaving(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDueSegments(Read[tuple[tuple[str, ...], set[tuple[str, int]]]]):
+    """Reads the paths of segments that are due for deletion, and the receivers that are not fenced, with their epochs."""
+
+    limits: Limits
+    now_ms: int
+
+    def read(self, state: State) -> tuple[tuple[str, ...], set[tuple[str, int]]]:
+        return due_paths(state, self.limits, self.now_ms), _writers(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnnamed(Read[set[str]]):
+    """Reads which of ``paths`` are segments in which the journal names no block."""
+
+    paths: tuple[str, ...]
+
+    def read(self, state: State) -> set[str]:
+        return unnamed(state, self.paths)
 
 
 def delete(storage: Storage, path: str) -> None:

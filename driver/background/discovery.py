@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from driver.journal.events import IncarnationStart
-from driver.tracker.requests import FoundPartitions
+from driver.journal.state import State
+from driver.tracker.requests import FoundPartitions, Read
 from forebay.kafka.client.admin import Committed
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.topic_pattern import matches
@@ -22,6 +24,23 @@ class LostJournal(ForebayError):
     """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the journal knows of the stream's partitions ("topic/partition") and topics. ``created``: it has the first ones."""
+
+    partitions: frozenset[str]
+    topics: frozenset[str]
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKnown(Read[Known]):
+    """Reads the partitions and topics that the journal knows."""
+
+    def read(self, state: State) -> Known:
+        return Known(frozenset(state.partitions), frozenset(state.topics), state.created)
+
+
 def subscription(kafka: KafkaSettings, topics: Iterable[str]) -> tuple[str, ...] | None:
     """The names of ``topics`` that receivers subscribe to by ``kafka.pattern``; None without a pattern."""
     if kafka.pattern is None:
@@ -33,13 +52,10 @@ def discover(
     admin: Upstream,
     settings: Settings,
     there: Collection[TopicPartition],
-    known: set[str],
-    known_topics: set[str],
-    created: bool,
+    known: Known,
     now_ms: int,
 ) -> FoundPartitions | None:
-    """Resolves where those partitions of ``there`` begin that are not ``known`` (as "topic/partition"); None if there is
-    none.
+    """Find the offsets at which those partitions of ``there`` begin that the journal does not know; None if it knows all.
 
     The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
     named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
@@ -48,13 +64,13 @@ def discover(
     followed.
     """
     kafka = settings.kafka
-    new = {tp for tp in there if str(tp) not in known}
+    new = {tp for tp in there if str(tp) not in known.partitions}
     if not new:
         return None
     topics = {tp.topic for tp in new}
     ids = admin.topic_ids(topics)
     named = source_kind(settings).names_topics()
-    by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and named)}
+    by_policy = {tp for tp in new if not known.created or (tp.topic not in known.topics and named)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:
         offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))

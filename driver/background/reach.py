@@ -41,6 +41,7 @@ class Probe:
         name: str,
         ask: Callable[[], None],
         clock: Clock,
+        *,
         interval_seconds: float,
         why_silent: Callable[[], str] = str,
     ) -> None:
@@ -138,7 +139,7 @@ def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
     """Asks the store for ``path``, which is there as long as the stream has this store."""
     interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
     words = f"it answers, and has no {path} any more"
-    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval)
+    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval_seconds=interval)
 
 
 class Reach:

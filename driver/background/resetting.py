@@ -9,12 +9,12 @@ the journal: a driver that dies meanwhile has changed nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from driver.journal.events import IncarnationStart
-from driver.tracker.requests import Ask, HoldForReset, LetGo, Request, Reset
+from driver.tracker.reads import ReadOffsets
+from driver.tracker.requests import Ask, EndHold, HoldForReset, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.1
 class Resetting:
     """``ask``: the deciding thread's answer. ``wait_seconds``: so long receivers may take to settle."""
 
-    ask: Callable[[Request], Any]
+    ask: Ask
     admin: Upstream
     group: str
     stopping: threading.Event
@@ -50,10 +50,10 @@ class Resetting:
             self.ask(Reset(tuple(starts.values()), f"reset to {_words(request)}", request.cause))
             return answer
         finally:
-            self.ask(LetGo(partitions))
+            self.ask(EndHold(partitions))
 
     def _named(self, request: ResetRequest) -> tuple[TopicPartition, ...]:
-        known: set[TopicPartition] = self.ask(Ask(lambda s: {p.tp for p in s.partitions.values()}))
+        known = self.ask(ReadOffsets()).partitions.keys()
         named = {tp for tp in known if tp.topic == request.topic and request.partition in (-1, tp.partition)}
         if not named:
             wanted = request.topic if request.partition < 0 else f"{request.topic}/{request.partition}"
@@ -71,15 +71,15 @@ class Resetting:
         return {tp: IncarnationStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
 
     def _planned(self, request: ResetRequest, starts: Mapping[TopicPartition, IncarnationStart]) -> ResetAnswer:
-        at = self.ask(Ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()}))
+        at = self.ask(ReadOffsets()).partitions
         return ResetAnswer(
             done=request.apply,
             partitions=tuple(
                 PlannedReset(
                     topic=tp.topic,
                     partition=tp.partition,
-                    incarnation=at[tp][0] + 1,
-                    position=at[tp][1],
+                    incarnation=at[tp].incarnation + 1,
+                    position=at[tp].position,
                     start=start.start,
                 )
                 for tp, start in starts.items()

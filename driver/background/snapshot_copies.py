@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import msgspec
 
-from driver.journal.log import SnapshotMeta
+from driver.journal.files import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
-from driver.tracker.requests import Ask, Copied, Request
+from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError
 from forebay.model.values import timeline_of
 from forebay.process import failpoints
@@ -64,13 +64,33 @@ def encoded(state: State) -> tuple[int, bytes]:
     return state.events, _encoder.encode(state)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadCopyDue(Read[Due]):
+    """Reads whether a copy is wanted, with the clock's time at the decision."""
+
+    limits: Limits
+    clock: Clock
+
+    def read(self, state: State) -> Due:
+        return copy_due(state, self.limits, self.clock.wall_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeState(Read[tuple[int, bytes]]):
+    """Reads the number of the next event and the encoded state."""
+
+    def read(self, state: State) -> tuple[int, bytes]:
+        return encoded(state)
+
+
 class SnapshotCopies:
     """``ask`` is the deciding thread's. ``interval_seconds``: copies that clean-up waits for are taken at most so often."""
 
     def __init__(
         self,
-        ask: Callable[[Request], Any],
+        ask: Ask,
         wal: Storage,
+        *,
         stream: str,
         epoch: int,
         clock: Clock,
@@ -101,13 +121,13 @@ class SnapshotCopies:
         clean-up; None: those of the settings. Raises OutOfSpaceError or
         StoreError: nothing is lost, call again."""
         with self._lock:
-            due = self._ask(Ask(lambda state: copy_due(state, limits or self._limits, self._clock.wall_ms())))
+            due = self._ask(ReadCopyDue(limits or self._limits, self._clock))
             if not self._is_time(due):
                 return
             self._wanted = False
             now = self._clock.monotonic()
             self._not_before, self._period_ends = now + self._interval_seconds, now + PERIOD_SECONDS
-            following, state = self._ask(Ask(encoded))
+            following, state = self._ask(EncodeState())
             path = self.write(following, state)
             failpoints.hit("copy.after-write")
             copies = self._ask(Copied(following, path))

@@ -86,6 +86,7 @@ class Health:
         self,
         tracker: Tracker,
         grace: Grace,
+        *,
         managed: bool,
         since: float,
         outages: Callable[[], Sequence[Outage]] = tuple,

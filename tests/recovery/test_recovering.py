@@ -310,7 +310,7 @@ def test_recovery_refuses_while_a_driver_runs_and_says_how_to_stop_it(logged: Lo
     logged.keep()
     logged.damage(block)
     epoch = 1 << 40 | 1
-    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3)
+    lease = LeaseKeeper(logged.journal, STREAM, epoch, owner="driver", url="http://d", duration_seconds=0.3)
     lease.start()
     try:
         with pytest.raises(LeaseHeld, match="with SIGTERM, then repeat this command"):

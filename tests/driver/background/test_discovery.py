@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from driver.background.discovery import LostJournal, check_commits, discover, foreign_commits, subscription
+from driver.background.discovery import Known, LostJournal, check_commits, discover, foreign_commits, subscription
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -101,10 +101,11 @@ class Asked:
         return dict.fromkeys(tps, 7)
 
 
+NOTHING_KNOWN = Known(frozenset(), frozenset(), created=False)
+
+
 def look(admin: Asked) -> Any:
-    return discover(
-        cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), set(), set(), False, 1
-    )
+    return discover(cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), NOTHING_KNOWN, 1)
 
 
 def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from driver.background.resetting import Resetting
 from driver.journal import events as ev
-from driver.tracker.requests import HoldForReset, LetGo, Reset
+from driver.tracker.requests import EndHold, HoldForReset, Reset
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -68,7 +68,7 @@ def test_what_the_receiver_has_on_its_way_is_accepted_before_the_life_ends() -> 
     assert incarnations(t) == [(1, 0, 20), (2, 5, None)]
     assert t.state.partitions["t/0"].incarnation.cause == "reset to offset 5 by me"
     assert not t.claim(epoch).granted
-    t.say(LetGo((tp(),)))
+    t.say(EndHold((tp(),)))
     granted = t.claim(epoch)
     assert granted.granted and (granted.view.incarnation, granted.view.position) == (2, 5)
 
