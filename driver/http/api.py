@@ -68,7 +68,11 @@ RECEIVER_ROUTES = RouteGroup(
     RECEIVER,
     (
         Route(
-            "register", "/v1/receivers/register", m.RegisterRequest, m.RegisterAnswer, "Register a receiver: its epoch"
+            "register",
+            "/v1/receivers/register",
+            m.RegisterRequest,
+            m.RegisterAnswer,
+            "Register a receiver, which gets an epoch",
         ),
         Route(
             "heartbeat",
@@ -77,10 +81,16 @@ RECEIVER_ROUTES = RouteGroup(
             m.HeartbeatAnswer,
             "A receiver's state; commands for it",
         ),
-        Route("look", "/v1/partitions/look", m.LookupRequest, m.LookupAnswer, "Newest token, life and position"),
+        Route("look", "/v1/partitions/look", m.LookupRequest, m.LookupAnswer, "Newest token, incarnation and position"),
         Route("claim", "/v1/partitions/claim", m.ClaimRequest, m.ClaimAnswer, "Claim partitions by compare-and-set"),
         Route("release_claims", "/v1/partitions/release", m.ReleaseRequest, m.Done, "End claims"),
-        Route("trouble", "/v1/partitions/trouble", m.Fault, m.FaultAnswer, "Kafka does not go on at the position"),
+        Route(
+            "trouble",
+            "/v1/partitions/trouble",
+            m.Fault,
+            m.FaultAnswer,
+            "Report that Kafka does not continue at the position",
+        ),
         Route("report", "/v1/blocks/report", m.ReportRequest, m.ReportAnswer, "Report stored blocks"),
     ),
 )
@@ -102,14 +112,34 @@ QUERY_ROUTES = RouteGroup(
     QUERY,
     (
         Route(
-            "open_cursor", "/v1/cursors/open", m.OpenCursorRequest, m.OpenCursorAnswer, "Read by a cursor: its epoch"
+            "open_cursor",
+            "/v1/cursors/open",
+            m.OpenCursorRequest,
+            m.OpenCursorAnswer,
+            "Open a cursor, which gets an epoch",
         ),
-        Route("move_cursor", "/v1/cursors/move", m.MoveCursorRequest, m.Done, "What a query has finished"),
-        Route("close_cursor", "/v1/cursors/close", m.CloseCursorRequest, m.Done, "A query ends"),
-        Route("earliest", "/v1/cursors/earliest", m.EarliestRequest, m.EarliestAnswer, "From where on the WAL has all"),
-        Route("times", "/v1/cursors/times", m.TimesRequest, m.TimesAnswer, "Blocks of times"),
-        Route("blocks", "/v1/cursors/blocks", m.BlocksRequest, m.BlocksAnswer, "Blocks of offsets"),
-        Route("span", "/v1/cursors/span", m.SpanRequest, m.SpanAnswer, "Blocks of what Kafka has lost"),
+        Route(
+            "move_cursor",
+            "/v1/cursors/move",
+            m.MoveCursorRequest,
+            m.Done,
+            "Move a cursor to what its query has finished",
+        ),
+        Route(
+            "close_cursor", "/v1/cursors/close", m.CloseCursorRequest, m.Done, "Close a cursor at the end of its query"
+        ),
+        Route(
+            "earliest",
+            "/v1/cursors/earliest",
+            m.EarliestRequest,
+            m.EarliestAnswer,
+            "Offsets from which the WAL has all records",
+        ),
+        Route("times", "/v1/cursors/times", m.TimesRequest, m.TimesAnswer, "Blocks with records of given times"),
+        Route("blocks", "/v1/cursors/blocks", m.BlocksRequest, m.BlocksAnswer, "Blocks with records of given offsets"),
+        Route(
+            "span", "/v1/cursors/span", m.SpanRequest, m.SpanAnswer, "Blocks with offsets that Kafka no longer holds"
+        ),
     ),
 )
 OPERATOR_ROUTES = RouteGroup(
@@ -121,30 +151,48 @@ OPERATOR_ROUTES = RouteGroup(
             "/v1/operator/drop-cursor",
             m.DropCursorRequest,
             m.OperatorAnswer,
-            "Hold nothing for a cursor",
+            "End a cursor, for which the WAL then holds nothing",
         ),
         Route(
-            "accept_gap", "/v1/operator/accept-gap", m.AcceptGapRequest, m.OperatorAnswer, "Accept a gap or a new life"
+            "accept_gap",
+            "/v1/operator/accept-gap",
+            m.AcceptGapRequest,
+            m.OperatorAnswer,
+            "Accept a gap or a new incarnation",
         ),
         Route(
             "accept_loss",
             "/v1/operator/accept-loss",
             m.AcceptLossRequest,
             m.OperatorAnswer,
-            "Run a batch without ranges of it",
+            "Run a batch without unreadable ranges",
         ),
         Route("replay", "/v1/operator/replay", m.ReplayRequest, m.OperatorAnswer, "Run completed batches again"),
         Route(
-            "fence", "/v1/operator/fence", m.FenceRequest, m.OperatorAnswer, "End the epoch of a receiver that is gone"
+            "fence",
+            "/v1/operator/fence",
+            m.FenceRequest,
+            m.OperatorAnswer,
+            "End the epoch of a receiver that was removed",
         ),
         Route(
-            "reset", "/v1/operator/reset", m.ResetRequest, m.ResetAnswer, "Begin new lives elsewhere; a dry run first"
+            "reset",
+            "/v1/operator/reset",
+            m.ResetRequest,
+            m.ResetAnswer,
+            "Begin new incarnations at other offsets, or plan it",
         ),
         Route(
-            "forget", "/v1/operator/forget", m.ForgetRequest, m.OperatorAnswer, "Wait for a receiver or host no more"
+            "forget",
+            "/v1/operator/forget",
+            m.ForgetRequest,
+            m.OperatorAnswer,
+            "Expect no heartbeats of a receiver or host",
         ),
-        Route("retry", "/v1/operator/retry", m.RetryRequest, m.OperatorAnswer, "Try failed batches again now"),
-        Route("stop", "/v1/operator/stop", m.StopRequest, m.OperatorAnswer, "End the driver, after a drain if asked"),
+        Route("retry", "/v1/operator/retry", m.RetryRequest, m.OperatorAnswer, "Try failed batches again immediately"),
+        Route(
+            "stop", "/v1/operator/stop", m.StopRequest, m.OperatorAnswer, "Stop the driver, after a drain if requested"
+        ),
     ),
 )
 #: requests that receivers send all the time; they take a short way past the framework (``forebay.http.server.Direct``)
@@ -238,7 +286,9 @@ def tracker_application(
         check_agent_url(request.url, guard.https)
         return await decided(request)
 
-    @get("/v1/cursors/intake", summary="What is taken in, and how to read it", tags=["queries"], opt=QUERY)
+    @get(
+        "/v1/cursors/intake", summary="Partitions that are taken in, and how to read them", tags=["queries"], opt=QUERY
+    )
     async def intake() -> m.IntakeAnswer:
         return await decided(m.IntakeRequest())  # type: ignore[no-any-return]
 
@@ -246,7 +296,7 @@ def tracker_application(
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
 
-    @get("/v1/lag", summary="How far each partition is; the ends Kafka knows", tags=["people"], opt=WATCHER)
+    @get("/v1/lag", summary="How far each partition is, by the journal", tags=["people"], opt=WATCHER)
     async def get_lag() -> m.LagAnswer:
         return await decided(ReadLag())  # type: ignore[no-any-return]
 

@@ -693,7 +693,7 @@ def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_th
                 break
             threading.Event().wait(0.02)
         assert f"forebay offsets reset {tp} --to 30" in shown()
-        assert caplog.text.count("by somebody else") == 1
+        assert caplog.text.count("another program set group") == 1
         committed[tp] = Committed(0, -1, "forebay:1:1")
         for _ in range(1000):
             if not shown():

@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from driver.background.adoption import Adopter, Orphan, eligible
+from driver.background.adoption import Adopter, Orphan, OrphanSearch, eligible
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import reading as journal
 from driver.journal.block_index import BlockIndex
@@ -161,11 +161,15 @@ class WholeBlockAdopter(Adopter):
         return msgspec.structs.replace(block, meta=meta)
 
 
-class TrustingAdopter(Adopter):
+class TrustingSearch(OrphanSearch):
     """Takes the life that a frame names for true."""
 
     def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         return eligible(found, search, same_topic=True)
+
+
+class TrustingAdopter(Adopter):
+    search_type = TrustingSearch
 
 
 class UnbarredAdopter(Adopter):

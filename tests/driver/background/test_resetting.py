@@ -180,8 +180,8 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"topic": "x", "to": "latest"}, "known are t/0, t/1"),
-        ({"partition": 7, "to": "latest"}, "t/7 is no partition"),
+        ({"topic": "x", "to": "latest"}, "it has t/0, t/1"),
+        ({"partition": 7, "to": "latest"}, "the stream has no partition t/7"),
         ({"to": "offset", "value": 3}, "name one"),
         ({"to": "sideways"}, "allowed are"),
         ({"to": "time"}, "allowed are"),
