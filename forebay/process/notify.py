@@ -68,8 +68,9 @@ class Pulse:
 class Notifier:
     """Sends one process's status to systemd. Thread-safe.
 
-    ``address``: systemd's socket; "" without systemd. ``watchdog_seconds``: systemd's watchdog timeout; 0 for none. ``standing``:
-    returns the status; it is called about once a second, in the loop that completed a turn, and must not block.
+    ``address``: systemd's socket; "" without systemd. ``watchdog_seconds``: systemd's watchdog timeout; 0 for none.
+    ``service_status``: returns the status; it is called about once a second, in the loop that completed a turn, and must not
+    block.
     """
 
     def __init__(

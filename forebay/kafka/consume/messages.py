@@ -23,7 +23,7 @@ _TIMESTAMP_TYPES = np.full(3, -1, np.int32)
 _TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
 _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
 
-#: error of a message → kind of fault (``messages.Fault``); tests/kafka/test_trouble.py has a case for each row
+#: error of a message → kind of fault (``messages.Fault``); tests/kafka/test_guards.py has a case for each row
 FAULTS: dict[int, str] = {
     KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
     KafkaError._AUTO_OFFSET_RESET: "out-of-range",

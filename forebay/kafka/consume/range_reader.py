@@ -241,10 +241,10 @@ class PartitionReader:
         inside = int(np.searchsorted(offsets, range_.until_offset))
         if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
-            holes = np.flatnonzero(offsets[:inside] != before + 1)
-            if len(holes):
-                self.position = int(before[holes[0]]) + 1
-                self._skip_to(int(offsets[holes[0]]), int(offsets[holes[0]]), range_, reading)
+            gaps = np.flatnonzero(offsets[:inside] != before + 1)
+            if len(gaps):
+                self.position = int(before[gaps[0]]) + 1
+                self._skip_to(int(offsets[gaps[0]]), int(offsets[gaps[0]]), range_, reading)
         if inside:
             self.position = int(offsets[inside - 1]) + 1
         if inside < len(messages):
