@@ -33,11 +33,11 @@ from driver.journal.lease import LeaseHeld
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, is_inside, parse_span, without
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import (
     OutOfRangeError,

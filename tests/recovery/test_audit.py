@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions, sentence
+from deploy.commands.inspection.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
 from driver.journal import opening as journal
@@ -266,7 +266,7 @@ def test_a_replay_with_another_packing_is_a_finding() -> None:
     t.state.replaying[batch] = msgspec.structs.replace(t.state.replaying[batch], tasks=())
     report = audit.report(t.state, ())
     assert [finding.kind for finding in report.findings] == ["replay"]
-    assert "another packing" in sentence(report.findings[0])
+    assert "a different packing" in sentence(report.findings[0])
 
 
 def test_loss_belongs_to_the_incarnation_in_its_label() -> None:

@@ -45,7 +45,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.kafka.client.admin import Committed
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
     FencedError,
     ForebayError,
@@ -57,7 +57,7 @@ from forebay.model.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, OffsetRange
 from pyspark_forebay.intake import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake_plan import BlockPart, next_end, reading, spans_between

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions
+from deploy.commands.inspection.audit import exceptions
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import Horizon, RewindTo, needed, plan, refuse
