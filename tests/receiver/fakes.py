@@ -16,7 +16,7 @@ from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Sta
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
-from receiver.source import CommitPoint, Listener
+from receiver.sources.source import CommitPoint, RebalanceListener
 
 
 class FakeTracker:
@@ -143,7 +143,7 @@ class FakeTracker:
 
 
 class FakeKafka:
-    """Implements ``receiver.source.Source`` over lists of values; partitions are assigned within the first poll."""
+    """Implements ``receiver.sources.source.Source`` over lists of values; partitions are assigned within the first poll."""
 
     def __init__(self, values: Mapping[TopicPartition, Sequence[bytes]], poll_records: int = 50) -> None:
         self.values = {tp: list(own) for tp, own in values.items()}
@@ -161,11 +161,11 @@ class FakeKafka:
         self._poll_records = poll_records
         self._starts: dict[TopicPartition, Start] = {}
         self._ended: set[TopicPartition] = set()
-        self._listener: Listener | None = None
+        self._listener: RebalanceListener | None = None
         self._assigned = False
         self._idle = threading.Event()
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: RebalanceListener) -> None:
         self._listener = listener
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:

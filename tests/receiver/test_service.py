@@ -16,11 +16,11 @@ from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings, from_values
-from receiver import draft_store
 from receiver.inputs import Tick
+from receiver.machine.limits.throttle import GATHER_SECONDS
 from receiver.main import compose
 from receiver.service import CLOSE_SECONDS, ReceiverService
-from receiver.throttle import GATHER_SECONDS
+from receiver.stores import store
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
 from wal.frame import Frame, FrameKind
@@ -342,7 +342,7 @@ def test_a_frame_says_that_its_topic_was_checked_after_the_last_poll(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should the report never come, it can be told from one of a topic that was created again."""
-    monkeypatch.setattr(draft_store, "CHECK_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(store, "CHECK_SECONDS_MAX", 60.0)
     tracker.topic_id = "id"
     kafka = FakeKafka({P0: values(200)})
     kafka.topic_id = "id"
@@ -355,7 +355,7 @@ def test_a_frame_says_that_its_topic_was_checked_after_the_last_poll(
 def test_a_block_is_written_without_that_word_when_no_broker_answers_and_reported_when_one_does(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft_store, "CHECK_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(store, "CHECK_SECONDS_MAX", 0.01)
     tracker.topic_id = "id"
     kafka = FakeKafka({P0: values(20)})
     kafka.topic_id = "id"

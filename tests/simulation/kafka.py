@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from forebay.model.values import TopicPartition
-from receiver.source import CommitPoint
+from receiver.sources.source import CommitPoint
 
 RECORD, MARKER = "record", "marker"
 

@@ -29,13 +29,13 @@ from forebay.model.columns import Start
 from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
 from receiver import actions as act
-from receiver.block_draft import Piece
+from receiver.blocks.pending_block import Piece
 from receiver.machine import ReceiverMachine
-from receiver.machine.partitions import Partitions
+from receiver.machine.delivery.reports import Reports
+from receiver.machine.exchange.requests import Failed
+from receiver.machine.membership.partition import Partition, Phase
+from receiver.machine.membership.partitions import Partitions
 from receiver.machine.parts import Parts
-from receiver.machine.reports import Reports
-from receiver.partition import Partition, Phase
-from receiver.requests import Failed
 from recovery import rebuild
 from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
@@ -82,7 +82,7 @@ class RewritingReports(Reports):
         sealed_blocks, open_block = self.buffer.sealed, self.buffer._open
         for sealed in [sealed for sealed in sealed_blocks if sealed.stored is not None]:
             sealed_blocks.forget(sealed)
-            for part in sealed.draft.ranges:
+            for part in sealed.pending.ranges:
                 open_block.move(part.tp, part.from_offset, part.from_offset, now)
                 for piece in part.pieces:
                     open_block.add(Piece(max(piece.from_offset, part.from_offset), piece.columns), now)

@@ -1,6 +1,6 @@
 """One process of a receiver: the real machine, encoding and log writer; the threads around them as steps.
 
-The order of what one thread does is kept (``receiver.service``, ``receiver.block_store``); what different threads do is
+The order of what one thread does is kept (``receiver.service``, ``receiver.stores``); what different threads do is
 interleaved by the scheduler.
 """
 
@@ -19,12 +19,13 @@ from forebay.model.errors import FencedError, ForebayError, OutOfSpaceError, Sto
 from forebay.model.values import Block, TopicPartition, lineage_of
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.block_draft import BlockDraft
-from receiver.block_store import has_room
-from receiver.copy_store import SECOND_HOST, copy_handle
-from receiver.driver_line import ROUTES
-from receiver.encoded_block import BlockWriting, EncodedBlock, encode
-from receiver.source import CommitPoint
+from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions, encode
+from receiver.blocks.pending_block import PendingBlock
+from receiver.channels.driver_channel import ask
+from receiver.machine import Identity
+from receiver.sources.source import CommitPoint
+from receiver.stores.replica_store import SECOND_HOST, copy_handle
+from receiver.stores.wal_store import has_room
 from tests.simulation.scheduler import Step
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
@@ -65,16 +66,16 @@ class ReceiverProcess:
         self.exit_reason = ""
         self.host = f"host-{receiver_id}"
         self.machine = world.kinds.machine(
-            world.stream, receiver_id, self.host, self.name, "simulated", world.receiver_settings
+            Identity(world.stream, receiver_id, self.host, self.name, "simulated"), world.receiver_settings
         )
         self.source = SimulatedSource(world.kafka)
-        self._writing = BlockWriting(world.stream, receiver_id, self.host, False, "none")
+        self._encoding = EncodingOptions(world.stream, receiver_id, self.host, False, "none")
         self._copying: Copying | None = None  # without a WAL: the block that is being copied
         self._second = ""
         self._refusing = ""
         self._writer: LogWriter | None = None
-        self._drafts: deque[BlockDraft] = deque()
-        self._checked: set[int] = set()  # drafts whose topics' ids were read
+        self._pending: deque[PendingBlock] = deque()
+        self._checked: set[int] = set()  # blocks whose topics' ids were read
         self._appended: list[tuple[EncodedBlock, Pending]] = []
         self._sync_failures = 0
         self._source_actions: deque[act.SourceAction] = deque()
@@ -122,7 +123,7 @@ class ReceiverProcess:
                     yield Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
         if self.world.options.copies:
             yield from self._copy_steps()
-        elif self._drafts and self._writer is not None and not self._sync_failures:
+        elif self._pending and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append", self.append, 30)
         if self._appended:
             yield Step(f"{name} sync", self.sync, 20)
@@ -141,7 +142,7 @@ class ReceiverProcess:
             weight = 3 * self.world.options.quiet
             yield Step(f"{name} copy-second-refused", partial(self.copy_second_in_vain, False), weight)
             yield Step(f"{name} copy-second-unanswered", partial(self.copy_second_in_vain, True), weight)
-        if self._drafts and self._writer is not None and not self._sync_failures:
+        if self._pending and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
             yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
         if self._appended:
@@ -163,7 +164,7 @@ class ReceiverProcess:
 
     def _hand_out(self, action: act.Action) -> None:
         if isinstance(action, act.StoreBlock):
-            self._drafts.append(action.draft)
+            self._pending.append(action.pending)
         elif isinstance(action, act.TopicsChecked):
             self._checked.update(action.sequences)
         elif isinstance(action, act.CopyTo):
@@ -188,7 +189,7 @@ class ReceiverProcess:
         self.world.network.send(self.name, kind, message, partial(self._told, action))
 
     def _told(self, action: act.DriverAction, answer: Any) -> None:
-        """As ``DriverLine`` does: an answer, a refusal, or nothing in time."""
+        """As ``DriverChannel`` does: an answer, a refusal, or nothing in time."""
         if not self.alive:
             return
         if answer is None:
@@ -200,7 +201,7 @@ class ReceiverProcess:
         elif isinstance(answer, ForebayError):
             self.tell(inp.DriverFailed(action.request, str(answer)))
         else:
-            self.tell(ROUTES[type(action)].tell(action.request, answer))
+            self.tell(ask(action, lambda path, body, kind: answer))
 
     def tick(self) -> None:
         self.tell(inp.Tick())
@@ -247,24 +248,24 @@ class ReceiverProcess:
 
     def append(self) -> None:
         assert self._writer is not None
-        draft = self._drafts[0]
-        block = encode(draft, self._writing, self.world.wall_ms)
+        pending = self._pending[0]
+        block = encode(pending, self._encoding, self.world.wall_ms)
         if not self._has_room(block.payload.size):
             self.world.reached["no room above the reserve"] += 1
             self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
             return
-        self._drafts.popleft()
-        if draft.sequence in self._checked:
+        self._pending.popleft()
+        if pending.sequence in self._checked:
             block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
         self._appended.append((block, pending))
         self.world.invariants.block_written(block.meta)
 
-    # ---- the store without a WAL: ``receiver.copy_store``, each copy a step -------------------------------------------
+    # ---- the store without a WAL: ``receiver.stores.replica_store``, each copy a step ------------------------------------
 
     def _copy_steps(self) -> Iterator[Step]:
         copying = self._copying
-        if copying is None and self._drafts:
+        if copying is None and self._pending:
             yield Step(f"{self.name} encode", self.begin_copying, 30)
         if copying is not None and not copying.own:
             yield Step(f"{self.name} copy-own", self.copy_own, 20)
@@ -273,10 +274,10 @@ class ReceiverProcess:
             yield Step(f"{self.name} copy-second", self.copy_second, 20 if self._second else 1)
 
     def begin_copying(self) -> None:
-        draft = self._drafts.popleft()
-        block = encode(draft, self._writing, self.world.wall_ms)
+        pending = self._pending.popleft()
+        block = encode(pending, self._encoding, self.world.wall_ms)
         frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
-        self._copying = Copying(draft.sequence, block, frame, waits_for_second=self.world.options.copies > 1)
+        self._copying = Copying(pending.sequence, block, frame, waits_for_second=self.world.options.copies > 1)
         self.world.invariants.block_written(block.meta)
 
     def copy_own(self) -> None:
@@ -303,7 +304,7 @@ class ReceiverProcess:
             self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
         self._refusing = self._second
         self.world.reached["second copy refused"] += 1
-        self.tell(inp.OutOfSpace(f"host {self._second} takes none", SECOND_HOST))
+        self.tell(inp.OutOfSpace(f"host {self._second} did not take a replica", SECOND_HOST))
 
     def _copied(self) -> None:
         """Tells of the block when all its copies are kept."""
@@ -320,7 +321,7 @@ class ReceiverProcess:
         self.tell(inp.BlockStored(copying.sequence, Block(copying.block.meta, copy_handle([frame]), True, others)))
 
     def _has_room(self, needed_bytes: int) -> bool:
-        """``BlockStore``'s wait for room above the reserve, each look a step."""
+        """``WalStore``'s wait for room above the reserve, each look a step."""
         reserve_bytes = self.world.options.wal_reserve_bytes
         return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
 
