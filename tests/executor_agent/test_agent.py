@@ -394,7 +394,7 @@ def test_a_heartbeat_that_breaks_ends_the_process_with_1(stored: Stored) -> None
     )
     command = [sys.executable, "-W", "ignore", "-c", code, msgspec.json.encode(served(stored)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, "the heartbeat broke" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "the heartbeat thread broke" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:

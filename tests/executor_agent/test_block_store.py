@@ -54,12 +54,12 @@ def test_names_that_lead_elsewhere_are_refused(store: BlockStore, stream: str, b
             use(stream, block_id)
 
 
-@pytest.mark.parametrize("gives_up_copies", [True, False], ids=["wal", "no-wal"])
+@pytest.mark.parametrize("may_delete_copies", [True, False], ids=["wal", "no-wal"])
 def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
-    tmp_path: Path, clock: ManualClock, gives_up_copies: bool
+    tmp_path: Path, clock: ManualClock, may_delete_copies: bool
 ) -> None:
     """INV-5: each may be the last copy of its block. A file without a byte holds nothing."""
-    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, gives_up_copies)
+    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, may_delete_copies)
     whole, short, empty, foreign, flipped = (write(store, n) for n in (1, 2, 3, 4, 5))
     given = given_path(store.directory, "s", "r1-10000000001-6")
     write(store, 6).rename(given)
@@ -297,7 +297,7 @@ def test_a_clock_set_ahead_costs_a_copy_on_its_way_an_attempt_and_no_block(
         patched.setattr(Path, "rename", late)
         with pytest.raises(StoreError):
             write_local_frame(store.directory, meta, local_frame(meta, payload), durable=durable)
-        given = store.give("s", meta.id, 100_000)
+        given = store.receive("s", meta.id, 100_000)
         given.write(b"".join(bytes(memoryview(part)) for part in local_frame(meta, payload)))
         with pytest.raises(StoreError):
             given.keep(durable)

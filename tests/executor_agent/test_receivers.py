@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_agent.receivers import LAST_WORDS_MAX, Receivers
+from executor_agent.receivers import LAST_LINE_CHARACTERS_MAX, Receivers
 from forebay.messages import Command, ReceiverProcess
 from forebay.model.errors import ForebayError
 from forebay.process.clock import ManualClock
@@ -72,7 +72,7 @@ def await_ready(receivers: Receivers, count: int = 1) -> tuple[ReceiverProcess, 
     """Until so many have said that they are: before that a signal would just end them."""
 
     def ready() -> bool:
-        return sum(child.last_words == "ready" for child in receivers._children.values()) == count
+        return sum(child.last_line == "ready" for child in receivers._children.values()) == count
 
     return wait(receivers, lambda _: ready())
 
@@ -141,7 +141,7 @@ def test_how_one_ended_is_told_with_its_last_line(
     wait(receivers, lambda all_said: all_said[0].last_words == "s-r0 can't go on")
     assert ended(receivers).exit_code == 3
     assert "s-r0 | first line" in capfd.readouterr().err
-    assert len(receivers.processes()[0].last_words) <= LAST_WORDS_MAX
+    assert len(receivers.processes()[0].last_words) <= LAST_LINE_CHARACTERS_MAX
 
 
 def test_what_cannot_be_started_is_told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_receivers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         "from forebay.messages import Command\n"
         "receivers = Receivers('s', tuple(sys.argv[1:]), 2, 10.0, SystemClock())\n"
         "receivers.obey(Command(version=1, driver_epoch=1, kind='start-receiver', receiver_id='s-r0'))\n"
-        "while receivers._children['s-r0'].last_words != 'ready': time.sleep(0.01)\n"
+        "while receivers._children['s-r0'].last_line != 'ready': time.sleep(0.01)\n"
         "print(receivers.processes()[0].pid, flush=True)\n"
         "time.sleep(60)\n"
     )

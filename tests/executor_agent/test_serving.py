@@ -231,7 +231,7 @@ def test_a_block_that_cant_be_opened_is_a_refusal(agent: Agent, stored: Stored) 
     path.symlink_to(path.name)  # a loop: the kernel refuses to open it
     reader = Reader(agent)
     assert " 503 " in reader.head.partition("\r\n")[0]
-    assert b"can't be opened" in reader.rest()
+    assert b"cannot open block" in reader.rest()
     reader.close()
 
 

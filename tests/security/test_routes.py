@@ -87,7 +87,7 @@ def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
-        app = agent_application(store, lambda: submitted() and None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(store, lambda: submitted() and None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         yield server.url
 
@@ -260,7 +260,7 @@ def test_a_message_that_is_whole_is_decided_for_nobody_who_may_not(
 def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Guard, tmp_path: Path) -> None:
     store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
     store.open()
-    app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+    app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         for block_id, status in (("r1-1-1", 400), ("r2-1-1", 403), ("r1-x-1-1", 403)):
             answer = urllib3.request(
@@ -278,7 +278,7 @@ def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp
     for gives_up, allowed in ((True, {"receiver", "task"}), (False, {"receiver"})):
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
         store.open()
-        app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
         with Server(app, "http://127.0.0.1:0", guard=guard) as server:
             answers = {role: ask(server.url, "PUT", BLOCK, f"Bearer {token(role)}").status for role in ROLES}
         assert {role for role, status in answers.items() if status != 403} == allowed, answers

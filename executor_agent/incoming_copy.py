@@ -1,4 +1,4 @@
-"""A copy of a block that somebody gives to the agent, on its way into the block directory."""
+"""A copy of a block that an agent receives and stores in its block directory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from forebay.process import failpoints
 from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_directory
 
 
-class GivenCopy:
-    """Written to a temporary name of its own, checked as a whole, and only then there under ``path``: killed before that, it
-    leaves a temporary file, which the store drops. From one thread at a time. ``closed`` is told once of its size and whether
-    it is kept.
+class IncomingCopy:
+    """Writes the copy to a temporary file, checks it as a whole, and then renames it to ``path``.
+
+    A kill before the rename leaves a temporary file, which the store deletes. For one thread at a time. ``closed``: called
+    once, with the size and whether the copy was kept.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class GivenCopy:
             raise self._failed(error) from None
 
     def write(self, data: bytes | bytearray) -> None:
-        """Raises OutOfSpaceError, StoreError."""
+        """Append ``data``. Raises OutOfSpaceError, StoreError."""
         rest = memoryview(data)
         try:
             while rest:
@@ -46,22 +47,24 @@ class GivenCopy:
             raise self._failed(error) from None
 
     def keep(self, durable: bool) -> None:
-        """Checks what was written and puts it in its place; a copy that was there before is replaced. ``durable``: it outlives
-        a power cut, on return.
+        """Check the copy and rename it to its path, where it replaces an older copy.
 
-        Raises UsageError if it is not that block, whole; OutOfSpaceError, StoreError.
+        ``durable``: sync it, so that it survives a power loss from the return on. Raises UsageError if the bytes are not the
+        whole block, OutOfSpaceError, StoreError.
         """
         name = f"{self._stream}/{self._block_id}"
         try:
             meta = read_local(self._temporary).meta
         except CorruptionError as error:
-            raise UsageError(f"what was sent is no copy of block {name}: byte {error.offset}: {error.reason}") from None
+            raise UsageError(
+                f"the request body is not a copy of block {name}: byte {error.offset}: {error.reason}"
+            ) from None
         except NewerVersionError:
             raise UsageError(
-                f"what was sent as block {name} was written by a newer release than this agent's"
+                f"the copy of block {name} was written by a newer release than this agent's; upgrade the agent"
             ) from None
         if (meta.stream, meta.id) != (self._stream, self._block_id):
-            raise UsageError(f"what was sent as block {name} is block {meta.stream}/{meta.id}")
+            raise UsageError(f"the request for block {name} has block {meta.stream}/{meta.id} as its body")
         try:
             if durable:
                 os.fsync(self._descriptor)
@@ -74,7 +77,7 @@ class GivenCopy:
         self._kept = True
 
     def close(self) -> None:
-        """Nothing of it is left unless it was kept."""
+        """Close the file, and delete it unless it was kept."""
         os.close(self._descriptor)
         try:
             if not self._kept:
@@ -84,5 +87,5 @@ class GivenCopy:
             self._closed(self._size_bytes, self._kept)
 
     def _failed(self, error: OSError) -> StoreError:
-        words = f"a copy of block {self._stream}/{self._block_id} can't be written: {error.strerror}"
-        return OutOfSpaceError(words) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError(words)
+        message = f"cannot write a copy of block {self._stream}/{self._block_id}: {error.strerror}"
+        return OutOfSpaceError(message) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError(message)

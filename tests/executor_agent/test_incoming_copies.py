@@ -111,7 +111,7 @@ def test_a_durable_copy_is_synced_before_it_has_its_name_and_its_name_before_it_
         return rename(path, target)
 
     store = store_of(tmp_path, len(data) * 3)
-    copy = store.give("s", "r1-10000000001-1", len(data))
+    copy = store.receive("s", "r1-10000000001-1", len(data))
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "rename", renamed)
     try:
@@ -211,7 +211,7 @@ def store_of(tmp_path: Path, quota: int, gives_up: bool = True) -> BlockStore:
 
 
 def give(store: BlockStore, number: int, data: bytes) -> None:
-    copy = store.give("s", f"r1-10000000001-{number}", len(data))
+    copy = store.receive("s", f"r1-10000000001-{number}", len(data))
     try:
         copy.write(data)
         copy.keep(durable=False)
@@ -236,7 +236,7 @@ def test_the_oldest_given_copies_go_for_new_ones_and_no_receivers_block_does(tmp
     give(store, 4, body(4))
     assert held(store) == {"9.block", "3.copy", "4.copy"}
     with pytest.raises(OutOfSpaceError, match="no room"):
-        store.give("s", "r1-10000000001-5", len(data) * 3)
+        store.receive("s", "r1-10000000001-5", len(data) * 3)
     assert held(store) == {"9.block", "3.copy", "4.copy"}, "nothing is given up for what has no room all the same"
 
 
@@ -262,7 +262,7 @@ def test_without_a_wal_no_copy_is_given_up_for_another(tmp_path: Path) -> None:
     store = store_of(tmp_path, len(body()) + 100, gives_up=False)
     give(store, 1, body(1))
     with pytest.raises(OutOfSpaceError):
-        store.give("s", "r1-10000000001-2", len(body()))
+        store.receive("s", "r1-10000000001-2", len(body()))
     assert held(store) == {"1.copy"}
 
 
@@ -270,9 +270,9 @@ def test_room_for_a_copy_is_kept_while_it_comes_and_given_back_when_it_does_not(
     """INV-6: the quota holds though several come at once."""
     size = len(body())
     store = store_of(tmp_path, size * 2 - 1)
-    coming = store.give("s", "r1-10000000001-1", size)
+    coming = store.receive("s", "r1-10000000001-1", size)
     with pytest.raises(OutOfSpaceError):
-        store.give("s", "r1-10000000001-2", size)
+        store.receive("s", "r1-10000000001-2", size)
     coming.close()
     give(store, 2, body(2))
     assert held(store) == {"2.copy"}
