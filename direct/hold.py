@@ -48,11 +48,11 @@ def wanted(state: State) -> tuple[Span, ...]:
 def place_of(span: Span, partition: IntakePartition) -> Place | None:
     """Where ``span`` begins in the intake: in the newest life of its topic that has the offset, or else in the first one of that
     topic; None if that topic was never taken in."""
-    same = [one for one in partition.lives if not span.topic_id or one.topic_id in ("", span.topic_id)]
+    same = [one for one in partition.incarnations if not span.topic_id or one.topic_id in ("", span.topic_id)]
     if not same:
         return None
-    life = next((one for one in reversed(same) if one.start <= span.from_offset), same[0])
-    return life.life, span.from_offset
+    incarnation = next((one for one in reversed(same) if one.start <= span.from_offset), same[0])
+    return incarnation.number, span.from_offset
 
 
 def places_of(

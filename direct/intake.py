@@ -20,10 +20,10 @@ from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, without
-from forebay.messages import IntakeAnswer, LifeSpan, SpanRequest
+from forebay.messages import IncarnationSpan, IntakeAnswer, SpanRequest
 from forebay.model.errors import (
-    HoleError,
     LostBlockError,
+    OffsetGapError,
     RangeNotHeldError,
     UnknownTopicError,
     UnreachableError,
@@ -85,7 +85,7 @@ class Through(msgspec.Struct, frozen=True):
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
-def kept_of(span: Span, wanted: Sequence[LifeSpan], covered: Cover) -> list[Span]:
+def kept_of(span: Span, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[Span]:
     """The parts of ``span`` that blocks hold, in order. ``wanted``: those that were taken in."""
     holes = [str(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset)) for hole in covered.holes]
     parts = [Span(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
@@ -255,8 +255,8 @@ def _read_from_wal(
         for batch in batches:
             position = _after(batch, position, lost, reading)
             yield batch
-    if position < lost.until_offset and not reading.allow_holes:
-        raise HoleError(f"{lost}: from offset {position} on there is no record in the WAL{_HOLES}")
+    if position < lost.until_offset and not reading.allow_offset_gaps:
+        raise OffsetGapError(f"{lost}: from offset {position} on there is no record in the WAL{_HOLES}")
 
 
 _HOLES = ": what lies between was compacted or is of a transaction; allow holes to read over it"
@@ -265,12 +265,12 @@ _HOLES = ": what lies between was compacted or is of a transaction; allow holes 
 def _after(batch: pa.RecordBatch, position: int, lost: Span, reading: Reading) -> int:
     """The offset after ``batch``, which begins at ``position`` and has all offsets, unless holes are allowed."""
     offsets = batch.column("offset").to_numpy()
-    if not reading.allow_holes:
+    if not reading.allow_offset_gaps:
         expected = np.arange(position, position + len(offsets))
         holes = np.flatnonzero(offsets != expected)
         if len(holes):
             place = int(holes[0])
-            raise HoleError(
+            raise OffsetGapError(
                 f"{lost}: from offset {position + place} on the next record is {int(offsets[place])}{_HOLES}"
             )
     return int(offsets[-1]) + 1

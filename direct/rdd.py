@@ -34,7 +34,7 @@ def create_rdd(
     key_deserializer: Deserializer = None,
     value_deserializer: Deserializer = None,
     headers: bool = False,
-    allow_holes: bool = False,
+    allow_offset_gaps: bool = False,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
     timeout_seconds: float = 20.0,
@@ -52,7 +52,7 @@ def create_rdd(
     range that is not empty, or more by ``min_partitions`` and ``max_records_per_partition``: large ranges are cut.
 
     ``key_deserializer``, ``value_deserializer``: a name of ``direct.deserializers.BY_NAME``, ``module:function`` or a function
-    of bytes; null stays None. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional topics.
+    of bytes; null stays None. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted and transactional topics.
     ``timeout_seconds``: how long a broker may give nothing. ``range_seconds_max``: how long one range may take. Each Python
     worker keeps up to ``consumers_max`` idle consumers, each with 8 MB at most, for ``consumer_idle_seconds``, unless
     ``keep_consumers`` is False.
@@ -77,7 +77,7 @@ def create_rdd(
     access = KafkaAccess(safe.options, safe.task_group, timeout_seconds)
     reading = Reading(
         headers=headers,
-        allow_holes=allow_holes,
+        allow_offset_gaps=allow_offset_gaps,
         range_seconds_max=range_seconds_max,
         keep=keep_consumers,
         kept_max=consumers_max,
@@ -113,7 +113,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
 
     ``offset_ranges``: as they were asked for. What the number of records alone decides is answered from the offsets, without
     reading: ``count``, ``isEmpty`` and which partitions ``take`` reads. That is right only where each offset holds a record, so
-    with ``allow_holes`` Kafka is read.
+    with ``allow_offset_gaps`` Kafka is read.
     """
 
     def __init__(
@@ -166,4 +166,4 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
     @property
     def _known(self) -> bool:
         """Whether offsets tell how many records there are."""
-        return not self._how.reading.allow_holes
+        return not self._how.reading.allow_offset_gaps

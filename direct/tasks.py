@@ -44,15 +44,15 @@ def encode(range_: Span) -> bytes:
     return msgspec.msgpack.encode(range_)
 
 
-def encode_task(number: int, range_: Span, life: int) -> bytes:
+def encode_task(number: int, range_: Span, incarnation: int) -> bytes:
     """With which task of its batch it is, from 0, and the life of its partition."""
-    return msgspec.msgpack.encode((number, range_, life))
+    return msgspec.msgpack.encode((number, range_, incarnation))
 
 
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
     """As ``driver.batches.decoding.decode_task``. ``row``: of :func:`encode_task`."""
-    number, span, life = _task_decoder.decode(row)
-    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): life})
+    number, span, incarnation = _task_decoder.decode(row)
+    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): incarnation})
     yield from decode_parts([part], number, span.size, decoder, place)
 
 

@@ -22,10 +22,10 @@ from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import check_name
 from forebay.process.clock import SystemClock
-from forebay.process.notify import Notifier, Standing
+from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
 from forebay.security.access import Guard, announce
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
@@ -125,12 +125,12 @@ class Agent:
             damaged_blocks=len(usage.damaged),
         )
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """Return the status for a supervisor. The agent is ready when the driver has answered a heartbeat."""
         silent = self.heartbeat.silent_driver
         drains = self._settings.receiver.drain_timeout + self._settings.agent.drain_timeout
         seconds = drains + STOP_MARGIN_SECONDS + CLOSE_SECONDS
-        return Standing(
+        return ServiceStatus(
             self.heartbeat.answered,
             f"driver out of reach: {silent}" if silent else f"serving {self.store.directory}",
             seconds if self._stopping else None,
@@ -182,7 +182,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
 
     try:
         # first, since it removes systemd's variables from the environment that receivers inherit
-        notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.standing(), os.getpid())
+        notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.service_status(), os.getpid())
         agent = Agent(settings, receiver_command)
         for loop in ("http", "heartbeat"):
             notifier.watch(loop)

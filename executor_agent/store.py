@@ -24,7 +24,7 @@ from wal.blocks import (
     COPY_SUFFIX,
     FREE_SHARE_MIN,
     TEMPORARY_SUFFIX,
-    given_path,
+    cached_path,
     local_files,
     local_path,
 )
@@ -137,7 +137,7 @@ class BlockStore:
             try:
                 return os.open(self.path(stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return os.open(given_path(self.directory, stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(cached_path(self.directory, stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -149,7 +149,7 @@ class BlockStore:
         Raises ValueError as :meth:`path`, StoreError.
         """
         deleted = self._delete(self.path(stream, block_id))
-        deleted = self._delete(given_path(self.directory, stream, block_id)) or deleted
+        deleted = self._delete(cached_path(self.directory, stream, block_id)) or deleted
         # the last name first: after a kill in between, the remaining names are still consecutive
         for path in reversed(list(copies_set_aside(self.directory, stream, block_id))):
             self._delete(path, blocks=0)
@@ -243,7 +243,7 @@ class BlockStore:
 
         Raises OutOfSpaceError, StoreError, ValueError as :meth:`path`.
         """
-        path = given_path(self.directory, stream, block_id)
+        path = cached_path(self.directory, stream, block_id)
         with self._lock:
             self._make_room(size_bytes)
             self._reserved_bytes += size_bytes
@@ -283,13 +283,13 @@ class BlockStore:
             if missing_bytes <= 0:
                 break
             with contextlib.suppress(FileNotFoundError):
-                missing_bytes -= given_path(self.directory, *name.split("/")).stat().st_size
+                missing_bytes -= cached_path(self.directory, *name.split("/")).stat().st_size
                 victims.append(name)
         return victims, missing_bytes
 
     def _delete_copies(self, names: Sequence[str]) -> None:
         for name in names:
-            self._delete(given_path(self.directory, *name.split("/")))
+            self._delete(cached_path(self.directory, *name.split("/")))
         if names:
             self._usage = None
 

@@ -21,9 +21,9 @@ from forebay.messages import (
     Done,
     EarliestAnswer,
     EarliestRequest,
+    IncarnationSpan,
     IntakeAnswer,
     IntakePartition,
-    LifeSpan,
     MoveCursorRequest,
     OpenCursorAnswer,
     OpenCursorRequest,
@@ -95,13 +95,13 @@ class Intake:
         if not request.partitions:
             return {}
         answer = self._post("earliest", request, EarliestAnswer)
-        return {place.tp: (place.life, place.offset) for place in answer.places}
+        return {place.tp: (place.incarnation, place.offset) for place in answer.places}
 
     def times(self, wanted: Sequence[TimedSpan]) -> tuple[TimedBlock, ...]:
         """Of each the first block that may hold the record, as far as one answer looks."""
         return self._post("times", TimesRequest(wanted=tuple(wanted)), TimesAnswer).found
 
-    def blocks(self, spans: Sequence[LifeSpan]) -> FoundBlocks:
+    def blocks(self, spans: Sequence[IncarnationSpan]) -> FoundBlocks:
         """All that hold records of ``spans``, each once."""
         return self._blocks(spans, None)
 
@@ -110,7 +110,7 @@ class Intake:
         answer = self._post("span", request, SpanAnswer)
         return answer, self._blocks(answer.spans, answer.found)
 
-    def _blocks(self, spans: Sequence[LifeSpan], first: BlocksAnswer | None) -> FoundBlocks:
+    def _blocks(self, spans: Sequence[IncarnationSpan], first: BlocksAnswer | None) -> FoundBlocks:
         """``first``: what was told of ``spans`` already."""
         found: dict[str, Block] = {}
         gaps: dict[RecordedGap, None] = {}
@@ -273,6 +273,6 @@ def partitions_of(answer: IntakeAnswer) -> dict[TopicPartition, IntakePartition]
 
 def place_messages(places: Places) -> tuple[CursorPlace, ...]:
     return tuple(
-        CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset)
-        for tp, (life, offset) in sorted(places.items())
+        CursorPlace(topic=tp.topic, partition=tp.partition, incarnation=incarnation, offset=offset)
+        for tp, (incarnation, offset) in sorted(places.items())
     )

@@ -111,7 +111,7 @@ class StoreBlock:
 class CopyTo:
     """Send replicas to this host from now on."""
 
-    second: messages.SecondHost
+    second: messages.ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookup:
     """Ask for tokens and positions of partitions → ``Looked``."""
 
     request: int
-    message: messages.LookRequest
+    message: messages.LookupRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +169,11 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class SendTrouble:
-    """Report a fault of a partition → ``TroubleAnswered``."""
+class SendFault:
+    """Report a fault of a partition → ``FaultAnswered``."""
 
     request: int
-    message: messages.Trouble
+    message: messages.Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Exit:
 
 SourceAction: TypeAlias = Subscribe | Follow | StartPartitions | Pause | Resume | CommitSync | CommitAsync
 BrokerAction: TypeAlias = CheckTopicIds | Inspect
-DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
+DriverAction: TypeAlias = Register | Lookup | Claim | Release | Report | SendFault | Heartbeat
 Action: TypeAlias = (
     SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
 )

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, SecondHost
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, ReplicaHost
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault
 from forebay.model.values import Block, TopicPartition
 
 
@@ -52,7 +52,7 @@ class Lost:
 class Polled:
     """What one poll returned, in order."""
 
-    items: Sequence[Columns | EndOfPartition | PartitionTrouble]
+    items: Sequence[Columns | EndOfPartition | PartitionFault]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,12 @@ class Registered:
     request: int
     epoch: int
     driver_epoch: int
-    lineage: int
+    timeline: int
     topics: tuple[str, ...] | None = None  # to subscribe to; None: those of the settings
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LookupAnswered:
     """The driver's view of each partition that was asked for."""
 
     request: int
@@ -189,7 +189,7 @@ class ReportAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleAnswered:
+class FaultAnswered:
     """The driver's decision on a fault. ``proceed``: claim the partition anew; else wait, ``message`` says for what."""
 
     request: int
@@ -204,7 +204,7 @@ class HeartbeatAnswered:
     request: int
     driver_epoch: int
     commands: Sequence[Command]
-    second_host: SecondHost | None = None  # where replicas go; None: as before
+    replica_host: ReplicaHost | None = None  # where replicas go; None: as before
     topics: tuple[str, ...] | None = None  # to subscribe to; None: as before
 
 
@@ -249,7 +249,7 @@ class SourceFailed:
 
 BrokerAnswer: TypeAlias = CommitSynced | TopicIdsRead | Inspected
 DriverAnswer: TypeAlias = (
-    Registered | Looked | Claimed | Released | ReportAnswered | TroubleAnswered | HeartbeatAnswered
+    Registered | LookupAnswered | Claimed | Released | ReportAnswered | FaultAnswered | HeartbeatAnswered
 )
 #: inputs that answer a request
 Answer: TypeAlias = BrokerAnswer | DriverAnswer

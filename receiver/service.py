@@ -22,12 +22,12 @@ from dataclasses import replace
 import msgspec
 from typing_extensions import assert_never
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault
 from forebay.model.errors import ForebayError, SourceError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from forebay.process.notify import Standing
+from forebay.process.notify import ServiceStatus
 from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -92,14 +92,14 @@ class ReceiverService:
         """Request a drain, which begins after the current poll. Safe in a signal handler."""
         self._drain_wanted = True
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """Return the status for a supervisor. The receiver is ready when it is registered."""
         with self._changed:
             machine = self._machine
             words = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
             stopping = machine.state == "draining"
             stop_seconds = self._settings.receiver.drain_timeout + CLOSE_SECONDS if stopping else None
-            return Standing(bool(machine.epoch), words, stop_seconds)
+            return ServiceStatus(bool(machine.epoch), words, stop_seconds)
 
     def tell(self, event: inp.Input) -> None:
         """Give ``event`` to the machine and hand out the actions that follow."""
@@ -122,11 +122,11 @@ class ReceiverService:
                 message = msgspec.structs.replace(
                     action.message,
                     counters={**action.message.counters, **self._store.counters},
-                    second_host=self._store.second_host,
+                    replica_host=self._store.replica_host,
                     refusing_hosts=self._store.refusing_hosts,
                 )
                 self._beats.send(replace(action, message=message))
-            case act.Register() | act.Look() | act.Claim() | act.Release() | act.SendTrouble():
+            case act.Register() | act.Lookup() | act.Claim() | act.Release() | act.SendFault():
                 self._claims.send(action)
             case act.CheckTopicIds() | act.Inspect():
                 self._broker.send(action)
@@ -209,8 +209,8 @@ class ReceiverService:
             self._observe_source()
 
     def _bounded(
-        self, polled: Sequence[Columns | EndOfPartition | PartitionTrouble]
-    ) -> Sequence[Columns | EndOfPartition | PartitionTrouble]:
+        self, polled: Sequence[Columns | EndOfPartition | PartitionFault]
+    ) -> Sequence[Columns | EndOfPartition | PartitionFault]:
         """Cut columns that are larger than a block may be."""
         limit = self._settings.receiver.block_size
         if all(not isinstance(item, Columns) or item.bytes <= limit for item in polled):

@@ -47,7 +47,9 @@ WORDS = (
     (r"own sources?", "custom source"),
     (r"told errors", "recent errors"),
 )
-_REFUSED = re.compile("|".join(rf"(?P<w{number}>\b(?:{word})\b)" for number, (word, _) in enumerate(WORDS)), re.IGNORECASE)
+_REFUSED = re.compile(
+    "|".join(rf"(?P<w{number}>\b(?:{word})\b)" for number, (word, _) in enumerate(WORDS)), re.IGNORECASE
+)
 
 # a file and a wording that stays there, with the reason
 EXCEPTIONS: dict[tuple[str, str], str] = {}
@@ -89,8 +91,19 @@ def main(paths: list[str]) -> int:
 
 def _packages() -> list[str]:
     return [
-        "forebay", "wal", "receiver", "driver", "executor_agent", "direct", "recovery", "deploy", "pyspark_forebay", "forebay_start",
-        "examples", "benchmarks", "scripts",
+        "forebay",
+        "wal",
+        "receiver",
+        "driver",
+        "executor_agent",
+        "direct",
+        "recovery",
+        "deploy",
+        "pyspark_forebay",
+        "forebay_start",
+        "examples",
+        "benchmarks",
+        "scripts",
     ]
 
 

@@ -35,10 +35,10 @@ def ask(action: act.DriverAction, post: Post) -> inp.DriverAnswer:
         case act.Register(request, message):
             registered = post("/v1/receivers/register", message, messages.RegisterAnswer)
             return inp.Registered(
-                request, registered.epoch, registered.driver_epoch, registered.lineage, registered.topics
+                request, registered.epoch, registered.driver_epoch, registered.timeline, registered.topics
             )
-        case act.Look(request, message):
-            return inp.Looked(request, post("/v1/partitions/look", message, messages.LookAnswer).partitions)
+        case act.Lookup(request, message):
+            return inp.LookupAnswered(request, post("/v1/partitions/look", message, messages.LookupAnswer).partitions)
         case act.Claim(request, message):
             return inp.Claimed(request, post("/v1/partitions/claim", message, messages.ClaimAnswer).claims)
         case act.Release(request, message):
@@ -46,12 +46,12 @@ def ask(action: act.DriverAction, post: Post) -> inp.DriverAnswer:
             return inp.Released(request)
         case act.Report(request, message):
             return inp.ReportAnswered(request, post("/v1/blocks/report", message, messages.ReportAnswer).results)
-        case act.SendTrouble(request, message):
-            decided = post("/v1/partitions/trouble", message, messages.TroubleAnswer)
-            return inp.TroubleAnswered(request, decided.proceed, decided.message)
+        case act.SendFault(request, message):
+            decided = post("/v1/partitions/trouble", message, messages.FaultAnswer)
+            return inp.FaultAnswered(request, decided.proceed, decided.message)
         case act.Heartbeat(request, message):
             beat = post("/v1/receivers/heartbeat", message, messages.HeartbeatAnswer)
-            return inp.HeartbeatAnswered(request, beat.driver_epoch, beat.commands, beat.second_host, beat.topics)
+            return inp.HeartbeatAnswered(request, beat.driver_epoch, beat.commands, beat.replica_host, beat.topics)
         case _:
             assert_never(action)
 

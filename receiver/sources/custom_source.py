@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
-from forebay.sources.custom import END_UNTOLD, OwnSource, ask, called, dealt, make, ordinal_of, partitions_of
+from forebay.sources.custom import END_UNTOLD, CustomSource, ask, called, dealt, make, ordinal_of, partitions_of
 from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.sources.custom_records import columns_of, refuse_order, rows_of, source_batch
 from receiver.sources.source import CommitPoint, RebalanceListener
@@ -31,7 +31,7 @@ _log = logging.getLogger("forebay.receiver")
 #: delay before the next call of a source that raised RetryLater: doubled each time, from the first value to the last
 RETRY_SECONDS_FIRST, RETRY_SECONDS_LAST = 0.1, 5.0
 
-Polled = Columns | EndOfPartition | PartitionTrouble
+Polled = Columns | EndOfPartition | PartitionFault
 
 
 def custom_source_of(settings: Settings, receiver_id: str, clock: Clock) -> ReliableAdapter | UnreliableAdapter:
@@ -71,7 +71,7 @@ class _Delay:
 class _CustomSource(ABC):
     """The base of both kinds: which partitions are this receiver's, pauses, delays after RetryLater."""
 
-    def __init__(self, settings: Settings, own: OwnSource, clock: Clock) -> None:
+    def __init__(self, settings: Settings, own: CustomSource, clock: Clock) -> None:
         self._settings = settings
         self._own = own
         self._clock = clock
@@ -237,13 +237,13 @@ class ReliableAdapter(_CustomSource):
         return [TopicPartition(name, 0) for name in mine]
 
     def _poll(self, max_records: int, timeout_seconds: float) -> list[Polled] | None:
-        troubles: list[Polled] = []
+        faults: list[Polled] = []
         for tp, started in list(self._started.items()):
             if not started.opened and tp not in self._paused and started.delay.over:
-                troubles += self._open(tp, started)
+                faults += self._open(tp, started)
         names = [tp.topic for tp, started in self._started.items() if started.opened and tp not in self._paused]
-        if troubles or not names:
-            return troubles or None
+        if faults or not names:
+            return faults or None
         try:
             given = self._call("poll", names, max_records, timeout_seconds)
         except OffsetGone as error:
@@ -265,14 +265,14 @@ class ReliableAdapter(_CustomSource):
     def _still_waits(self) -> str:
         return next((started.waits_for for started in self._started.values() if started.waits_for), "")
 
-    def _gone(self, error: OffsetGone) -> PartitionTrouble:
+    def _gone(self, error: OffsetGone) -> PartitionFault:
         tp = TopicPartition(error.partition, 0)
         started = self._started.pop(tp, None)
         if started is None:
             raise SourceError(
                 f"{self._settings.receiver.source}: OffsetGone names partition {error.partition!r}, which is not open"
             )
-        return PartitionTrouble(tp, started.generation, "out-of-range", str(error))
+        return PartitionFault(tp, started.generation, "out-of-range", str(error))
 
     def _taken(self, given: Any, names: Sequence[str], max_records: int) -> list[Polled]:
         try:

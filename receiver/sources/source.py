@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.values import TopicPartition
 
 
@@ -49,7 +49,7 @@ class Source(Protocol):
     """A member of the consumer group.
 
     Errors that end the consumer are raised as ``ForebayError``. An error of one partition is returned as
-    :class:`PartitionTrouble`. It is never silent and never resets the position.
+    :class:`PartitionFault`. It is never silent and never resets the position.
     """
 
     @property
@@ -65,7 +65,7 @@ class Source(Protocol):
         The partitions of other topics are revoked through the listener, within later polls.
         """
 
-    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
+    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionFault]:
         """Return up to ``max_records`` records, after at most ``timeout_seconds``.
 
         Each :class:`Columns` holds consecutive records of one partition in offset order, with the generation of the start

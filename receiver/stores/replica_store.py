@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from forebay.http.connections import connections
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import ForebayError, OutOfSpaceError, StoreError
 from forebay.model.values import Block, BlockMeta, Handle
 from forebay.process.clock import Clock
@@ -33,7 +33,7 @@ _log = logging.getLogger("forebay.receiver")
 
 #: values of ``OutOfSpace.lacking``
 LOCAL_SPACE = "space in this host's block directory"
-SECOND_HOST = "replica host"
+REPLICA_HOST = "replica host"
 #: how long heartbeats name a host that did not take a replica; the driver may then choose another one
 REFUSING_SECONDS = 60.0
 
@@ -41,7 +41,7 @@ REFUSING_SECONDS = 60.0
 class ReplicaHosts(Protocol):
     """Sends replicas to other hosts. Called from one thread."""
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         """Send a replica, which is synced on the host on return. May be repeated.
 
         Raises ForebayError: the replica may exist or not.
@@ -58,7 +58,7 @@ class AgentReplicas:
         self._access = access
         self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         scheme = urlsplit(second.url).scheme
         pool = self._pools.get(scheme)
         if pool is None:
@@ -108,20 +108,20 @@ class ReplicaStore(Store):
         self._directory = directory
         self._room = LocalRoom(directory, quota_bytes)
         self._others = others
-        self._second: SecondHost | None = None
-        self._second_came = threading.Condition()
+        self._second: ReplicaHost | None = None
+        self._replica_stored = threading.Condition()
         self._refusing: dict[str, float] = {}  # host → until when heartbeats name it
 
     def open_epoch(self, epoch: int) -> None:
         """Do nothing: the id of a block names its epoch."""
 
-    def copy_to(self, second: SecondHost) -> None:
-        with self._second_came:
+    def copy_to(self, second: ReplicaHost) -> None:
+        with self._replica_stored:
             self._second = second
-            self._second_came.notify_all()
+            self._replica_stored.notify_all()
 
     @property
-    def second_host(self) -> str:
+    def replica_host(self) -> str:
         return self._second.host if self._second is not None else ""
 
     @property
@@ -182,28 +182,28 @@ class ReplicaStore(Store):
     def _send(self, others: ReplicaHosts, meta: BlockMeta, frame: bytes) -> str:
         """Send until a host has synced the replica; return that host. "": the process is ending."""
         while not self._closing.is_set():
-            second = self._await_second()
+            second = self._await_replica()
             if second is None:
                 reason = "the driver knows no other host whose agent is live and has room"
-                self._tell(OutOfSpace(reason, SECOND_HOST))
+                self._tell(OutOfSpace(reason, REPLICA_HOST))
                 continue
             try:
                 others.send(second, meta, frame)
             except ForebayError as error:
                 self._refusing[second.host] = self._clock.monotonic() + REFUSING_SECONDS
-                self._tell(OutOfSpace(f"host {second.host} did not take a replica: {error}", SECOND_HOST))
+                self._tell(OutOfSpace(f"host {second.host} did not take a replica: {error}", REPLICA_HOST))
                 self._await_another(second)
             else:
                 self._refusing.pop(second.host, None)
                 return second.host
         return ""
 
-    def _await_second(self) -> SecondHost | None:
-        with self._second_came:
-            self._second_came.wait_for(lambda: self._second is not None, RETRY_SECONDS_MAX)
+    def _await_replica(self) -> ReplicaHost | None:
+        with self._replica_stored:
+            self._replica_stored.wait_for(lambda: self._second is not None, RETRY_SECONDS_MAX)
             return self._second
 
-    def _await_another(self, failed: SecondHost) -> None:
+    def _await_another(self, failed: ReplicaHost) -> None:
         """Wait until the driver names another host, at most ``RETRY_SECONDS_MAX``."""
-        with self._second_came:
-            self._second_came.wait_for(lambda: self._second != failed or self._closing.is_set(), RETRY_SECONDS_MAX)
+        with self._replica_stored:
+            self._replica_stored.wait_for(lambda: self._second != failed or self._closing.is_set(), RETRY_SECONDS_MAX)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions, encode
@@ -149,7 +149,7 @@ class Store(ABC):
         return {}
 
     @property
-    def second_host(self) -> str:
+    def replica_host(self) -> str:
         """The host that replicas are sent to; "" for none."""
         return ""
 
@@ -159,7 +159,7 @@ class Store(ABC):
         return ()
 
     @abstractmethod
-    def copy_to(self, second: SecondHost) -> None:
+    def copy_to(self, second: ReplicaHost) -> None:
         """Send replicas, if any are wanted, to this host from now on."""
 
     @abstractmethod

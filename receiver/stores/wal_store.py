@@ -12,9 +12,9 @@ from pathlib import Path
 
 import tenacity
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
-from forebay.model.values import Block, lineage_of
+from forebay.model.values import Block, timeline_of
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
@@ -69,7 +69,7 @@ class WalStore(Store):
         self._writer = LogWriter(
             self._storage,
             lambda sequence: block_segment(encoding.stream, encoding.receiver_id, epoch, sequence),
-            SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, lineage_of(epoch)),
+            SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, timeline_of(epoch)),
             self._limits,
             now=lambda: self._clock.wall_ms() / 1000,
             new_uid=lambda: random.SystemRandom().getrandbits(64),
@@ -85,7 +85,7 @@ class WalStore(Store):
         seconds = max(1, round(self._clock.monotonic() - self._opened_at))
         return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
 
-    def copy_to(self, second: SecondHost) -> None:
+    def copy_to(self, second: ReplicaHost) -> None:
         """Do nothing: with a WAL there are no replicas."""
 
     def _close(self) -> None:

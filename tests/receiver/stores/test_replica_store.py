@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import StoreError, UnreachableError
 from forebay.model.values import BlockMeta
 from forebay.process.clock import SystemClock
 from receiver import inputs as inp
 from receiver.stores import replica_store
-from receiver.stores.replica_store import LOCAL_SPACE, SECOND_HOST, ReplicaHosts, ReplicaStore
+from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaHosts, ReplicaStore
 from receiver.stores.store import StoreOptions
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
 from wal.blocks import local_path, read_local, read_stored
 
-H2, H3 = SecondHost(host="h2", url="http://h2:1"), SecondHost(host="h3", url="http://h3:1")
+H2, H3 = ReplicaHost(host="h2", url="http://h2:1"), ReplicaHost(host="h3", url="http://h3:1")
 
 
 class Others:
@@ -33,7 +33,7 @@ class Others:
         self.let.set()
         self.down: set[str] = set()
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         self.asked.release()
         assert self.let.wait(PATIENCE_SECONDS)
         if second.host in self.down:
@@ -95,7 +95,7 @@ def test_with_two_copies_a_block_is_not_told_before_the_second_one_is_kept(tmp_p
         assert told.empty()
         others.let.set()
         event = told.next()
-        assert store.second_host == "h2"
+        assert store.replica_host == "h2"
     assert isinstance(event, inp.BlockStored)
     assert event.block.hosts == ("h1", "h2")
     ((host, block_id, frame),) = others.kept
@@ -110,7 +110,7 @@ def test_without_a_second_host_a_block_waits_and_says_so(tmp_path: Path) -> None
         store.put(pending(1))
         event = told.next()
         assert isinstance(event, inp.OutOfSpace)
-        assert event.lacking == SECOND_HOST
+        assert event.lacking == REPLICA_HOST
         store.copy_to(H2)
         while not isinstance(event, inp.BlockStored):
             event = told.next()
