@@ -52,7 +52,7 @@ def create_rdd(
     range that is not empty, or more by ``min_partitions`` and ``max_records_per_partition``: large ranges are cut.
 
     ``key_deserializer``, ``value_deserializer``: a name of ``direct.deserializers.BY_NAME``, ``module:function`` or a function
-    of bytes; null stays None. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted and transactional topics.
+    of bytes; null stays None. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted topics or transactions.
     ``timeout_seconds``: how long a broker may give nothing. ``range_seconds_max``: how long one range may take. Each Python
     worker keeps up to ``consumers_max`` idle consumers, each with 8 MB at most, for ``consumer_idle_seconds``, unless
     ``keep_consumers`` is False.

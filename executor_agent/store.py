@@ -305,7 +305,8 @@ class BlockStore:
             return 0
         if not text.isdigit():
             raise UsageError(
-                f"{self.directory / name} holds no number; delete it when no older driver of {stream} can be running"
+                f"{self.directory / name} is damaged: it holds no number; "
+                f"delete it when no older driver of {stream} can be running"
             )
         return int(text)
 

@@ -108,10 +108,10 @@ class StoreBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTo:
+class ReplicateTo:
     """Send replicas to this host from now on."""
 
-    second: messages.ReplicaHost
+    host: messages.ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,5 +207,5 @@ SourceAction: TypeAlias = Subscribe | Follow | StartPartitions | Pause | Resume 
 BrokerAction: TypeAlias = CheckTopicIds | Inspect
 DriverAction: TypeAlias = Register | Lookup | Claim | Release | Report | SendFault | Heartbeat
 Action: TypeAlias = (
-    SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
+    SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | ReplicateTo | TopicsChecked | Note | Exit
 )

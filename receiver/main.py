@@ -31,7 +31,7 @@ from receiver.inputs import Input
 from receiver.machine import Identity, ReceiverMachine
 from receiver.service import ReceiverService
 from receiver.sources.source import Source
-from receiver.stores.replica_store import AgentReplicas, ReplicaStore
+from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
 from receiver.stores.store import Store, StoreOptions
 from receiver.stores.wal_store import WalStore
 from wal.encryption import load_keys
@@ -159,5 +159,5 @@ def _replica_store(
         tell,
         directory=Path(settings.agent.blocks),
         quota_bytes=settings.agent.quota,
-        others=AgentReplicas(own.report_timeout, access) if own.copies > 1 else None,
+        sender=AgentReplicaSender(own.report_timeout, access) if own.copies > 1 else None,
     )

@@ -114,8 +114,8 @@ class ReceiverService:
                 self._store.put(action.pending)
             case act.TopicsChecked():
                 self._store.checked(action.sequences)
-            case act.CopyTo():
-                self._store.copy_to(action.second)
+            case act.ReplicateTo():
+                self._store.replicate_to(action.host)
             case act.Report():
                 self._reports.send(action)
             case act.Heartbeat():

@@ -2,7 +2,7 @@
 
     python scripts/check_words.py [PATH ...]
 
-Without a path it reads README, CONTRIBUTING, CHANGELOG, docs and the packages; with paths, only these files and folders (tests too).
+Without a path it reads README, CONTRIBUTING, docs, the packages and the tests; with paths, only these files and folders.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts of a file that people read, each with the line where it begins: all of a page; comments and strings of a module."""
+    """Yield each text that people read, with its line: a page without its code, or a module's comments and strings."""
     source = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield 1, re.sub(r"```.*?```|`[^`\n]+`", lambda code: "\n" * code[0].count("\n"), source, flags=re.DOTALL)

@@ -38,10 +38,10 @@ REPLICA_HOST = "replica host"
 REFUSING_SECONDS = 60.0
 
 
-class ReplicaHosts(Protocol):
+class ReplicaSender(Protocol):
     """Sends replicas to other hosts. Called from one thread."""
 
-    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, target: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         """Send a replica, which is synced on the host on return. May be repeated.
 
         Raises ForebayError: the replica may exist or not.
@@ -50,7 +50,7 @@ class ReplicaHosts(Protocol):
     def close(self) -> None: ...
 
 
-class AgentReplicas:
+class AgentReplicaSender:
     """Sends replicas to agents over HTTP. An agent has ``timeout_seconds`` to take a block."""
 
     def __init__(self, timeout_seconds: float, access: Access) -> None:
@@ -58,19 +58,19 @@ class AgentReplicas:
         self._access = access
         self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
 
-    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
-        scheme = urlsplit(second.url).scheme
+    def send(self, target: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
+        scheme = urlsplit(target.url).scheme
         pool = self._pools.get(scheme)
         if pool is None:
-            pool = self._pools[scheme] = connections(second.url, self._access)
+            pool = self._pools[scheme] = connections(target.url, self._access)
         give_frame(
             pool,
-            second.url,
+            target.url,
             meta,
             [frame],
             timeout_seconds=self._timeout_seconds,
             durable=True,
-            host=second.host,
+            host=target.host,
             headers=self._access.headers(),
         )
 
@@ -87,7 +87,7 @@ def copy_handle(frame: list[bytes]) -> Handle:
 
 
 class ReplicaStore(Store):
-    """Stores blocks on this host, and a replica of each on another one unless ``others`` is None.
+    """Stores blocks on this host, and a replica of each on another one unless ``sender`` is None.
 
     It waits for space and for a replica host without a limit (rule 7). It fails only when this host's disk fails for
     ``store_timeout``.
@@ -102,27 +102,27 @@ class ReplicaStore(Store):
         *,
         directory: Path,
         quota_bytes: int,
-        others: ReplicaHosts | None = None,
+        sender: ReplicaSender | None = None,
     ) -> None:
         super().__init__(encoding, options, clock, tell)
         self._directory = directory
         self._room = LocalRoom(directory, quota_bytes)
-        self._others = others
-        self._second: ReplicaHost | None = None
-        self._replica_stored = threading.Condition()
+        self._sender = sender
+        self._target: ReplicaHost | None = None
+        self._target_changed = threading.Condition()
         self._refusing: dict[str, float] = {}  # host → until when heartbeats name it
 
     def open_epoch(self, epoch: int) -> None:
         """Do nothing: the id of a block names its epoch."""
 
-    def copy_to(self, second: ReplicaHost) -> None:
-        with self._replica_stored:
-            self._second = second
-            self._replica_stored.notify_all()
+    def replicate_to(self, target: ReplicaHost) -> None:
+        with self._target_changed:
+            self._target = target
+            self._target_changed.notify_all()
 
     @property
     def replica_host(self) -> str:
-        return self._second.host if self._second is not None else ""
+        return self._target.host if self._target is not None else ""
 
     @property
     def refusing_hosts(self) -> tuple[str, ...]:
@@ -130,8 +130,8 @@ class ReplicaStore(Store):
         return tuple(sorted(host for host, until in self._refusing.copy().items() if now < until))
 
     def _close(self) -> None:
-        if self._others is not None:
-            self._others.close()
+        if self._sender is not None:
+            self._sender.close()
 
     # ---- storing -----------------------------------------------------------------------------------------------------
 
@@ -143,14 +143,15 @@ class ReplicaStore(Store):
         for item in blocks:
             meta = item.block.meta
             frame = local_frame(meta, item.block.payload)
-            second = ""
-            if self._others is not None:
-                second = self._send(self._others, meta, b"".join(frame))
-                if not second:
+            others: tuple[str, ...] = ()
+            if self._sender is not None:
+                replica_host = self._send(self._sender, meta, b"".join(frame))
+                if not replica_host:
                     return False
+                others = (replica_host,)
             if not item.local.result():
                 return False
-            self._tell(BlockStored(item.sequence, Block(meta, copy_handle(frame), True, (second,) if second else ())))
+            self._tell(BlockStored(item.sequence, Block(meta, copy_handle(frame), True, others)))
         return True
 
     def _write(self, meta: BlockMeta, frame: list[bytes]) -> bool:
@@ -179,31 +180,31 @@ class ReplicaStore(Store):
             delay = min(2 * delay, RETRY_SECONDS_MAX)
         return False
 
-    def _send(self, others: ReplicaHosts, meta: BlockMeta, frame: bytes) -> str:
+    def _send(self, sender: ReplicaSender, meta: BlockMeta, frame: bytes) -> str:
         """Send until a host has synced the replica; return that host. "": the process is ending."""
         while not self._closing.is_set():
-            second = self._await_replica()
-            if second is None:
+            target = self._await_target()
+            if target is None:
                 reason = "the driver knows no other host whose agent is live and has room"
                 self._tell(OutOfSpace(reason, REPLICA_HOST))
                 continue
             try:
-                others.send(second, meta, frame)
+                sender.send(target, meta, frame)
             except ForebayError as error:
-                self._refusing[second.host] = self._clock.monotonic() + REFUSING_SECONDS
-                self._tell(OutOfSpace(f"host {second.host} did not take a replica: {error}", REPLICA_HOST))
-                self._await_another(second)
+                self._refusing[target.host] = self._clock.monotonic() + REFUSING_SECONDS
+                self._tell(OutOfSpace(f"host {target.host} did not take a replica: {error}", REPLICA_HOST))
+                self._await_other_target(target)
             else:
-                self._refusing.pop(second.host, None)
-                return second.host
+                self._refusing.pop(target.host, None)
+                return target.host
         return ""
 
-    def _await_replica(self) -> ReplicaHost | None:
-        with self._replica_stored:
-            self._replica_stored.wait_for(lambda: self._second is not None, RETRY_SECONDS_MAX)
-            return self._second
+    def _await_target(self) -> ReplicaHost | None:
+        with self._target_changed:
+            self._target_changed.wait_for(lambda: self._target is not None, RETRY_SECONDS_MAX)
+            return self._target
 
-    def _await_another(self, failed: ReplicaHost) -> None:
+    def _await_other_target(self, failed: ReplicaHost) -> None:
         """Wait until the driver names another host, at most ``RETRY_SECONDS_MAX``."""
-        with self._replica_stored:
-            self._replica_stored.wait_for(lambda: self._second != failed or self._closing.is_set(), RETRY_SECONDS_MAX)
+        with self._target_changed:
+            self._target_changed.wait_for(lambda: self._target != failed or self._closing.is_set(), RETRY_SECONDS_MAX)

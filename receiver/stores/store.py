@@ -159,7 +159,7 @@ class Store(ABC):
         return ()
 
     @abstractmethod
-    def copy_to(self, second: ReplicaHost) -> None:
+    def replicate_to(self, target: ReplicaHost) -> None:
         """Send replicas, if any are wanted, to this host from now on."""
 
     @abstractmethod

@@ -85,7 +85,7 @@ class WalStore(Store):
         seconds = max(1, round(self._clock.monotonic() - self._opened_at))
         return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
 
-    def copy_to(self, second: ReplicaHost) -> None:
+    def replicate_to(self, target: ReplicaHost) -> None:
         """Do nothing: with a WAL there are no replicas."""
 
     def _close(self) -> None:

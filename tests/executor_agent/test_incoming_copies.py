@@ -1,4 +1,4 @@
-"""Copies that an agent is given over HTTP: checked, bounded, there as a whole or not at all, and served like any block."""
+"""Copies that an agent receives over HTTP: checked, bounded, stored as a whole or not at all, and served like any block."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_copy_is_kept_and_served_as_it_was_given(
+def test_copy_is_stored_and_served_unchanged(
     agent: Agent, stored: Stored, pool: urllib3.PoolManager, durable: bool
 ) -> None:
     meta, payload = block({("a", 0): filler(8000, size=800)})
-    for _ in range(2):  # can be repeated
+    for _ in range(2):  # repeatable
         give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=durable, host="h1")
     assert left(stored) == [f"{meta.id}.copy"]
     assert read_local(cached_path(stored.blocks_directory, "s", meta.id)).meta == meta
@@ -84,10 +84,10 @@ def test_a_copy_is_kept_and_served_as_it_was_given(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_that_block_whole_is_refused_and_leaves_nothing(
+def test_body_that_is_not_the_whole_block_is_refused_and_leaves_nothing(
     agent: Agent, stored: Stored, pool: urllib3.PoolManager, damage: object, words: str
 ) -> None:
-    """INV-5: a damaged copy must not pass for one that is held."""
+    """INV-5: a damaged copy must not count as a copy of its block."""
     assert callable(damage)
     assert put(pool, agent, "r1-10000000001-1", damage(body())) == (400, "bad-request")
     assert left(stored) == []
@@ -98,7 +98,7 @@ def test_what_is_not_that_block_whole_is_refused_and_leaves_nothing(
 def test_a_durable_copy_is_synced_before_it_has_its_name_and_its_name_before_it_counts(
     tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-1: without a WAL the receiver reports the block when the agent has answered, and a power cut may follow."""
+    """INV-1: without a WAL the receiver reports the block when the agent has answered, and a power loss may follow."""
     data, calls = body(), []
     fsync, rename = os.fsync, Path.rename
 
@@ -133,7 +133,7 @@ def test_another_block_under_that_name_is_refused(agent: Agent, stored: Stored, 
 
 
 @pytest.mark.parametrize("name", ["%2e%2e%2fx", "driver-epoch", "r1-1-1%00", "..", "x"])
-def test_names_that_lead_elsewhere_are_refused(
+def test_names_outside_the_directory_are_refused(
     agent: Agent, stored: Stored, pool: urllib3.PoolManager, name: str
 ) -> None:
     assert put(pool, agent, name, body())[0] in (400, 404, 405)
@@ -143,7 +143,7 @@ def test_names_that_lead_elsewhere_are_refused(
 def test_a_copy_of_another_stream_or_for_another_host_is_refused(
     agent: Agent, stored: Stored, pool: urllib3.PoolManager
 ) -> None:
-    """INV-8: nobody would have the first one deleted. INV-1: the other would not lie where its receiver says."""
+    """INV-8: no driver would have the first one deleted. INV-1: the other one would not be where its report says."""
     assert pool.request("PUT", f"{agent.url}/v1/blocks/other/r1-1-1", body=body()).status == 400
     assert not (stored.blocks_directory / "other").exists()
     meta, payload = block({("a", 0): filler(50)})
@@ -152,8 +152,8 @@ def test_a_copy_of_another_stream_or_for_another_host_is_refused(
     assert left(stored) == []
 
 
-def test_a_copy_is_sent_in_parts_each_of_which_has_the_time_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So an agent may be slow with a large one as long as it goes on taking."""
+def test_timeout_holds_for_each_part_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may be slow with a large copy, as long as it makes progress."""
     sent: list[bytes] = []
 
     def request(*_: object, body: Iterator[bytes], **__: object) -> SimpleNamespace:
@@ -168,7 +168,7 @@ def test_a_copy_is_sent_in_parts_each_of_which_has_the_time_out_for_itself(monke
     assert max(map(len, sent)) <= 1 << 20 < len(b"".join(sent)) // 4
 
 
-def test_a_copy_without_a_length_or_with_an_absurd_one_is_refused_unread(agent: Agent) -> None:
+def test_copy_without_a_valid_length_is_refused_unread(agent: Agent) -> None:
     host, _, port = agent.url.removeprefix("http://").partition(":")
     for header in (b"transfer-encoding: chunked", b"content-length: 0", b"content-length: 99999999999999"):
         with socket.create_connection((host, int(port)), 10) as connection:
@@ -176,7 +176,7 @@ def test_a_copy_without_a_length_or_with_an_absurd_one_is_refused_unread(agent: 
             assert connection.recv(100).startswith(b"HTTP/1.1 400"), header
 
 
-def test_a_copy_that_does_not_come_on_is_given_up(stored: Stored) -> None:
+def test_copy_that_makes_no_progress_is_refused(stored: Stored) -> None:
     """INV-6."""
     settings = stored.settings()
     agent_settings = msgspec.structs.replace(settings.agent, idle_timeout=type(settings.agent.idle_timeout)(0.05))
@@ -191,7 +191,7 @@ def test_a_copy_that_does_not_come_on_is_given_up(stored: Stored) -> None:
         assert left(stored) == []
 
 
-def test_a_copy_whose_sender_goes_away_leaves_nothing(agent: Agent, stored: Stored) -> None:
+def test_copy_of_a_sender_that_disconnects_leaves_nothing(agent: Agent, stored: Stored) -> None:
     host, _, port = agent.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.sendall(b"PUT /v1/blocks/s/r1-1-1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 5000000\r\n\r\n")
@@ -223,7 +223,7 @@ def held(store: BlockStore) -> set[str]:
     return {path.name.removeprefix("r1-10000000001-") for path in (store.directory / "s").iterdir()}
 
 
-def test_the_oldest_given_copies_go_for_new_ones_and_no_receivers_block_does(tmp_path: Path) -> None:
+def test_oldest_cached_copies_are_deleted_for_new_ones_and_no_local_copy_is(tmp_path: Path) -> None:
     data = body()
     store = store_of(tmp_path, len(data) * 3 + 100)
     (store.directory / "s").mkdir()
@@ -237,11 +237,11 @@ def test_the_oldest_given_copies_go_for_new_ones_and_no_receivers_block_does(tmp
     assert held(store) == {"9.block", "3.copy", "4.copy"}
     with pytest.raises(OutOfSpaceError, match="no room"):
         store.receive("s", "r1-10000000001-5", len(data) * 3)
-    assert held(store) == {"9.block", "3.copy", "4.copy"}, "nothing is given up for what has no room all the same"
+    assert held(store) == {"9.block", "3.copy", "4.copy"}, "no copy is deleted for one that has no room anyway"
 
 
-def test_a_lowered_quota_costs_given_copies_first_and_then_the_driver_is_asked(tmp_path: Path) -> None:
-    """What a receiver wrote goes by the driver's word alone: only that one knows what the WAL holds."""
+def test_lowered_quota_deletes_cached_copies_then_is_reported_to_the_driver(tmp_path: Path) -> None:
+    """Only the driver's command deletes what a receiver wrote, because only the driver knows what the WAL holds."""
     data = body()
     store = store_of(tmp_path, len(data) * 9)
     for number in (1, 2):
@@ -257,8 +257,8 @@ def test_a_lowered_quota_costs_given_copies_first_and_then_the_driver_is_asked(t
     assert without_wal.usage().short_bytes == 2 * len(data) - 1
 
 
-def test_without_a_wal_no_copy_is_given_up_for_another(tmp_path: Path) -> None:
-    """INV-5: it may be the last one."""
+def test_without_a_wal_no_copy_is_deleted_for_another(tmp_path: Path) -> None:
+    """INV-5: it may be the last copy of its block."""
     store = store_of(tmp_path, len(body()) + 100, gives_up=False)
     give(store, 1, body(1))
     with pytest.raises(OutOfSpaceError):
@@ -266,8 +266,8 @@ def test_without_a_wal_no_copy_is_given_up_for_another(tmp_path: Path) -> None:
     assert held(store) == {"1.copy"}
 
 
-def test_room_for_a_copy_is_kept_while_it_comes_and_given_back_when_it_does_not(tmp_path: Path) -> None:
-    """INV-6: the quota holds though several come at once."""
+def test_room_for_a_copy_is_reserved_and_released_if_it_fails(tmp_path: Path) -> None:
+    """INV-6: the quota holds while several copies arrive at the same time."""
     size = len(body())
     store = store_of(tmp_path, size * 2 - 1)
     coming = store.receive("s", "r1-10000000001-1", size)
@@ -278,7 +278,7 @@ def test_room_for_a_copy_is_kept_while_it_comes_and_given_back_when_it_does_not(
     assert held(store) == {"2.copy"}
 
 
-def test_a_full_quota_is_told_to_who_gives(stored: Stored, pool: urllib3.PoolManager) -> None:
+def test_sender_gets_an_error_when_the_quota_is_full(stored: Stored, pool: urllib3.PoolManager) -> None:
     settings = stored.settings()
     agent_settings = msgspec.structs.replace(settings.agent, quota=type(settings.agent.quota)(1000))
     with Agent(msgspec.structs.replace(settings, agent=agent_settings)) as agent:
@@ -290,12 +290,12 @@ def test_a_full_quota_is_told_to_who_gives(stored: Stored, pool: urllib3.PoolMan
 @pytest.mark.parametrize(
     ("error", "raised"), [("ENOSPC", OutOfSpaceError), ("EIO", UnreachableError)], ids=["full", "broken"]
 )
-def test_a_disk_that_fails_is_told_to_who_gives_and_nothing_is_left(
+def test_sender_gets_an_error_when_the_disk_fails_and_nothing_is_left(
     agent: Agent, stored: Stored, pool: urllib3.PoolManager, error: str, raised: type[Exception]
 ) -> None:
     failpoints.arm(f"agent.before-copy-kept=error:{error}")
     try:
-        with pytest.raises(raised, match="can't be written"):
+        with pytest.raises(raised, match="cannot write"):
             give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=10)
     finally:
         failpoints.arm("")
@@ -303,7 +303,7 @@ def test_a_disk_that_fails_is_told_to_who_gives_and_nothing_is_left(
     give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=10)
 
 
-def test_who_gives_is_told_when_nobody_answers(pool: urllib3.PoolManager) -> None:
+def test_sender_gets_an_error_when_no_agent_answers(pool: urllib3.PoolManager) -> None:
     with pytest.raises(UnreachableError, match=r"PUT http://127\.0\.0\.1:9/v1/blocks/s/"):
         give_copy(pool, "http://127.0.0.1:9", *block({("a", 0): filler(5)}), timeout_seconds=1)
 
@@ -311,7 +311,7 @@ def test_who_gives_is_told_when_nobody_answers(pool: urllib3.PoolManager) -> Non
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
 
-def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
+def test_agent_killed_before_the_rename_leaves_no_part_of_a_copy(
     stored: Stored, pool: urllib3.PoolManager, tmp_path: Path
 ) -> None:
     code = (
@@ -344,4 +344,4 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
         assert left(stored) == []
         give_copy(pool, agent.url, meta, payload, timeout_seconds=10)
     with Agent(stored.settings()) as agent:
-        assert agent.store.usage().copies == (f"s/{meta.id}",), "copies outlive the agent"
+        assert agent.store.usage().copies == (f"s/{meta.id}",), "copies survive the agent"

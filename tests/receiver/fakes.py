@@ -1,4 +1,4 @@
-"""A tracker and a Kafka of one process, for tests of the service's threads: small, and wrong only when told to be."""
+"""A tracker and a Kafka within the test's process, for tests of the service's threads. They fail only on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from receiver.sources.source import CommitPoint, RebalanceListener
 
 
 class FakeTracker:
-    """Decides as the driver does, in memory. ``down``: answers nothing useful; ``refuse``: reports to refuse next."""
+    """Decides as the driver does, in memory. ``down``: answers each request with an error. ``refuse``: reports to refuse next."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -51,7 +51,7 @@ class FakeTracker:
 
     def wait_for(self, what: object, seconds: float = 60.0) -> None:
         with self.changed:
-            assert self.changed.wait_for(what, seconds), "it did not come about"  # type: ignore[arg-type]
+            assert self.changed.wait_for(what, seconds), "the condition did not become true"  # type: ignore[arg-type]
 
     def _pass(self) -> None:
         if self.down:

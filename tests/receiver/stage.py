@@ -1,4 +1,4 @@
-"""A stage for one machine: tells it inputs, keeps its actions, plays group, stores and driver when asked to."""
+"""A stage for one machine: gives it inputs, keeps its actions, and plays the group, the stores and the driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def columns(tp: TopicPartition, generation: int, offsets: Sequence[int], record_
 
 
 def offsets_of(pending: PendingBlock, tp: TopicPartition) -> list[int]:
-    """What a store would write of ``tp``: the rows of each piece from its offset on."""
+    """Return the offsets that a store would write of ``tp``: the rows of each piece from its offset on."""
     return [
         offset
         for part in pending.ranges
@@ -90,7 +90,7 @@ def stored(pending: PendingBlock, local: bool = True) -> Block:
 
 
 def view(tp: TopicPartition, position: int = 0, token: int = 1, incarnation: int = 1, **more: object) -> PartitionView:
-    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "life": incarnation}
+    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "incarnation": incarnation}
     return PartitionView(**{**values, "position": position, **more})  # type: ignore[arg-type]
 
 
@@ -126,7 +126,7 @@ class Stage:
     def none(self, kind: type[A]) -> None:
         assert not self.all(kind)
 
-    # ---- the others' parts -------------------------------------------------------------------------------------------
+    # ---- group, stores, driver ---------------------------------------------------------------------------------------
 
     def register(self) -> Stage:
         self.tell(inp.Tick())
@@ -137,7 +137,7 @@ class Stage:
     def claim(
         self, views: Mapping[TopicPartition, PartitionView], granted_at: Mapping[TopicPartition, int] = {}
     ) -> list[Start]:
-        """Plays the claim path for one round that is due: looked up as ``views``, granted at those positions."""
+        """Play one round of claims that is due: the lookup answers ``views``, and the claim is granted at those positions."""
         look = self.one(act.Lookup)
         assert set(look.message.partitions) == set(views)
         self.tell(inp.LookupAnswered(look.request, tuple(views.values())))
@@ -158,7 +158,7 @@ class Stage:
         return [start for action in self.all(act.StartPartitions) for start in action.starts]
 
     def own(self, *partitions: TopicPartition, position: int = 0, **more: object) -> dict[TopicPartition, Start]:
-        """Registered, assigned and started: the starts."""
+        """Register, assign and start; return the starts."""
         self.register()
         self.tell(inp.Assigned(partitions))
         starts = self.claim({tp: view(tp, position, **more) for tp in partitions})
@@ -182,7 +182,7 @@ class Stage:
         return pending_blocks
 
     def answer(self, refused: Mapping[int, Sequence[TopicPartition]] = {}) -> act.Report:
-        """Answers the report in flight: all accepted but the sequences in ``refused``, by these stale partitions."""
+        """Answer the report in flight: accept all blocks except the sequences in ``refused``, with these stale partitions."""
         report = self.one(act.Report)
         results = []
         for block in report.message.blocks:

@@ -1,7 +1,7 @@
 """One process of a receiver: the real machine, encoding and log writer; the threads around them as steps.
 
-The order of what one thread does is kept (``receiver.service``, ``receiver.stores``); what different threads do is
-interleaved by the scheduler.
+Steps of one thread keep their order (``receiver.service``, ``receiver.stores``). The scheduler interleaves the steps of
+different threads.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: attempts to write that fail before the store fails for good: the simulation's ``store_timeout``
+#: failing attempts to write before the store fails for good: the simulation's ``store_timeout``
 STORE_ATTEMPTS = 3
 
 
 @dataclass
 class Copying:
-    """A block on its way to hosts. ``own``: this host has it; ``second``: the host that has it too, "" as long as none."""
+    """A block that is being copied to hosts.
+
+    ``own``: this host has it. ``second``: the replica host that has it, "" for none.
+    """
 
     sequence: int
     block: EncodedBlock
@@ -54,7 +57,10 @@ class Copying:
 
 
 class ReceiverProcess:
-    """``name``: ``<receiver id>.<which process of that id>``. Dead once ``exit_code`` or ``killed`` is set."""
+    """``name``:
+
+    ``<receiver id>.<which process of that id>``. The process is dead once ``exit_code`` or ``killed`` is set.
+    """
 
     def __init__(self, world: World, receiver_id: str, number: int) -> None:
         self.world = world
@@ -87,7 +93,9 @@ class ReceiverProcess:
         self._joins = 0
         self._generation = 0
         self._owned: frozenset[TopicPartition] = frozenset()
-        self._revoking: frozenset[TopicPartition] | None = None  # within the callback until the machine says done
+        self._revoking: frozenset[TopicPartition] | None = (
+            None  # within the callback until the machine says that it is done
+        )
 
     @property
     def alive(self) -> bool:
@@ -99,7 +107,7 @@ class ReceiverProcess:
 
     @property
     def has_unreported(self) -> bool:
-        """Whether it holds a durable block that no driver has answered for."""
+        """Return whether it holds a durable block without an answer of a driver."""
         return any(sealed.stored is not None for sealed in self.machine._parts.buffer.sealed)
 
     @property
@@ -134,7 +142,7 @@ class ReceiverProcess:
 
     def fault_steps(self) -> Iterator[Step]:
         name = self.name
-        # what makes orphans is as likely as what goes on, however quiet the run is
+        # steps that make orphans are as likely as steps that make progress, in a quiet run too
         yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
@@ -156,7 +164,7 @@ class ReceiverProcess:
         if self._commits:
             yield Step(f"{name} commit-lost", self.lose_commit, 6)
 
-    # ---- telling the machine -----------------------------------------------------------------------------------------
+    # ---- inputs of the machine ---------------------------------------------------------------------------------------
 
     def tell(self, event: inp.Input) -> None:
         for action in self.machine.handle(event, self.world.now):
@@ -167,8 +175,8 @@ class ReceiverProcess:
             self._pending.append(action.pending)
         elif isinstance(action, act.TopicsChecked):
             self._checked.update(action.sequences)
-        elif isinstance(action, act.CopyTo):
-            self._second = action.second.host
+        elif isinstance(action, act.ReplicateTo):
+            self._second = action.host.host
         elif isinstance(action, act.DriverAction):
             self._send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):
@@ -189,7 +197,7 @@ class ReceiverProcess:
         self.world.network.send(self.name, kind, message, partial(self._told, action))
 
     def _told(self, action: act.DriverAction, answer: Any) -> None:
-        """As ``DriverChannel`` does: an answer, a refusal, or nothing in time."""
+        """As ``DriverChannel`` does: an answer, a refusal, or no answer in time."""
         if not self.alive:
             return
         if answer is None:
@@ -212,7 +220,7 @@ class ReceiverProcess:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL: the page cache survives. The group does not know yet."""
+        """Kill by SIGKILL: the page cache survives. The group does not know yet."""
         self.killed = True
         self.world.network.sender_died(self.name)
 
@@ -230,7 +238,7 @@ class ReceiverProcess:
         self.world.invariants.receiver_ended(self)
 
     def crash_in(self, step: Any, at: int) -> None:
-        """Killed in the middle of writing: just before the ``at``-th thing that ``step`` does to the WAL."""
+        """Kill during a write: just before the ``at``-th operation of ``step`` on the WAL."""
         wal = self.world.wal
         wal.crash_at_step = wal.steps + at
         try:
@@ -270,7 +278,7 @@ class ReceiverProcess:
         if copying is not None and not copying.own:
             yield Step(f"{self.name} copy-own", self.copy_own, 20)
         if copying is not None and copying.waits_for_replica:
-            # without a host it says so, and looks again
+            # without a host it reports that, and checks again
             yield Step(f"{self.name} copy-second", self.copy_replica, 20 if self._second else 1)
 
     def begin_copying(self) -> None:
@@ -303,11 +311,11 @@ class ReceiverProcess:
         if lands:
             self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
         self._refusing = self._second
-        self.world.reached["second copy refused"] += 1
+        self.world.reached["replica refused"] += 1
         self.tell(inp.OutOfSpace(f"host {self._second} did not take a replica", REPLICA_HOST))
 
     def _copied(self) -> None:
-        """Tells of the block when all its copies are kept."""
+        """Report the block when all its copies are stored."""
         copying = self._copying
         assert copying is not None
         if not copying.own or copying.waits_for_replica:
@@ -321,7 +329,7 @@ class ReceiverProcess:
         self.tell(inp.BlockStored(copying.sequence, Block(copying.block.meta, copy_handle([frame]), True, others)))
 
     def _has_room(self, needed_bytes: int) -> bool:
-        """``WalStore``'s wait for room above the reserve, each look a step."""
+        """As ``WalStore`` waits for room above the reserve, each check a step."""
         reserve_bytes = self.world.options.wal_reserve_bytes
         return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
 
@@ -400,7 +408,7 @@ class ReceiverProcess:
     def lose_commit(self) -> None:
         self._commit_errors.update(dict.fromkeys(self._commits.popleft(), "_TRANSPORT"))
 
-    # ---- the broker line ---------------------------------------------------------------------------------------------
+    # ---- the broker channel ------------------------------------------------------------------------------------------
 
     def ask_broker(self) -> None:
         question = self._questions.popleft()
@@ -425,7 +433,7 @@ class ReceiverProcess:
         return self._generation != group.generation
 
     def group_turn(self) -> None:
-        """What the client does when it hears from the coordinator."""
+        """What the client does when it receives an answer of the coordinator."""
         group = self.world.kafka.group
         if self._member is not None and self._member not in group.members:
             lost, self._owned, self._member = self._owned, frozenset(), None
@@ -457,7 +465,7 @@ class ReceiverProcess:
         self.tell(inp.Revoked(tuple(sorted(partitions))))
 
     def _revocation_done(self) -> None:
-        """The callback returns. A cooperative member asks for the rebalance that gives its partitions to others."""
+        """The callback returns. A cooperative member requests the rebalance that assigns its partitions to others."""
         gone, self._revoking = self._revoking, None
         group = self.world.kafka.group
         if gone is None or self._member is None:

@@ -82,4 +82,4 @@ class Stores:
         if host != self._replica_host:
             self._replica_host = host
             self.outbox.note(f"replicas go to host {host.host}")
-            self.outbox.do(act.CopyTo(host))
+            self.outbox.do(act.ReplicateTo(host))

@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Registration:
-    """``epoch``: of this process, 0 before it is registered. ``lineage``: timeline of the journal. ``topics``: to subscribe to."""
+    """``epoch``: of this process, 0 before it is registered. ``timeline``: of the journal. ``topics``: to subscribe to."""
 
     identity: Identity
     settings: ReceiverSettings

@@ -1,4 +1,4 @@
-"""Cutting of blocks by any sequence of polls: ranges touch, nothing is lost or repeated, bounds are kept."""
+"""Blocks cut from any sequence of polls: contiguous ranges, no record lost or repeated, bounded sizes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ STEP = st.one_of(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(STEP, max_size=40))
-def test_ranges_touch_and_every_record_lies_in_exactly_one_block(steps: list[tuple[object, ...]]) -> None:
+def test_ranges_are_contiguous_and_every_record_is_in_exactly_one_block(steps: list[tuple[object, ...]]) -> None:
     """INV-2, INV-6."""
     stage = Stage(memory=10**9)
     starts = stage.own(*PARTITIONS)
-    for tp in PARTITIONS:  # past the start, where a hole would be read again
+    for tp in PARTITIONS:  # past the start, where a gap would be read again
         stage.poll(starts[tp], [0])
     taken: dict[TopicPartition, list[int]] = {tp: [0] for tp in PARTITIONS}
     ends = dict.fromkeys(PARTITIONS, 1)

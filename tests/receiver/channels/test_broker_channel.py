@@ -1,4 +1,4 @@
-"""What is asked of the broker beside polling."""
+"""Requests to the broker beside polling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from receiver.sources.source import Source
 
 
 class Recreated:
-    """Another topic of the same name takes its place after the first question."""
+    """A broker where the topic is deleted and created again after the first request."""
 
     def __init__(self) -> None:
         self.ids = iter(["A", "B", "B", "B"])
@@ -26,8 +26,8 @@ class Recreated:
         return 50, 90
 
 
-def test_watermarks_of_one_topic_never_go_with_the_id_of_another() -> None:
-    """INV-5: a new life at the first offset of the old topic would skip what the new one holds below it."""
+def test_watermarks_are_never_paired_with_the_id_of_another_topic() -> None:
+    """INV-5: a new incarnation at the first offset of the old topic would skip records of the new one below it."""
     told: list[inp.Input] = []
     both = threading.Event()
 

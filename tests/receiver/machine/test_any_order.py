@@ -1,6 +1,6 @@
-"""The machine against a small driver, under any order of answers, losses, refusals and rebalances.
+"""The machine with a small driver, under any order of answers, losses, refusals and rebalances.
 
-What is played here on a single machine the simulation plays on whole systems; this is quick and names the rule at fault.
+The simulation does the same with whole systems. This test is quick and names the violated rule.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class World:
         self.paused: set[TopicPartition] = set()
 
     def collect(self) -> None:
-        """Does what the shell does at once, keeps what is asked."""
+        """Perform what the service performs immediately; keep the requests."""
         actions, self.stage.actions = self.stage.actions, []
         for action in actions:
             if isinstance(action, act.StoreBlock):
@@ -75,7 +75,7 @@ class World:
         self.collect()
 
     def arrive(self, action: act.Action) -> None:
-        """A request reaches the driver or the broker; its answer sets out."""
+        """Deliver a request to the driver or the broker, and send its answer."""
         if isinstance(action, act.Lookup):
             views = tuple(view(tp, self.position[tp], self.token[tp]) for tp in action.message.partitions)
             self.answers.append(inp.LookupAnswered(action.request, views))
@@ -116,14 +116,14 @@ class World:
             self.tell(inp.Polled([columns(tp, generation, range(offset, offset + count), 40)]))
 
     def steal(self, tp: TopicPartition, ahead: int) -> None:
-        """Another receiver claims the partition and takes some records in."""
+        """Let another receiver claim the partition and take in some records."""
         self.token[tp] += 1
         until = self.position[tp] + ahead
         self.taken[tp] += range(self.position[tp], until)
         self.position[tp] = until
 
     def settle(self) -> None:
-        """Everything arrives from now on: within bounded rounds all that was polled and is ours must be taken in."""
+        """Deliver every message from now on: all polled records of owned partitions must be taken in within bounded rounds."""
         for tp in PARTITIONS:
             if tp not in self.assigned:
                 self.assign(tp)
@@ -138,7 +138,7 @@ class World:
             self.collect()
             self._drain_messages()
         for tp in PARTITIONS:
-            assert self.position[tp] == self.reading[tp][1], f"{tp} does not get on"
+            assert self.position[tp] == self.reading[tp][1], f"{tp} makes no progress"
 
     def _drain_messages(self) -> None:
         while self.storing or self.asked or self.answers:
@@ -187,14 +187,14 @@ STEP = st.one_of(
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(STEP, min_size=5, max_size=90))
 def test_no_order_of_events_loses_or_repeats_a_record(steps: list[tuple[object, ...]]) -> None:
-    """INV-1, INV-2 and rule 4, after any steps; and all gets on once messages arrive again."""
+    """INV-1, INV-2 and rule 4 hold after any steps. When messages arrive again, every partition makes progress."""
     play_all(World(), steps)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(STEP, min_size=5, max_size=90))
-def test_nor_does_one_while_partitions_are_over_their_rate(steps: list[tuple[object, ...]]) -> None:
-    """The same; and nobody is paused for good by a rate, whatever came between."""
+def test_no_order_of_events_with_rates_loses_or_repeats_a_record(steps: list[tuple[object, ...]]) -> None:
+    """INV-1, INV-2 and rule 4 hold, and no rate pauses a partition for good."""
     world = World(max_rate_per_partition=2, max_rate=3)
     play_all(world, steps)
     assert not world.paused

@@ -1,4 +1,4 @@
-"""The receiver's decisions, rule by rule ("Who owns an offset" in the design; docs/ARCHITECTURE.md)."""
+"""The receiver's decisions, rule by rule ("How a receiver owns a partition" in docs/ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.receiver.stage import EPOCH, P0, P1, P2, Stage, bounds, columns, offs
 # ---- rule 1: register ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_joined_before_the_driver_gave_an_epoch() -> None:
+def test_receiver_joins_no_group_before_the_driver_grants_an_epoch() -> None:
     stage = Stage().tell(inp.Tick())
     register = stage.one(act.Register)
     assert register.message.instance_id == "instance"
@@ -38,7 +38,7 @@ def test_receiver_joins_the_topics_that_the_driver_names_at_registration() -> No
 
 
 def _named(stage: Stage, driver_epoch: int, topics: tuple[str, ...] | None) -> Stage:
-    """The answer to the next heartbeat names ``topics``."""
+    """Answer the next heartbeat with ``topics``."""
     beats = stage.all(act.Heartbeat) or stage.wait(10.0).all(act.Heartbeat)
     (beat,) = beats
     stage.actions.clear()
@@ -61,7 +61,7 @@ def _warnings(stage: Stage) -> list[str]:
     return [note.text for note in stage.all(act.Note) if note.warning]
 
 
-def test_receiver_says_once_that_an_older_driver_names_no_topics_and_joins_when_a_newer_one_does() -> None:
+def test_receiver_warns_once_of_older_driver_without_topics_and_joins_when_newer_one_names_them() -> None:
     stage = Stage(by_pattern=True).tell(inp.Tick())
     stage.tell(inp.Registered(stage.one(act.Register).request, EPOCH, numbered(1, 1), 1))
     (warning,) = _warnings(stage)
@@ -105,7 +105,7 @@ def test_draining_receiver_keeps_its_subscription() -> None:
     stage.none(act.Follow)
 
 
-def test_a_superseded_process_ends_with_code_4_and_does_nothing_more() -> None:
+def test_superseded_process_exits_with_4_and_does_nothing_more() -> None:
     """INV-4."""
     stage = Stage()
     start = stage.own(P0)[P0]
@@ -120,7 +120,7 @@ def test_a_superseded_process_ends_with_code_4_and_does_nothing_more() -> None:
 
 
 def test_a_partition_is_looked_up_committed_and_claimed_before_it_is_read() -> None:
-    """Rules 2 and 4: the claim names the token that was looked up, after a commit that only a member can do."""
+    """Rules 2 and 4: the claim names the token of the lookup, after a commit that only a member of the group can do."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
     look = stage.one(act.Lookup)
@@ -141,7 +141,7 @@ def test_a_partition_is_looked_up_committed_and_claimed_before_it_is_read() -> N
 
 
 def test_a_zombie_whose_commit_fails_claims_nothing() -> None:
-    """Rule 4: local assignment proves nothing."""
+    """Rule 4: a local assignment does not prove membership."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
     stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (view(P0),)))
@@ -153,7 +153,7 @@ def test_a_zombie_whose_commit_fails_claims_nothing() -> None:
     stage.one(act.Lookup)
 
 
-def test_refused_claims_are_tried_again_with_growing_delay() -> None:
+def test_refused_claims_are_retried_with_growing_delay() -> None:
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
     delays = []
@@ -186,7 +186,7 @@ def test_late_and_repeated_answers_change_nothing() -> None:
     stage.tell(inp.Assigned((P0,)))
     look = stage.one(act.Lookup)
     answer = inp.LookupAnswered(look.request, (view(P0),))
-    stage.wait(31.0)  # taken for lost
+    stage.wait(31.0)  # considered lost
     stage.wait(1.0)
     second = stage.one(act.Lookup)
     assert second.request != look.request
@@ -208,7 +208,7 @@ def test_late_and_repeated_answers_change_nothing() -> None:
 # ---- rule 3: generations ---------------------------------------------------------------------------------------------
 
 
-def test_what_was_polled_under_an_older_generation_is_dropped() -> None:
+def test_records_polled_under_older_generation_are_dropped() -> None:
     stage = Stage()
     old = stage.own(P0)[P0]
     stage.tell(inp.Revoked((P0,)))
@@ -222,7 +222,7 @@ def test_what_was_polled_under_an_older_generation_is_dropped() -> None:
 
 
 def test_columns_that_begin_below_the_position_are_trimmed_and_repeated_ones_dropped() -> None:
-    """INV-2: a source may begin earlier, inside a batch."""
+    """INV-2: a source may begin earlier, within a batch of the broker."""
     stage = Stage()
     start = stage.own(P0, position=10)[P0]
     stage.poll(start, range(7, 13)).poll(start, range(8, 12)).poll(start, range(11, 15)).wait(1.0)
@@ -231,8 +231,8 @@ def test_columns_that_begin_below_the_position_are_trimmed_and_repeated_ones_dro
     assert bounds(pending, P0) == (10, 15)
 
 
-def test_a_hole_inside_a_range_is_taken_in() -> None:
-    """Compaction and markers lie inside a range."""
+def test_gap_inside_a_range_is_part_of_it() -> None:
+    """Offsets of compacted records and markers are inside ranges."""
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, [0, 1, 5, 9]).poll(start, [20, 21]).wait(1.0)
@@ -241,8 +241,8 @@ def test_a_hole_inside_a_range_is_taken_in() -> None:
     stage.none(act.Inspect)
 
 
-def test_a_hole_right_at_a_start_is_confirmed_by_a_second_read_at_the_same_position() -> None:
-    """Rule 3: what was fetched for an older assignment would pass for compaction."""
+def test_gap_at_start_is_confirmed_by_second_read_from_same_position() -> None:
+    """Rule 3: a record fetched for an older assignment would look like compaction."""
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.poll(start, [8, 9])
@@ -257,7 +257,7 @@ def test_a_hole_right_at_a_start_is_confirmed_by_a_second_read_at_the_same_posit
     assert bounds(pending, P0) == (5, 10)
 
 
-def test_a_hole_that_the_second_read_does_not_show_was_none() -> None:
+def test_gap_that_second_read_does_not_show_is_ignored() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.poll(start, [8, 9])
@@ -268,8 +268,8 @@ def test_a_hole_that_the_second_read_does_not_show_was_none() -> None:
     assert offsets_of(pending, P0) == [5, 6, 8, 9]
 
 
-def test_a_hole_at_a_start_where_the_log_begins_later_is_a_loss() -> None:
-    """INV-5: retention is never taken for compaction."""
+def test_gap_at_start_where_log_begins_later_is_a_loss() -> None:
+    """INV-5: records deleted by retention are never taken for compacted ones."""
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.poll(start, [8, 9])
@@ -280,7 +280,7 @@ def test_a_hole_at_a_start_where_the_log_begins_later_is_a_loss() -> None:
 
 
 def test_the_end_of_a_partition_moves_the_position_past_markers() -> None:
-    """So lag reaches 0: the range may hold no record."""
+    """The range may hold no record. Without it the lag would never reach 0."""
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, [0, 1]).wait(1.0)
@@ -330,7 +330,7 @@ def test_the_gap_before_a_position_is_named_by_the_first_range_after_it_only() -
 
 
 def test_one_report_is_in_flight_and_blocks_go_in_order_of_their_sequence() -> None:
-    """A block stored early waits for those before it, whose ends its ranges touch."""
+    """A block that is durable early waits for those before it, because its ranges begin where theirs end."""
     stage = Stage()
     start = stage.own(P0)[P0]
     pending_blocks = []
@@ -347,7 +347,7 @@ def test_one_report_is_in_flight_and_blocks_go_in_order_of_their_sequence() -> N
     stage.none(act.Report)
 
 
-def test_a_report_without_an_answer_is_repeated_with_the_same_blocks_and_what_came_since() -> None:
+def test_report_without_answer_is_repeated_with_same_blocks_and_those_stored_since() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, [0])
@@ -366,7 +366,7 @@ def test_a_report_without_an_answer_is_repeated_with_the_same_blocks_and_what_ca
     assert stage.machine.counters["stale_answers_dropped"] == 1
 
 
-def test_what_was_accepted_is_committed_with_leader_epoch_lineage_and_life() -> None:
+def test_accepted_position_is_committed_with_leader_epoch_timeline_and_incarnation() -> None:
     """Rule 5 and INV-1: nothing is committed before its report was accepted."""
     stage = Stage()
     start = stage.own(P0)[P0]
@@ -390,8 +390,8 @@ def test_a_failed_commit_is_repeated() -> None:
     assert stage.one(act.CommitAsync).positions[P0].offset == 4
 
 
-def test_a_refusal_costs_a_new_token_for_every_partition_of_all_unanswered_blocks() -> None:
-    """Rule 4: nothing is written twice under one token; what memory holds is cut again under the new one."""
+def test_refusal_requires_new_token_for_every_partition_of_all_unanswered_blocks() -> None:
+    """Rule 4: no record is written twice under one token. Records in memory are cut again under the new one."""
     stage = Stage()
     starts = stage.own(P0, P1, P2)
     stage.poll(starts[P0], range(3)).poll(starts[P1], range(3))
@@ -405,7 +405,7 @@ def test_a_refusal_costs_a_new_token_for_every_partition_of_all_unanswered_block
     stage.tell(inp.ReportAnswered(report.request, (result,)))
     paused = {tp for action in stage.all(act.Pause) for tp in action.partitions}
     assert paused == {P0, P1, P2}
-    stage.poll(starts[P2], [2]).store(second)  # of the old generation; of a block that was withdrawn
+    stage.poll(starts[P2], [2]).store(second)  # an answer of the old generation; one for a withdrawn block
     stage.none(act.Report)
     assert stage.sealed() == []
     stage.wait(0.5)
@@ -422,16 +422,16 @@ def test_a_refusal_costs_a_new_token_for_every_partition_of_all_unanswered_block
 
 
 @pytest.mark.parametrize(
-    ("position", "life", "cut"),
+    ("position", "incarnation", "cut"),
     [
-        (0, 1, (0, 6)),  # nothing of it was taken in
+        (0, 1, (0, 6)),  # no record of it was taken in
         (4, 1, (4, 6)),  # a piece is trimmed
-        (6, 1, None),  # all was taken in
+        (6, 1, None),  # every record was taken in
         (9, 1, None),  # another receiver is ahead
         (4, 2, None),  # the same offsets mean other records
     ],
 )
-def test_what_memory_holds_is_cut_again_only_where_it_touches_the_answered_position(
+def test_held_records_are_cut_again_only_if_they_continue_at_granted_position(
     position: int, incarnation: int, cut: tuple[int, int] | None
 ) -> None:
     """Rule 4, INV-2."""
@@ -452,8 +452,8 @@ def test_what_memory_holds_is_cut_again_only_where_it_touches_the_answered_posit
         assert stage.machine.buffered_bytes == 0
 
 
-def test_memory_that_begins_after_the_answered_position_is_thrown_away() -> None:
-    """INV-2: ranges touch; what lies between would be a hole."""
+def test_held_records_after_granted_position_are_dropped() -> None:
+    """INV-2: ranges are contiguous; the offsets in between would be a gap."""
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.poll(start, range(5, 8))
@@ -495,12 +495,12 @@ def test_revoked_partitions_are_sealed_stored_and_reported_before_they_are_relea
     assert stage.one(act.RevocationDone).partitions == (P0,)
     release = stage.one(act.Release).message.releases
     assert [(r.partition, r.token) for r in release] == [(0, pending.ranges[0].token)]
-    stage.poll(starts[P1], [2]).poll(starts[P0], [3]).wait(1.0)  # the others go on undisturbed
+    stage.poll(starts[P1], [2]).poll(starts[P0], [3]).wait(1.0)  # the other partitions go on
     (pending,) = stage.sealed()
     assert [part.tp for part in pending.ranges] == [P1]
 
 
-def test_a_revocation_ends_at_its_deadline_and_the_late_block_costs_the_others_a_new_claim_only() -> None:
+def test_revocation_ends_at_deadline_and_late_block_only_makes_other_partitions_claim_again() -> None:
     stage = Stage()
     starts = stage.own(P0, P1)
     stage.poll(starts[P0], range(3)).poll(starts[P1], range(2)).tell(inp.Revoked((P0,)))
@@ -515,14 +515,14 @@ def test_a_revocation_ends_at_its_deadline_and_the_late_block_costs_the_others_a
     assert again.offset == 2
 
 
-def test_partitions_that_were_never_assigned_do_not_hold_up_a_revocation() -> None:
+def test_partitions_never_assigned_do_not_delay_a_revocation() -> None:
     stage = Stage()
     stage.own(P0)
     stage.tell(inp.Revoked((P2,)))
     stage.one(act.RevocationDone)
 
 
-def test_lost_partitions_are_thrown_away_and_others_kept() -> None:
+def test_lost_partitions_are_dropped_and_others_kept() -> None:
     stage = Stage()
     starts = stage.own(P0, P1)
     stage.poll(starts[P0], range(3)).poll(starts[P1], range(2)).tell(inp.Lost((P0,)))
@@ -554,8 +554,8 @@ def test_while_the_driver_is_out_of_reach_polling_is_paused_and_blocks_are_kept(
     stage.none(act.Exit)
 
 
-def test_while_memory_is_full_nothing_is_polled_and_a_moment_of_it_pauses_nothing() -> None:
-    """INV-6. A pause would make the client throw away what it has fetched."""
+def test_full_memory_stops_polls_and_does_not_pause_at_first() -> None:
+    """INV-6. A pause would make the client drop what it has fetched."""
     stage = Stage(memory=Size(4000))
     starts = stage.own(P0, P1)
     for first in range(0, 40, 10):
@@ -571,8 +571,8 @@ def test_while_memory_is_full_nothing_is_polled_and_a_moment_of_it_pauses_nothin
     stage.none(act.Pause)
 
 
-def test_memory_that_stays_full_pauses_all_partitions_and_resumes_when_half_of_it_is_free() -> None:
-    """INV-6. Polling goes on meanwhile, so that the group keeps the receiver."""
+def test_memory_that_stays_full_pauses_all_partitions_until_half_of_it_is_free() -> None:
+    """INV-6. Polling goes on, because the group removes a member that does not poll."""
     stage = Stage(memory=Size(4000))
     starts = stage.own(P0, P1)
     for first in range(0, 40, 10):
@@ -590,7 +590,7 @@ def test_memory_that_stays_full_pauses_all_partitions_and_resumes_when_half_of_i
     assert set(stage.one(act.Resume).partitions) == {P0, P1}
 
 
-def test_lack_of_space_is_waiting_and_a_failed_store_ends_the_process() -> None:
+def test_lack_of_space_is_waited_out_and_failed_store_ends_the_process() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, range(3)).wait(1.0)
@@ -606,7 +606,7 @@ def test_lack_of_space_is_waiting_and_a_failed_store_ends_the_process() -> None:
     assert (ended.code, ended.reason) == (1, "the WAL failed for 30 s")
 
 
-def test_a_store_that_is_away_is_waited_for_paused_and_said() -> None:
+def test_receiver_pauses_and_shows_the_reason_while_store_is_away() -> None:
     """Rule 7, INV-6."""
     stage = Stage()
     start = stage.own(P0)[P0]
@@ -624,7 +624,7 @@ def test_a_store_that_is_away_is_waited_for_paused_and_said() -> None:
 
 
 def test_stores_that_hang_end_the_process_and_stores_without_space_do_not() -> None:
-    """INV-6: a store that says nothing at all is not waited for without end."""
+    """INV-6: the wait for a store that reports nothing has a limit."""
     stage = Stage(store_timeout=Duration(3.0))
     start = stage.own(P0)[P0]
     stage.poll(start, range(3)).wait(1.0)
@@ -642,7 +642,7 @@ def test_stores_that_hang_end_the_process_and_stores_without_space_do_not() -> N
     assert "hangs: no result" in ended.reason
 
 
-def test_a_local_copy_given_up_is_counted() -> None:
+def test_omitted_local_copy_is_counted() -> None:
     from tests.receiver.stage import stored
 
     stage = Stage()
@@ -654,11 +654,11 @@ def test_a_local_copy_given_up_is_counted() -> None:
     stage.answer()
 
 
-# ---- rule 8: trouble -------------------------------------------------------------------------------------------------
+# ---- rule 8: faults --------------------------------------------------------------------------------------------------
 
 
-def test_trouble_pauses_its_partition_alone_and_is_told_when_all_before_it_is_accepted() -> None:
-    """So the position it names is the durable one."""
+def test_fault_pauses_its_partition_alone_and_is_reported_when_all_before_it_is_accepted() -> None:
+    """The report names the durable position."""
     stage = Stage()
     starts = stage.own(P0, P1)
     stage.poll(starts[P0], range(3))
@@ -683,7 +683,7 @@ def test_trouble_pauses_its_partition_alone_and_is_told_when_all_before_it_is_ac
     assert again.offset == 10
 
 
-def test_out_of_range_that_no_longer_holds_is_read_again_without_a_word_to_the_driver() -> None:
+def test_out_of_range_error_that_no_longer_holds_is_not_reported_to_the_driver() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.tell(inp.Polled([PartitionFault(P0, start.generation, "out-of-range", "x")]))
@@ -694,8 +694,8 @@ def test_out_of_range_that_no_longer_holds_is_read_again_without_a_word_to_the_d
     assert again.offset == 5
 
 
-def test_a_log_cut_back_and_grown_again_is_told_by_where_it_was_cut() -> None:
-    """INV-5: records written after the cut and before the position are new, and would be skipped."""
+def test_report_of_truncated_and_regrown_log_names_where_it_was_truncated() -> None:
+    """INV-5: records between the truncation and the position are new. Otherwise they would be skipped."""
     stage = Stage()
     start = stage.own(P0, position=100)[P0]
     stage.tell(inp.Polled([PartitionFault(P0, start.generation, "truncated", "cut", 80)]))
@@ -705,7 +705,7 @@ def test_a_log_cut_back_and_grown_again_is_told_by_where_it_was_cut() -> None:
 
 
 def test_fault_after_new_claim_ignores_where_the_log_was_truncated_before() -> None:
-    """INV-5: the driver would take records that Kafka aged out for another truncation, and begin a life below them."""
+    """INV-5: the driver would take records that Kafka aged out for another truncation, and begin an incarnation below them."""
     stage = Stage()
     start = stage.own(P0, position=100)[P0]
     stage.tell(inp.Polled([PartitionFault(P0, start.generation, "truncated", "cut", 80)]))
@@ -718,7 +718,7 @@ def test_fault_after_new_claim_ignores_where_the_log_was_truncated_before() -> N
     assert (reported.kind, reported.position, reported.high) == ("out-of-range", 90, 200)
 
 
-def test_a_corrupt_batch_is_told_and_never_skipped() -> None:
+def test_corrupt_batch_is_reported_and_never_skipped() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
     stage.tell(inp.Polled([PartitionFault(P0, start.generation, "corrupt", "CRC"), columns(P0, start.generation, [9])]))
@@ -741,7 +741,7 @@ def test_topic_ids_are_read_after_the_last_poll_of_a_block_and_before_its_report
     stage.tell(inp.TopicIdsRead(check.request, {"t": "A"}))
     assert [block.meta.sequence for block in stage.one(act.Report).message.blocks] == [1]  # the second was polled later
     stage.tell(inp.BrokerFailed(stage.one(act.CheckTopicIds).request, "no answer"))
-    assert "no answer" in stage.machine.detail, "what waits is never silent (INV-5)"
+    assert "no answer" in stage.machine.detail, "the status shows why blocks wait (INV-5)"
     stage.wait(0.5)
     stage.one(act.CheckTopicIds)
 
@@ -756,7 +756,7 @@ def test_a_broker_that_cannot_tell_topic_ids_is_not_asked() -> None:
 
 
 def test_blocks_of_a_recreated_topic_are_never_reported() -> None:
-    """The same offsets may be other records: nobody can tell, so they stay orphans (rule 8)."""
+    """Their records may be of either topic, so the blocks stay orphans (rule 8)."""
     other = type(P0)("u", 0)
     stage = Stage().register()
     stage.tell(inp.Assigned((P0, other)))
@@ -783,7 +783,7 @@ def _beat(stage: Stage, driver_epoch: int, *commands: messages.Command) -> act.H
     return beat
 
 
-def test_a_command_is_done_once_and_acknowledged() -> None:
+def test_command_is_performed_once_and_acknowledged() -> None:
     stage = Stage()
     stage.own(P0)
     order = messages.Command(version=4, driver_epoch=2, kind="reclaim", partitions=(P0,))
@@ -795,8 +795,8 @@ def test_a_command_is_done_once_and_acknowledged() -> None:
     stage.none(act.Lookup)
 
 
-def test_second_copies_go_where_the_driver_says_also_when_that_host_is_called_otherwise_now() -> None:
-    """A block is reported with the host's name, and its agent takes copies under that name alone."""
+def test_replicas_go_to_host_that_the_driver_names_also_after_its_name_changed() -> None:
+    """A block is reported with the host's name, and the agent of the host accepts copies under that name only."""
     stage = Stage()
     stage.own(P0)
     for second in ("h2", "h2", "h2-renamed"):
@@ -804,7 +804,7 @@ def test_second_copies_go_where_the_driver_says_also_when_that_host_is_called_ot
         beat = stage.all(act.Heartbeat)[-1]
         named = messages.ReplicaHost(host=second, url="http://h2:1")
         stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), named))
-    assert [action.second.host for action in stage.all(act.CopyTo)] == ["h2", "h2-renamed"]
+    assert [action.host.host for action in stage.all(act.ReplicateTo)] == ["h2", "h2-renamed"]
 
 
 def test_an_older_drivers_commands_are_refused() -> None:
@@ -821,7 +821,7 @@ def test_an_older_drivers_commands_are_refused() -> None:
 # ---- draining --------------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_seals_stores_reports_commits_releases_and_ends_with_0() -> None:
+def test_drain_seals_stores_reports_commits_releases_and_exits_with_0() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, range(3)).tell(inp.DrainRequested())
@@ -842,7 +842,7 @@ def test_a_drain_seals_stores_reports_commits_releases_and_ends_with_0() -> None
     assert stage.one(act.Exit).code == 0
 
 
-def test_past_the_drain_timeout_the_process_says_what_is_left_and_ends_with_1() -> None:
+def test_process_exits_with_1_after_drain_timeout_and_names_what_is_left() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
     stage.poll(start, range(3)).tell(inp.DrainRequested()).store(*stage.sealed())
@@ -878,7 +878,7 @@ def test_a_stop_ends_without_reporting_what_is_open() -> None:
     assert stage.one(act.Exit).code == 0
 
 
-def test_the_reclaim_delay_setting_is_what_delays() -> None:
+def test_reclaim_delay_setting_sets_the_delay() -> None:
     stage = Stage(reclaim_delay=Duration(3.0)).register()
     stage.tell(inp.Assigned((P0,)))
     stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, ()))
@@ -888,11 +888,11 @@ def test_the_reclaim_delay_setting_is_what_delays() -> None:
     stage.one(act.Lookup)
 
 
-# ---- what it may yet write (rule 8: a gap waits for it) ----
+# ---- tokens under which a block may still be written (rule 8: a gap waits for them) ----
 
 
 def _holds(stage: Stage) -> tuple[int, set[tuple[TopicPartition, int]]]:
-    """Claims done and tokens held, as a heartbeat says that is composed now."""
+    """Return the finished claims and held tokens that a heartbeat sent now names."""
     for beat in stage.all(act.Heartbeat):
         stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), ()))
     message = _beat(stage, numbered(1, 1)).message
@@ -900,7 +900,7 @@ def _holds(stage: Stage) -> tuple[int, set[tuple[TopicPartition, int]]]:
 
 
 def test_a_token_is_held_while_its_partition_takes_in_and_while_the_store_has_a_block_of_it() -> None:
-    """Also after the partition is lost: the block may become durable long after."""
+    """This holds after the partition is lost too: the block may become durable long after that."""
     stage = Stage(block_interval=Duration(1.0))
     start = stage.own(P0)[P0]
     token = stage.tokens
@@ -914,7 +914,7 @@ def test_a_token_is_held_while_its_partition_takes_in_and_while_the_store_has_a_
 
 
 def test_a_block_that_was_refused_is_held_until_the_store_has_written_it() -> None:
-    """The store goes on with what was withdrawn: nobody can take it back."""
+    """The store still writes a withdrawn block."""
     stage = Stage(block_interval=Duration(1.0), block_size=Size(40))
     start = stage.own(P0)[P0]
     token = stage.tokens
@@ -928,7 +928,7 @@ def test_a_block_that_was_refused_is_held_until_the_store_has_written_it() -> No
     assert (P0, token) not in _holds(stage)[1]
 
 
-def test_a_partition_in_trouble_is_not_held_and_the_heartbeat_that_says_so_follows_at_once() -> None:
+def test_token_of_partition_with_fault_is_not_held_and_next_heartbeat_is_immediate() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]
     _holds(stage)
@@ -941,8 +941,8 @@ def test_a_partition_in_trouble_is_not_held_and_the_heartbeat_that_says_so_follo
     assert stage.one(act.Heartbeat).message.holding == ()
 
 
-def test_a_claim_is_done_when_it_is_answered_or_given_up() -> None:
-    """A token of which the answer is on its way is not known yet, and not held yet."""
+def test_claim_is_done_when_answered_or_considered_lost() -> None:
+    """While the answer is on its way, the receiver does not know the token, so it cannot name it as held."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
     stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (view(P0),)))
@@ -968,7 +968,7 @@ def test_a_partition_is_not_released_while_the_store_has_a_block_of_it() -> None
     stage.none(act.Release)
 
 
-def test_blocks_whose_topic_ids_were_read_are_said_to_be_checked() -> None:
+def test_blocks_whose_topic_ids_were_read_are_marked_checked() -> None:
     stage = Stage(block_interval=Duration(1.0))
     start = stage.own(P0, topic_id="id")[P0]
     stage.poll(start, range(3)).wait(1.0)
@@ -976,8 +976,8 @@ def test_blocks_whose_topic_ids_were_read_are_said_to_be_checked() -> None:
     assert stage.one(act.TopicsChecked).sequences == (1,)
 
 
-def test_blocks_of_a_topic_that_was_created_again_are_not_said_to_be_checked() -> None:
-    """They may hold its records under the old life."""
+def test_blocks_of_recreated_topic_are_not_marked_checked() -> None:
+    """They may hold records of the new topic under the old incarnation."""
     stage = Stage(block_interval=Duration(1.0))
     start = stage.own(P0, topic_id="id")[P0]
     stage.poll(start, range(3)).wait(1.0)
@@ -985,8 +985,8 @@ def test_blocks_of_a_topic_that_was_created_again_are_not_said_to_be_checked() -
     stage.none(act.TopicsChecked)
 
 
-def test_a_poll_that_hangs_is_silence_whatever_the_other_threads_still_do() -> None:
-    """The driver finds it by its lease: stores and answers go on, and no heartbeat leaves until the polling thread is back."""
+def test_poll_that_hangs_stops_heartbeats_whatever_other_threads_do() -> None:
+    """The driver notices it by the missing heartbeats. Stores and answers go on."""
     stage = Stage(heartbeat_interval=Duration(1.0))
     stage.own(P0)
     stage.tell(inp.HeartbeatAnswered(stage.one(act.Heartbeat).request, numbered(1, 1), ()))
@@ -997,7 +997,7 @@ def test_a_poll_that_hangs_is_silence_whatever_the_other_threads_still_do() -> N
     stage.one(act.Heartbeat)
 
 
-def test_errors_that_do_not_end_it_ride_on_its_heartbeat_the_last_few() -> None:
+def test_heartbeat_has_the_last_few_errors_that_did_not_end_the_process() -> None:
     stage = Stage(heartbeat_interval=Duration(1.0))
     stage.own(P0)
     stage.tell(inp.HeartbeatAnswered(stage.one(act.Heartbeat).request, numbered(1, 1), ()))

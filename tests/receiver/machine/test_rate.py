@@ -1,4 +1,4 @@
-"""A receiver that is held to a rate: partitions over it pause alone, and obey all else as if they were not."""
+"""A receiver with rate limits: a partition over its rate pauses alone, and everything else works as if it did not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRIVER = numbered(1, 1)
 
 
 def beat(stage: Stage, *commands: messages.Command, driver_epoch: int = DRIVER) -> messages.HeartbeatRequest:
-    """The next heartbeat, answered with ``commands``."""
+    """Answer the next heartbeat with ``commands``."""
     stage.wait(5.0)
     message = stage.all(act.Heartbeat)[-1]
     stage.tell(inp.HeartbeatAnswered(message.request, driver_epoch, commands))
@@ -33,7 +33,7 @@ def rate(version: int, of_all: float, *of_each: float, driver_epoch: int = DRIVE
 
 
 def slow_stage(*partitions: TopicPartition, **changes: object) -> tuple[Stage, dict[TopicPartition, Start]]:
-    """Ten records a second and partition, of which the first ten of P0 are taken."""
+    """Limit each partition to ten records/s, and take the first ten of P0."""
     stage = Stage(max_rate_per_partition=10, **changes)
     starts = stage.own(*(partitions or (P0, P1)))
     stage.poll(starts[P0], range(10))
@@ -60,8 +60,8 @@ def test_a_partition_over_its_rate_pauses_alone_and_goes_on_when_there_is_room()
     assert stage.machine.counters["pauses_for_rate"] == 1
 
 
-def test_what_comes_of_a_paused_partition_is_taken_in_all_the_same() -> None:
-    """INV-2: it was fetched before the pause; dropped, it would leave a hole."""
+def test_records_polled_of_a_paused_partition_are_taken_in() -> None:
+    """INV-2: they were fetched before the pause. Dropping them would leave a gap."""
     stage, starts = slow_stage()
     stage.poll(starts[P0], range(10, 15))
     stage.wait(1.0)
@@ -78,8 +78,8 @@ def test_without_a_limit_no_poll_pauses_anything() -> None:
     assert not stage.machine._parts.flow.throttle._of
 
 
-def test_a_partition_over_its_rate_is_revoked_at_once_when_its_records_are_reported() -> None:
-    """Rule 6 knows no rates."""
+def test_partition_over_its_rate_is_revoked_as_soon_as_its_records_are_reported() -> None:
+    """Rule 6 holds whatever the rate."""
     stage, _ = slow_stage()
     forget_pauses(stage)
     stage.tell(inp.Revoked((P0,)))
@@ -92,7 +92,7 @@ def test_a_partition_over_its_rate_is_revoked_at_once_when_its_records_are_repor
     stage.none(act.Resume)
 
 
-def test_a_partition_that_comes_back_owes_nothing() -> None:
+def test_partition_assigned_again_starts_with_full_buckets() -> None:
     stage, _ = slow_stage(P0)
     stage.tell(inp.Lost((P0,)))
     stage.tell(inp.Assigned((P0,)))
@@ -104,12 +104,14 @@ def test_a_partition_that_comes_back_owes_nothing() -> None:
 
 
 def test_a_drain_ignores_rates() -> None:
-    """What is open is sealed, stored and reported, though every partition is over its rate."""
+    """The open block is sealed, stored and reported, although every partition is over its rate."""
     stage, starts = slow_stage(P0, initial_rate=1)
     stage.poll(starts[P0], range(10, 1000))
     forget_pauses(stage)
     stage.tell(inp.DrainRequested())
-    assert stage.machine.poll_records_max(stage.now) > 0, "its polls wait for nothing: rebalances come by them"
+    assert stage.machine.poll_records_max(stage.now) > 0, (
+        "polls of a drain do not wait, since rebalances arrive by them"
+    )
     stage.store(*stage.sealed())
     while any(isinstance(action, act.Report) for action in stage.actions):
         stage.answer()
@@ -119,8 +121,8 @@ def test_a_drain_ignores_rates() -> None:
     stage.none(act.Resume)
 
 
-def test_a_partition_over_its_rate_is_claimed_again_when_the_driver_orders_it_and_pauses_again() -> None:
-    """The new start resumes it in Kafka's client; what it owes is owed still."""
+def test_partition_over_its_rate_is_reclaimed_on_command_and_pauses_again() -> None:
+    """The new start resumes it in Kafka's client, but its buckets stay overdrawn."""
     stage, starts = slow_stage(P0)
     stage.poll(starts[P0], range(10, 100))
     forget_pauses(stage)
@@ -139,8 +141,8 @@ def test_a_partition_over_its_rate_is_claimed_again_when_the_driver_orders_it_an
     assert kinds == [act.StartPartitions, act.Pause]
 
 
-def test_what_is_cut_again_is_not_counted_twice() -> None:
-    """Rule 4: it came out of Kafka once."""
+def test_records_cut_again_are_not_counted_twice() -> None:
+    """Rule 4: they were polled once."""
     stage, _ = slow_stage(P0)
     forget_pauses(stage)
     stage.wait(1.0)
@@ -172,8 +174,8 @@ def test_full_memory_pauses_and_resumes_around_those_that_are_over_their_rate() 
 # ---- a receiver over its rate ----------------------------------------------------------------------------------------
 
 
-def test_polls_wait_until_they_are_worth_their_while() -> None:
-    """No poll for a record or two: they would come one by one."""
+def test_poll_waits_until_it_may_return_many_records() -> None:
+    """Without the wait each poll would return a record or two."""
     stage = Stage(max_rate=1000, memory=Size(1_000_000))
     start = stage.own(P0)[P0]
     assert stage.machine.poll_records_max(stage.now) == 1000
@@ -185,8 +187,8 @@ def test_polls_wait_until_they_are_worth_their_while() -> None:
     stage.none(act.Pause)
 
 
-def test_a_receiver_that_has_to_wait_for_long_pauses_so_that_polling_goes_on() -> None:
-    """The group keeps it, and a rebalance is heard of at once."""
+def test_receiver_that_has_to_wait_long_pauses_so_that_polling_goes_on() -> None:
+    """So the group keeps the receiver, and a rebalance is noticed immediately."""
     stage = Stage(max_rate_bytes=Size(100))
     starts = stage.own(P0, P1)
     stage.poll(starts[P0], range(5), 100)
@@ -198,10 +200,10 @@ def test_a_receiver_that_has_to_wait_for_long_pauses_so_that_polling_goes_on() -
     assert set(stage.one(act.Resume).partitions) == {P0, P1}
 
 
-# ---- the driver's word -----------------------------------------------------------------------------------------------
+# ---- rates of the driver ---------------------------------------------------------------------------------------------
 
 
-def test_rates_come_with_the_heartbeat_and_are_said_in_the_next() -> None:
+def test_rates_in_a_heartbeats_answer_are_in_the_next_heartbeat() -> None:
     stage = Stage()
     stage.own(P0, P1)
     assert beat(stage, rate(3, 100.0, 60.0, 40.0)).rate == 0
@@ -221,8 +223,8 @@ def test_rates_that_are_repeated_or_from_an_older_driver_change_nothing() -> Non
     assert stage.machine.counters["commands_refused"] == 1
 
 
-def test_a_new_driver_that_says_nothing_of_rates_lifts_what_the_older_one_learned() -> None:
-    """Backpressure was switched off, or its journal was rebuilt: an old rate must not hold for ever."""
+def test_new_driver_without_rates_removes_those_of_the_older_one() -> None:
+    """Backpressure was disabled, or the journal was rebuilt. An old rate must not hold for ever."""
     stage = Stage(max_rate=1000)
     stage.own(P0)
     beat(stage, rate(1, 100.0, 60.0))
@@ -230,7 +232,7 @@ def test_a_new_driver_that_says_nothing_of_rates_lifts_what_the_older_one_learne
     assert beat(stage, driver_epoch=numbered(1, 2)).rate == 1000
 
 
-def test_a_new_driver_that_knows_the_rate_gives_it_with_its_first_answer() -> None:
+def test_new_driver_with_rates_sends_them_with_its_first_answer() -> None:
     newer = numbered(1, 2)
     stage = Stage()
     stage.own(P0)
@@ -239,7 +241,7 @@ def test_a_new_driver_that_knows_the_rate_gives_it_with_its_first_answer() -> No
     assert beat(stage, driver_epoch=newer).rate == 90
 
 
-def test_an_order_that_came_with_rates_is_obeyed_too() -> None:
+def test_command_beside_rates_is_performed_too() -> None:
     stage = Stage(drain_timeout=Duration(20.0))
     stage.own(P0)
     beat(stage, rate(1, 100.0, 60.0), messages.Command(version=2, driver_epoch=DRIVER, kind="drain"))

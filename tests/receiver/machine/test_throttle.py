@@ -1,4 +1,4 @@
-"""How much may be taken in by now: of records and bytes, in all and of each partition."""
+"""Rate limits in records and bytes, for the receiver and for each partition."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert not free._of
 
 
-def test_a_receiver_takes_a_seconds_worth_at_once_and_then_as_much_as_comes_in() -> None:
+def test_receiver_takes_one_second_of_its_rate_as_burst_and_then_its_rate() -> None:
     slow = throttle(max_rate=1000)
     assert slow.records_max(BOTH, 0.0) == 1000 * BURST_SECONDS
     slow.took(P0, 1000, 1, 0.0)
     assert slow.seconds_until_poll(0.0) == pytest.approx(GATHER_SECONDS)
     assert slow.seconds_until_poll(GATHER_SECONDS) == 0
     assert slow.records_max(BOTH, GATHER_SECONDS) == pytest.approx(50)
-    assert slow.records_max(BOTH, 3600.0) == 1000, "no more than a second's worth, however long nothing came"
+    assert slow.records_max(BOTH, 3600.0) == 1000, "at most one second of the rate, however long nothing was taken"
     assert not slow.over(BOTH, 3600.0), "the partitions have no limit of their own"
 
 
-def test_bytes_are_a_limit_of_their_own() -> None:
-    """1 MB/s and records of 2000 bytes: what is left counts in records of that size."""
+def test_bytes_have_their_own_limit() -> None:
+    """1 MB/s and records of 2000 bytes: the rest counts in records of that size."""
     slow = throttle(max_rate_bytes=1_000_000)
     slow.took(P0, 250, 500_000, 0.0)
     assert slow.records_max(BOTH, 0.0) == pytest.approx(250)
@@ -80,14 +80,14 @@ def test_a_partition_over_its_rate_waits_while_the_other_goes_on() -> None:
     assert slow.over(BOTH, RESUME_SECONDS) == frozenset()
 
 
-def test_a_partition_that_one_poll_overdrew_pays_it_back() -> None:
+def test_partition_overdrawn_by_one_poll_waits_until_its_bucket_is_refilled() -> None:
     slow = throttle(max_rate_per_partition_bytes=1000)
     slow.took(P0, 1, 5000, 0.0)  # a record larger than all it may take in a second
     assert slow.over(BOTH, 4.0) == {P0}
     assert slow.over(BOTH, 4.0 + RESUME_SECONDS) == frozenset()
 
 
-def test_the_drivers_word_is_held_to_within_what_the_settings_allow() -> None:
+def test_rate_of_the_driver_is_bounded_by_the_settings() -> None:
     slow = throttle(max_rate=1000, max_rate_per_partition=300, min_rate_per_partition=50)
     assert (slow.rate, slow.rate_of(P0)) == (1000, 300)
     slow.learn(rates(500, p0=400, p1=10), 0.0)
@@ -98,23 +98,23 @@ def test_the_drivers_word_is_held_to_within_what_the_settings_allow() -> None:
     assert (slow.rate, slow.rate_of(P0)) == (1000, 300)
 
 
-def test_the_initial_rate_holds_until_the_driver_says_more() -> None:
+def test_initial_rate_holds_until_the_driver_sets_one() -> None:
     slow = throttle(initial_rate=200)
     assert slow.rate == 200
     slow.learn(rates(5000), 0.0)
     assert slow.rate == 5000
 
 
-def test_a_rate_of_nothing_is_not_taken_for_none() -> None:
+def test_rate_of_zero_is_not_taken_for_unlimited() -> None:
     slow = throttle()
     slow.learn(rates(0.0, p0=0.0), 0.0)
     assert (slow.rate, slow.rate_of(P0)) == (1, 1)
 
 
-def test_another_rate_changes_neither_what_may_be_taken_nor_what_is_owed_in_seconds() -> None:
+def test_another_rate_keeps_the_level_in_seconds() -> None:
     slow = throttle()
     slow.learn(rates(10_000), 0.0)
-    slow.took(P0, 15_000, 1, 0.0)  # half a second is owed
+    slow.took(P0, 15_000, 1, 0.0)  # overdrawn by half a second of the rate
     slow.learn(rates(100), 0.0)
     assert slow.seconds_until_poll(0.0) == pytest.approx(0.5 + GATHER_SECONDS)
     slow.learn(rates(10_000), 0.0)
@@ -143,10 +143,10 @@ def test_a_partition_that_left_is_forgotten() -> None:
     st.floats(1, 10_000),
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(BOTH), st.integers(0, 3000)), min_size=1, max_size=60),
 )
-def test_over_any_time_no_more_is_taken_than_came_in_and_nobody_waits_for_ever(
+def test_average_rate_is_kept_and_no_poll_waits_for_ever(
     of_all: float, of_each: float, polls: list[tuple[float, TopicPartition, int]]
 ) -> None:
-    """INV-6. A poll of what was allowed, of one partition or the other, whenever there is room for it."""
+    """INV-6. Polls what is allowed, of either partition, whenever there is room."""
     slow = throttle()
     slow.learn(rates(of_all, p0=of_each, p1=of_each), 0.0)
     now, taken = 0.0, dict.fromkeys(BOTH, 0)

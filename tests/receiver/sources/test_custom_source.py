@@ -1,4 +1,4 @@
-"""Sources of the user's own behind the Source seam: step by step over a clock of the test, and under the service's threads."""
+"""Custom sources behind the Source protocol: step by step with a manual clock, and under the service's threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A, B, Q = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("q", 0)
 
 
 class Lists(ReliableSource):
-    """Lists that may grow; offsets are places in them. ``fails``: method → what it raises next."""
+    """Lists that may grow; an offset is an index. ``fails``: method → what it raises next."""
 
     def __init__(self, count: int = 0, names: Sequence[str] = ("a", "b")) -> None:
         self.lists = {name: [b"%s%d" % (name.encode(), n) for n in range(count)] for name in names}
@@ -84,7 +84,7 @@ class Lists(ReliableSource):
 
 
 class Queue(UnreliableSource):
-    """Gives each value once."""
+    """Returns each value once."""
 
     name: ClassVar[str] = "q"
 
@@ -150,7 +150,7 @@ class HandClock:
 
 @dataclass
 class Heard:
-    """A listener that owns what it is told."""
+    """A listener that keeps the assigned partitions."""
 
     owned: set[TopicPartition] = field(default_factory=set)
     words: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Heard:
         self.words.append(("revoked", list(partitions)))
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        raise AssertionError("nobody takes a partition without asking")
+        raise AssertionError("no receiver loses a partition without a revocation")
 
 
 def reliable(own: Lists, count: int = 1, ordinal: int = 0) -> tuple[ReliableAdapter, Heard, HandClock]:
@@ -187,19 +187,19 @@ def point(offset: int) -> CommitPoint:
     return CommitPoint(offset, -1, "forebay:1:1")
 
 
-# ---- whose is what ---------------------------------------------------------------------------------------------------
+# ---- distribution ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_each_partition_is_dealt_to_one_receiver_and_evenly(count: int) -> None:
+def test_partitions_are_distributed_evenly_each_to_one_receiver(count: int) -> None:
     names = [f"n{number}" for number in range(10)]
     shares = [dealt(reversed(names), ordinal, count) for ordinal in range(count)]
     assert sorted(name for share in shares for name in share) == sorted(names)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_id_is_the_ordinal() -> None:
-    """Two ids of one ordinal would take each other's partition by turns, and no registration would end it."""
+def test_receiver_id_gives_the_ordinal() -> None:
+    """Two ids with one ordinal would claim the same partition in turns, and no registration would end one of them."""
     settings = settings_for(count=3)
     assert [ordinal_of(settings, f"s-r{n}") for n in range(3)] == [0, 1, 2]
     for wrong in ("s-r3", "host-1", "r0", "other-r0", "s-r01"):
@@ -219,19 +219,19 @@ def test_the_id_is_the_ordinal() -> None:
         ("NamedBadly", {}, "name = 'a/b'"),
     ],
 )
-def test_a_class_that_cant_be_is_refused_in_a_sentence(source: str, options: dict[str, object], words: str) -> None:
+def test_unusable_class_is_refused_with_the_reason(source: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         make(settings_for(source, **options))
 
 
-def test_a_module_that_cant_be_imported_is_refused_in_a_sentence() -> None:
+def test_module_that_cannot_be_imported_is_refused_with_the_reason() -> None:
     settings = settings_for()
     receiver = msgspec.structs.replace(settings.receiver, source="no_such_module:Class")
     with pytest.raises(SettingsError, match="module 'no_such_module' can't be imported: ModuleNotFoundError"):
         make(msgspec.structs.replace(settings, receiver=receiver))
 
 
-def test_the_driver_learns_partitions_and_their_beginnings_from_the_class() -> None:
+def test_driver_asks_the_class_for_partitions_and_first_offsets() -> None:
     upstream = CustomUpstream(settings_for(count=5))
     assert upstream.partitions() == {A, B}
     assert upstream.starting_offsets("earliest", [A], "g") == {A: 0}
@@ -245,7 +245,7 @@ def test_the_driver_learns_partitions_and_their_beginnings_from_the_class() -> N
         of_queue.ends([TopicPartition("q", 0)])
 
 
-# ---- what can be read again ------------------------------------------------------------------------------------------
+# ---- reliable sources ------------------------------------------------------------------------------------------------
 
 
 def test_a_partition_is_read_from_where_it_was_started_under_that_generation() -> None:
@@ -257,11 +257,11 @@ def test_a_partition_is_read_from_where_it_was_started_under_that_generation() -
     assert offsets(polled) == [("a", 7, 4, 6)]
     assert polled[0].batch.schema == SOURCE_SCHEMA(False)
     adapter.start([Start(A, 2, -1, 8)])
-    assert offsets(adapter.poll(3, 0)) == [("a", 8, 2, 4)], "a new claim goes back (rule 3)"
-    assert own.asked == [["a"], ["a"]], "one that is not started is not asked for"
+    assert offsets(adapter.poll(3, 0)) == [("a", 8, 2, 4)], "a new claim may go back (rule 3)"
+    assert own.asked == [["a"], ["a"]], "a partition that is not started is not polled"
 
 
-def test_a_paused_partition_is_not_asked_for_and_a_start_ends_the_pause() -> None:
+def test_paused_partition_is_not_polled_and_start_ends_the_pause() -> None:
     own = Lists(10)
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
@@ -269,7 +269,7 @@ def test_a_paused_partition_is_not_asked_for_and_a_start_ends_the_pause() -> Non
     adapter.pause([A])
     assert offsets(adapter.poll(2, 0)) == [("b", 2, 0, 1)]
     adapter.pause([B])
-    assert adapter.poll(2, 0) == [] and own.asked == [["b"]], "all paused: nobody is asked"
+    assert adapter.poll(2, 0) == [] and own.asked == [["b"]], "all are paused, so poll is not called"
     adapter.start([Start(A, 0, -1, 3)])
     adapter.resume([B])
     assert {name for name, *_ in offsets(adapter.poll(4, 0))} == {"a", "b"}
@@ -292,8 +292,8 @@ def test_a_paused_partition_is_not_asked_for_and_a_start_ends_the_pause() -> Non
         ({"a": pa.RecordBatch.from_pydict({"value": [b"x"], "offset": pa.array([None], pa.int64())})}, "holds a null"),
     ],
 )
-def test_what_breaks_the_promises_ends_the_receiver_with_words(given: Any, words: str) -> None:
-    """INV-5: records under offsets that were taken in already would be dropped as known."""
+def test_poll_that_breaks_its_contract_ends_the_receiver_with_the_reason(given: Any, words: str) -> None:
+    """INV-5: records at offsets that were taken in before would be dropped as repeated."""
     own = Lists()
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
@@ -303,7 +303,7 @@ def test_what_breaks_the_promises_ends_the_receiver_with_words(given: Any, words
         adapter.poll(3, 0)
 
 
-def test_retry_later_is_waited_for_with_growing_delay_and_shown() -> None:
+def test_retry_later_delays_the_next_call_and_is_shown() -> None:
     own = Lists(10)
     adapter, _, clock = reliable(own)
     own.fails["partitions"] = RetryLater("the share is not mounted")
@@ -318,12 +318,12 @@ def test_retry_later_is_waited_for_with_growing_delay_and_shown() -> None:
     own.fails["poll"] = RetryLater("still")
     adapter.poll(1, 0)
     clock.now += 0.11
-    assert adapter.poll(1, 0) == [] and adapter.last_error == "still", "the second time it waits for longer"
+    assert adapter.poll(1, 0) == [] and adapter.last_error == "still", "the second delay is longer"
     clock.now = first + 1
     assert adapter.poll(1, 0) and adapter.last_error == ""
 
 
-def test_one_partition_that_cant_be_opened_now_does_not_hold_up_the_others() -> None:
+def test_partition_that_cannot_be_opened_yet_does_not_delay_others() -> None:
     own = Lists(4)
     adapter, _, clock = reliable(own)
     adapter.poll(1, 0)
@@ -335,7 +335,7 @@ def test_one_partition_that_cant_be_opened_now_does_not_hold_up_the_others() -> 
 
 
 @pytest.mark.parametrize("where", ["open a", "poll"])
-def test_a_position_that_is_gone_is_trouble_of_that_partition_alone(where: str) -> None:
+def test_offset_gone_is_a_fault_of_that_partition_alone(where: str) -> None:
     own = Lists(4)
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
@@ -348,7 +348,7 @@ def test_a_position_that_is_gone_is_trouble_of_that_partition_alone(where: str) 
         adapter.poll(4, 0)
 
 
-def test_whatever_else_it_raises_ends_the_receiver_with_the_methods_name() -> None:
+def test_any_other_exception_ends_the_receiver_and_names_the_method() -> None:
     own = Lists(4)
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
@@ -362,8 +362,8 @@ def test_whatever_else_it_raises_ends_the_receiver_with_the_methods_name() -> No
         adapter.commit({A: point(1)})
 
 
-def test_a_partition_dealt_to_another_is_given_up_in_order() -> None:
-    """Rule 6: revoked, and only then forgotten; a commit for it is refused, as a zombie's would be by a group."""
+def test_partition_of_another_receiver_is_revoked_then_forgotten() -> None:
+    """Rule 6. A later commit for it is refused, as Kafka refuses a former member of the group."""
     own = Lists(4, names=("a", "b", "c"))
     adapter, heard, clock = reliable(own, count=2)
     adapter.poll(1, 0)
@@ -371,14 +371,14 @@ def test_a_partition_dealt_to_another_is_given_up_in_order() -> None:
     assert adapter.commit_sync({A: point(3), B: point(1)}, 1.0) == {B: "another receiver has it by now"}
     assert own.acknowledged == {"a": 3}
     adapter.start([Start(TopicPartition("c", 0), 0, -1, 1)])
-    own.lists["0"] = []  # sorts first: now 0 and b are ours
+    own.lists["0"] = []  # sorts first, so 0 and b belong to this receiver now
     clock.now += 60
     polled = adapter.poll(4, 0)
     assert heard.words[1:] == [("revoked", [A, TopicPartition("c", 0)]), ("assigned", [TopicPartition("0", 0), B])]
     assert own.forgotten == ["a", "c"] and polled == []
 
 
-def test_a_list_of_partitions_that_cant_be_had_again_leaves_what_is_known() -> None:
+def test_failed_list_of_partitions_keeps_the_known_ones() -> None:
     source = Lists(4)
     adapter, heard, clock = reliable(source)
     adapter.poll(1, 0)
@@ -388,7 +388,7 @@ def test_a_list_of_partitions_that_cant_be_had_again_leaves_what_is_known() -> N
     assert offsets(adapter.poll(4, 0)) == [("a", 1, 0, 3)] and len(heard.words) == 1
 
 
-def test_commits_acknowledge_and_a_source_that_cant_be_told_now_is_told_again() -> None:
+def test_commit_acknowledges_and_is_repeated_after_retry_later() -> None:
     own = Lists()
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
@@ -399,7 +399,7 @@ def test_commits_acknowledge_and_a_source_that_cant_be_told_now_is_told_again() 
     assert own.acknowledged == {"a": 3} and adapter.poll_commit_errors() == {}
 
 
-def test_marks_are_the_sources_own_or_unknown() -> None:
+def test_watermarks_are_those_of_the_source_or_unknown() -> None:
     own = Lists(4)
     adapter, _, _ = reliable(own)
     assert adapter.watermarks(A, 1.0) == (0, 4) and adapter.high_watermark(A) == 4
@@ -421,12 +421,12 @@ def test_marks_are_the_sources_own_or_unknown() -> None:
         adapter.watermarks(A, 1.0)
 
 
-# ---- what can't be read again ----------------------------------------------------------------------------------------
+# ---- unreliable sources ----------------------------------------------------------------------------------------------
 
 
-def test_its_records_are_numbered_from_the_claimed_position_on() -> None:
+def test_unreliable_records_are_numbered_from_the_claimed_position() -> None:
     adapter = unreliable(Queue(20))
-    assert adapter.poll(100, 0) == [], "nothing is taken before there is a claim"
+    assert adapter.poll(100, 0) == [], "poll is not called before the claim"
     adapter.start([Start(Q, 40, -1, 3)])
     assert offsets(adapter.poll(100, 0)) == [("q", 3, 40, 46)]
     assert offsets(adapter.poll(5, 0)) == [("q", 3, 47, 51)]
@@ -434,7 +434,7 @@ def test_its_records_are_numbered_from_the_claimed_position_on() -> None:
     assert adapter.poll(5, 0) == []
 
 
-def test_what_is_not_accepted_yet_comes_again_under_a_new_claim_and_nothing_else_does() -> None:
+def test_only_unaccepted_records_are_returned_again_under_a_new_claim() -> None:
     own = Queue(20)
     adapter = unreliable(own)
     adapter.start([Start(Q, 0, -1, 1)])
@@ -442,7 +442,7 @@ def test_what_is_not_accepted_yet_comes_again_under_a_new_claim_and_nothing_else
     adapter.commit({Q: point(7)})
     adapter.start([Start(Q, 7, -1, 2)])
     again = [*adapter.poll(100, 0), *adapter.poll(100, 0)]
-    assert offsets(again) == [("q", 2, 7, 13), ("q", 2, 14, 19)], "what was taken stays under its offsets"
+    assert offsets(again) == [("q", 2, 7, 13), ("q", 2, 14, 19)], "polled records keep their offsets"
     assert again[0].batch is first[1].batch and own.begun == 1
     adapter.commit_sync({Q: point(20)}, 1.0)
     adapter.start([Start(Q, 20, -1, 3)])
@@ -450,8 +450,8 @@ def test_what_is_not_accepted_yet_comes_again_under_a_new_claim_and_nothing_else
     assert offsets(adapter.poll(100, 0)) == [("q", 3, 20, 20)]
 
 
-def test_a_start_beyond_what_is_kept_numbers_from_there_and_forgets_nothing_of_it() -> None:
-    """A machine that holds [0, 7) to be reported again starts at 7: should that be refused too, [0, 7) is still here."""
+def test_start_beyond_kept_records_numbers_from_there_and_keeps_them() -> None:
+    """A machine that reports [0, 7) again starts at 7. If that report is refused too, [0, 7) must still be kept."""
     own = Queue(14)
     adapter = unreliable(own)
     adapter.start([Start(Q, 0, -1, 1)])
@@ -462,18 +462,18 @@ def test_a_start_beyond_what_is_kept_numbers_from_there_and_forgets_nothing_of_i
     assert offsets([*adapter.poll(100, 0), *adapter.poll(100, 0)]) == [("q", 3, 0, 6), ("q", 3, 7, 13)]
 
 
-def test_what_was_accepted_is_let_go() -> None:
-    """INV-2, INV-6: it is neither held for ever nor ever given out again."""
+def test_accepted_records_are_dropped() -> None:
+    """INV-2, INV-6: they are not kept for ever, and never returned again."""
     adapter = unreliable(Queue(20))
     adapter.start([Start(Q, 0, -1, 1)])
     adapter.poll(100, 0)
     adapter.poll(100, 0)
     adapter.commit({Q: point(10)})
     adapter.start([Start(Q, 0, -1, 2)])
-    assert offsets(adapter.poll(100, 0)) == [("q", 2, 7, 13)], "of the second, a part is accepted: its rest is not"
+    assert offsets(adapter.poll(100, 0)) == [("q", 2, 7, 13)], "only a part of the second batch is accepted"
 
 
-def test_its_end_comes_also_without_a_beginning() -> None:
+def test_stop_is_called_also_without_start() -> None:
     own = Queue()
     adapter = unreliable(own)
     adapter.close()
@@ -551,10 +551,10 @@ def test_refused_reports_lose_and_repeat_nothing_of_either_kind(
     assert own.closed if isinstance(own, Lists) else own.ended
 
 
-def test_what_was_taken_before_it_raised_is_accepted_and_the_driver_hears_why(
+def test_records_before_an_exception_are_accepted_and_the_driver_gets_the_reason(
     tmp_path: Path, tracker: FakeTracker
 ) -> None:
-    """An unreliable source gave it once, so the end is a drain, with exit code 1."""
+    """An unreliable source returns them once, so the receiver drains, and exits with 1."""
     own = Queue(300)
     own.fails = ValueError("the line broke")
     receiver = run(tmp_path, tracker, UnreliableAdapter(settings_for("Queue"), own, SystemClock()), "Queue")
@@ -566,8 +566,8 @@ def test_what_was_taken_before_it_raised_is_accepted_and_the_driver_hears_why(
     assert [(r.topic, r.partition) for r in tracker.released] == [("q", 0)]
 
 
-def test_a_poll_that_is_under_way_when_a_drain_begins_is_taken_in(tmp_path: Path, tracker: FakeTracker) -> None:
-    """The driver may order a drain while the source is polled: what it gave would be gone."""
+def test_poll_in_progress_when_drain_begins_is_taken_in(tmp_path: Path, tracker: FakeTracker) -> None:
+    """The driver may command a drain during a poll, and the source does not return the records again."""
     polled, go_on = threading.Event(), threading.Event()
 
     class Slow(Queue):
@@ -586,7 +586,7 @@ def test_a_poll_that_is_under_way_when_a_drain_begins_is_taken_in(tmp_path: Path
     assert tracker.positions[Q] == 5
 
 
-def test_the_receiver_is_made_from_the_settings() -> None:
+def test_custom_source_is_made_from_the_settings() -> None:
     adapter = custom_source_of(settings_for("Queue", count=3), "s-r2", SystemClock())
     heard = Heard()
     adapter.subscribe(heard)

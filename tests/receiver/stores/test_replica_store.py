@@ -1,4 +1,4 @@
-"""The storing side without a WAL: what lies where before a block is told to be stored, and what is waited for."""
+"""The store without a WAL: which copies exist before a block counts as stored, and what the store waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.model.values import BlockMeta
 from forebay.process.clock import SystemClock
 from receiver import inputs as inp
 from receiver.stores import replica_store
-from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaHosts, ReplicaStore
+from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaSender, ReplicaStore
 from receiver.stores.store import StoreOptions
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
 from wal.blocks import local_path, read_local, read_stored
@@ -24,7 +24,7 @@ H2, H3 = ReplicaHost(host="h2", url="http://h2:1"), ReplicaHost(host="h3", url="
 
 
 class Others:
-    """Agents that take a copy when they are let; ``down``: hosts that refuse."""
+    """Agents that store a copy when the test permits it; ``down``: hosts that refuse."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, str, bytes]] = []
@@ -45,7 +45,7 @@ class Others:
 
 @contextmanager
 def opened(
-    folder: Path, told: Told, others: ReplicaHosts | None = None, quota_bytes: int = 1 << 40, timeout: float = 30.0
+    folder: Path, told: Told, sender: ReplicaSender | None = None, quota_bytes: int = 1 << 40, timeout: float = 30.0
 ) -> Iterator[ReplicaStore]:
     store = ReplicaStore(
         WRITING,
@@ -54,7 +54,7 @@ def opened(
         told,
         directory=folder,
         quota_bytes=quota_bytes,
-        others=others,
+        sender=sender,
     )
     store.open_epoch(EPOCH)
     with store:
@@ -65,10 +65,10 @@ def path_of(folder: Path, sequence: int) -> Path:
     return local_path(folder, "s", f"r1-{EPOCH:x}-{sequence}")
 
 
-def test_with_one_copy_a_block_is_stored_when_it_is_synced_on_this_host(
+def test_with_one_copy_block_is_stored_when_synced_on_this_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-1: file and name were synced before; the handle is that of the copies, in no WAL."""
+    """INV-1: file and name are synced before. The handle names no WAL."""
     synced: list[str] = []
     fsync = replica_store.write_local_frame.__globals__["os"].fsync
     monkeypatch.setattr("os.fsync", lambda fd: (synced.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
@@ -85,11 +85,11 @@ def test_with_one_copy_a_block_is_stored_when_it_is_synced_on_this_host(
     assert stored.meta == event.block.meta
 
 
-def test_with_two_copies_a_block_is_not_told_before_the_second_one_is_kept(tmp_path: Path) -> None:
+def test_with_two_copies_block_is_not_stored_before_its_replica(tmp_path: Path) -> None:
     told, others = Told(), Others()
     others.let.clear()
     with opened(tmp_path, told, others) as store:
-        store.copy_to(H2)
+        store.replicate_to(H2)
         store.put(pending(1))
         assert others.asked.acquire(timeout=PATIENCE_SECONDS)
         assert told.empty()
@@ -103,22 +103,22 @@ def test_with_two_copies_a_block_is_not_told_before_the_second_one_is_kept(tmp_p
     assert read_stored(frame, "second").checksum == read_local(path_of(tmp_path, 1)).checksum
 
 
-def test_without_a_second_host_a_block_waits_and_says_so(tmp_path: Path) -> None:
-    """Never a silent downgrade: it goes on when a host is named."""
+def test_block_waits_for_a_replica_host_and_reports_it(tmp_path: Path) -> None:
+    """The store never falls back to one copy. It goes on when the driver names a host."""
     told, others = Told(), Others()
     with opened(tmp_path, told, others) as store:
         store.put(pending(1))
         event = told.next()
         assert isinstance(event, inp.OutOfSpace)
         assert event.lacking == REPLICA_HOST
-        store.copy_to(H2)
+        store.replicate_to(H2)
         while not isinstance(event, inp.BlockStored):
             event = told.next()
     assert event.block.hosts == ("h1", "h2")
 
 
-def test_a_receiver_that_ends_without_a_second_host_has_not_stored_the_block(tmp_path: Path) -> None:
-    """INV-1: not even on its way out."""
+def test_receiver_that_ends_without_replica_host_has_not_stored_the_block(tmp_path: Path) -> None:
+    """INV-1 holds while the process ends too."""
     told, others = Told(), Others()
     with opened(tmp_path, told, others) as store:
         store.put(pending(1))
@@ -127,24 +127,24 @@ def test_a_receiver_that_ends_without_a_second_host_has_not_stored_the_block(tmp
         assert isinstance(told.next(), inp.OutOfSpace)
 
 
-def test_a_host_that_takes_no_copies_is_told_to_the_driver_and_the_next_one_it_names_is_taken(tmp_path: Path) -> None:
-    """The block lies where its report says, not where it was tried first."""
+def test_refusing_host_is_reported_and_next_named_host_is_used(tmp_path: Path) -> None:
+    """The report names the host that has the replica, not the one that was tried first."""
     told, others = Told(), Others()
     others.down = {"h2"}
     with opened(tmp_path, told, others) as store:
-        store.copy_to(H2)
+        store.replicate_to(H2)
         store.put(pending(1))
         event = told.next()
         assert isinstance(event, inp.OutOfSpace)
         assert "h2" in event.reason
         assert store.refusing_hosts == ("h2",)
-        store.copy_to(H3)
+        store.replicate_to(H3)
         while not isinstance(event, inp.BlockStored):
             event = told.next()
     assert event.block.hosts == ("h1", "h3")
 
 
-def test_a_block_directory_without_room_is_waited_for(tmp_path: Path) -> None:
+def test_store_waits_for_room_in_the_block_directory(tmp_path: Path) -> None:
     told = Told()
     with opened(tmp_path, told, quota_bytes=10) as store:
         store.put(pending(1))
@@ -154,7 +154,7 @@ def test_a_block_directory_without_room_is_waited_for(tmp_path: Path) -> None:
     assert not path_of(tmp_path, 1).exists()
 
 
-def test_room_that_others_made_is_found_by_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_attempt_finds_room_that_other_processes_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_store, "RETRY_SECONDS_MAX", 0.2)
     told = Told()
     other = local_path(tmp_path, "s", "r2-1-1")
@@ -168,13 +168,13 @@ def test_room_that_others_made_is_found_by_the_next_attempt(tmp_path: Path, monk
         events = [told.next()]
         while not isinstance(events[-1], inp.BlockStored):
             events.append(told.next())
-    assert len(events) <= before + 2, "an attempt may have been under way when it was freed"
+    assert len(events) <= before + 2, "an attempt may have been in progress when the room was freed"
 
 
-def test_a_disk_that_fails_is_tried_again_and_ends_the_receiver_when_it_goes_on_failing(
+def test_failing_disk_is_retried_and_ends_the_receiver_after_store_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed to sync is written again into another file, never synced twice (as the WAL does)."""
+    """After a failed sync the block is written to a new file; the same file is never synced again (as in the WAL)."""
     told = Told()
     fails = threading.Event()
     fails.set()

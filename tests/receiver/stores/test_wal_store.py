@@ -1,4 +1,4 @@
-"""The storing side: what is gathered for one write, and what is told while the WAL's store is away."""
+"""The store with a WAL: which blocks share a write, and what is reported while the WAL's store fails."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Told:
         return self._inputs.empty()
 
     def waiting(self) -> int:
-        """How many were told and not looked at."""
+        """Return how many inputs wait to be read."""
         return self._inputs.qsize()
 
 
@@ -84,9 +84,11 @@ def paths_of(told: Told, count: int) -> list[str]:
     return found
 
 
-def test_blocks_within_one_flush_interval_share_one_object_up_to_the_bytes_for_it() -> None:
-    """The first is written at once; what comes within the interval after that is gathered. INV-6: here the interval is far
-    longer than the test, and the bytes end it."""
+def test_blocks_within_one_flush_interval_share_one_object_up_to_gather_bytes() -> None:
+    """The first block is written immediately; those within the interval after it are gathered.
+
+    INV-6: here the interval is far longer than the test, so ``gather_bytes`` ends it.
+    """
     block_bytes = encode(pending(1), WRITING, 0).payload.size
     storage, told = ForgetfulStorage(appendable=False), Told()
     with open_store(storage, told, flush_seconds=1000.0, gather_bytes=3 * block_bytes) as store:
@@ -99,13 +101,13 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_the_bytes_for_i
 
 
 @pytest.mark.parametrize("keys", [None, KeyRing({"k": bytes(32)})], ids=["plain", "encrypted"])
-def test_a_block_names_the_digest_of_its_payload_as_it_is_stored(keys: KeyRing | None) -> None:
+def test_block_names_the_digest_of_its_stored_payload(keys: KeyRing | None) -> None:
     made = encode(pending(1), replace(WRITING, keys=keys), 0)
     assert made.meta.sha256 == hashlib.sha256(made.payload).digest()
 
 
 class Slow(ForgetfulStorage):
-    """Puts wait for the gate."""
+    """A store where puts wait for the gate."""
 
     def __init__(self) -> None:
         super().__init__(appendable=False)
@@ -118,7 +120,7 @@ class Slow(ForgetfulStorage):
 
 
 class EncodingClock(SystemClock):
-    """Counts the blocks whose encoding has begun: each asks once for the time."""
+    """Counts the blocks whose encoding has begun: each reads the clock once."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -133,8 +135,8 @@ class EncodingClock(SystemClock):
             assert self.begun.acquire(timeout=PATIENCE_SECONDS)
 
 
-def test_what_comes_during_a_write_is_encoded_and_is_the_next_one_up_to_the_bytes_for_it() -> None:
-    """INV-6: when the fifth is begun the three before it are gathered, it waits, and the others are not even encoded."""
+def test_blocks_during_a_write_share_the_next_one_up_to_gather_bytes() -> None:
+    """INV-6: three blocks are gathered and the fifth waits, so the others are not encoded."""
     block_bytes = encode(pending(1), WRITING, 0).payload.size
     storage, told, clock = Slow(), Told(), EncodingClock()
     with open_store(storage, told, flush_seconds=0.0, gather_bytes=3 * block_bytes, clock=clock) as store:
@@ -158,7 +160,7 @@ def test_closing_does_not_wait_for_the_interval() -> None:
 
 
 class Away(ForgetfulStorage):
-    """Puts fail so many times."""
+    """A store where a number of puts fail."""
 
     def __init__(self, failures: int) -> None:
         super().__init__(appendable=False)
@@ -170,7 +172,7 @@ class Away(ForgetfulStorage):
         super().put_new(path, data)  # type: ignore[arg-type]
 
 
-def test_a_store_that_is_away_is_told_with_its_words_until_it_takes_blocks_again() -> None:
+def test_failing_store_is_reported_with_its_error_until_it_takes_blocks() -> None:
     """Rule 7."""
     storage, told = Away(3), Told()
     with open_store(storage, told, flush_seconds=0.0, gather_bytes=1) as store:
@@ -179,7 +181,7 @@ def test_a_store_that_is_away_is_told_with_its_words_until_it_takes_blocks_again
         assert paths_of(told, 1) == storage.list("s")
 
 
-def test_a_store_that_stays_away_has_failed_after_the_time_for_it() -> None:
+def test_store_that_keeps_failing_has_failed_after_its_timeout() -> None:
     storage, told = Away(1_000_000), Told()
     with open_store(storage, told, flush_seconds=0.0, gather_bytes=1, store_timeout_seconds=0.2) as store:
         store.put(pending(0))
@@ -199,5 +201,5 @@ def test_a_store_that_has_failed_closes_while_the_encoding_waits_for_it() -> Non
             store.put(pending(sequence))
         while isinstance(event := told.next(), inp.StoreAway):
             pass
-        clock.wait_for(3)  # one failed, one gathered, one that finds no room
+        clock.wait_for(3)  # one that failed, one that is gathered, one that finds no room
     assert isinstance(event, inp.StoreFailed)
