@@ -1,7 +1,7 @@
 """A custom source: a user's class behind the protocol ``receiver.sources.source.Source``, for the polling thread.
 
 There is no consumer group. The receiver's id determines its partitions. The registration of that id replaces the proof that a
-synchronous commit gives with Kafka ("A source of the user's own" in docs/ARCHITECTURE.md).
+synchronous commit gives with Kafka ("A source of the user's own" in docs/architecture/ownership.md).
 """
 
 from __future__ import annotations
