@@ -37,7 +37,19 @@ def measure(setup: Setup) -> Iterator[Measured]:
         ranges = []
         for held, batches in decode_block(copy.payload, copy.meta):
             pieces = (_piece(batch, held.tp) for batch in batches)
-            ranges.append(PendingRange(held.tp, 1, 1, held.from_offset, held.until_offset, 0, "", None, tuple(pieces)))
+            ranges.append(
+                PendingRange(
+                    tp=held.tp,
+                    incarnation=1,
+                    token=1,
+                    from_offset=held.from_offset,
+                    until_offset=held.until_offset,
+                    leader_epoch=0,
+                    topic_id="",
+                    preceding_gap=None,
+                    pieces=tuple(pieces),
+                )
+            )
         pending = PendingBlock(copy.meta.epoch, 1, tuple(ranges))
         encoding = EncodingOptions(settings.stream, "r1", "h1", False, "none")
         payload = encode(pending, encoding, 0).payload

@@ -47,7 +47,7 @@ OLD_BLOCKS_MAX = 1_000
 _EPOCH_FILE = "driver-epoch"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What the directory holds.
 
@@ -227,13 +227,13 @@ class BlockStore:
         free = min(self._quota_bytes - used, spare)
         copies.sort()
         return Usage(
-            blocks,
-            used,
-            max(0, free - self._reserved_bytes),
-            tuple(old[first : first + OLD_BLOCKS_MAX]),
-            max(0, -free),
-            tuple(copy[1] for copy in copies),
-            tuple(sorted(damaged)),
+            blocks=blocks,
+            used_bytes=used,
+            free_bytes=max(0, free - self._reserved_bytes),
+            old_blocks=tuple(old[first : first + OLD_BLOCKS_MAX]),
+            short_bytes=max(0, -free),
+            copies=tuple(copy[1] for copy in copies),
+            damaged=tuple(sorted(damaged)),
         )
 
     # ---- copies that the agent receives ------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Piece:
         return self.columns.bytes + self.columns.rows * RECORD_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRange:
     """Offsets ``[from_offset, until_offset)`` of one partition, to be written under ``token``.
 

@@ -37,6 +37,8 @@ from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+#: requests that have other names in the labels of traces
+TRACE_NAMES: dict[type[act.DriverAction], str] = {act.Lookup: "look", act.SendFault: "sendtrouble"}
 #: failing attempts to write before the store fails for good: the simulation's ``store_timeout``
 STORE_ATTEMPTS = 3
 
@@ -189,7 +191,7 @@ class ReceiverProcess:
             self._source_actions.append(action)
 
     def _send(self, action: act.DriverAction) -> None:
-        kind = type(action).__name__.lower()
+        kind = TRACE_NAMES.get(type(action)) or type(action).__name__.lower()
         message = action.message
         if isinstance(message, messages.HeartbeatRequest):
             refusing = (self._refusing,) if self._refusing else ()

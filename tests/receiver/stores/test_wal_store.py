@@ -35,8 +35,18 @@ WRITING = EncodingOptions("s", "r1", "h1", False, "none")
 
 def pending(sequence: int) -> PendingBlock:
     read = Columns(P0, 1, sequence, sequence, 1, 20, 5, -1, source_batch(filler(1, sequence)))
-    ranges = (PendingRange(P0, 1, 1, sequence, sequence + 1, -1, "", None, (Piece(sequence, read),)),)
-    return PendingBlock(EPOCH, sequence, ranges)
+    part = PendingRange(
+        tp=P0,
+        incarnation=1,
+        token=1,
+        from_offset=sequence,
+        until_offset=sequence + 1,
+        leader_epoch=-1,
+        topic_id="",
+        preceding_gap=None,
+        pieces=(Piece(sequence, read),),
+    )
+    return PendingBlock(EPOCH, sequence, (part,))
 
 
 class Told:
