@@ -70,8 +70,8 @@ from forebay.process.clock import Clock, SystemClock
 from forebay.process.ending import Ending
 from forebay.settings.schema import DeadLetterSettings
 from pyspark_forebay.options import CURSOR_LENGTH_MAX
-from wal.probe import probe
 from wal.storage import Storage, StorageOptions, open_storage
+from wal.storage.probe import probe
 
 log = logging.getLogger(__name__)
 

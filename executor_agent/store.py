@@ -28,8 +28,8 @@ from wal.blocks import (
     local_files,
     local_path,
 )
-from wal.frame import HEADER_LENGTH, aligned, parse_header
-from wal.set_aside import block_of, copies_set_aside, set_aside
+from wal.blocks.set_aside import block_of, copies_set_aside, set_aside
+from wal.segments.frame import HEADER_LENGTH, aligned, parse_header
 from wal.storage import open_storage
 
 #: a younger temporary file may be in use by a receiver, which renames or removes it within seconds

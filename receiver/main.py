@@ -34,10 +34,10 @@ from receiver.sources.source import Source
 from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
 from receiver.stores.store import Store, StoreOptions
 from receiver.stores.wal_store import WalStore
-from wal.encryption import load_keys
-from wal.probe import probe
+from wal.blocks.encryption import load_keys
+from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage, tried_for
-from wal.writer import SegmentLimits
+from wal.storage.probe import probe
 
 _log = logging.getLogger("forebay.receiver")
 

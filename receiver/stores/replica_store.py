@@ -25,9 +25,9 @@ from forebay.security.access import Access
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
-from wal.block_copies import give_frame
 from wal.blocks import LocalRoom, local_frame, write_local_frame
-from wal.frame import HEADER_LENGTH, parse_header
+from wal.blocks.sending import give_frame
+from wal.segments.frame import HEADER_LENGTH, parse_header
 
 _log = logging.getLogger("forebay.receiver")
 

@@ -366,7 +366,7 @@ def served(stored: Stored) -> dict[str, Any]:
 
 def test_process_reports_ready_and_sigterm_ends_it_with_0(stored: Stored) -> None:
     code = (
-        "import sys; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
+        "import sys; from executor_agent.main import run; from forebay.settings.load import from_values\n"
         "import msgspec\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
@@ -388,7 +388,7 @@ def test_heartbeat_thread_that_breaks_ends_the_process_with_1(stored: Stored) ->
     """INV-5: an agent that serves without heartbeats would keep its blocks and receivers from every driver."""
     code = (
         "import sys; from unittest import mock; from executor_agent.main import run; import msgspec\n"
-        "from executor_agent.service import Heartbeat; from forebay.settings.schema import from_values\n"
+        "from executor_agent.service import Heartbeat; from forebay.settings.load import from_values\n"
         "with mock.patch.object(Heartbeat, 'beat', side_effect=TypeError('a fault')):\n"
         "    sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )

@@ -1,9 +1,9 @@
 """The simulation: real decisions, journal, WAL writers and receivers in one process, under a seeded scheduler.
 
 What is real: ``driver.tracker``, ``driver.journal`` (including its opening, state and history), ``recovery.audit``, the
-scan of clean-up, ``wal.writer``, ``wal.scan``, ``receiver.machine``, the encoding of blocks, and what Kafka must prove
-before a task reads from it (``forebay.kafka.consume.ranges``; ``kafka_tier.py`` around it). What is modelled: Kafka
-(``kafka.py``), the network (``network.py``), the services around the machines (``driver_process.py``,
+scan of clean-up, ``wal.segments.writer``, ``wal.segments.scan``, ``receiver.machine``, the encoding of blocks, and what
+Kafka must prove before a task reads from it (``forebay.kafka.consume.ranges``; ``kafka_tier.py`` around it). What is
+modelled: Kafka (``kafka.py``), the network (``network.py``), the services around the machines (``driver_process.py``,
 ``receiver_process.py``) and the disks (``tests.support.forgetful``, which forget unsynced bytes). There are no threads
 and no real time. A run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``.
 Between any two steps a process may be killed or paused, a host may lose its page cache, and a message may be lost,
