@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
@@ -24,7 +24,7 @@ from forebay.settings.schema import Settings
 from forebay.sources.custom import END_UNTOLD, CustomSource, ask, called, dealt, make, ordinal_of, partitions_of
 from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.sources.custom_records import columns_of, refuse_order, rows_of, source_batch
-from receiver.sources.source import CommitPoint, RebalanceListener
+from receiver.sources.source import CommitPoint
 
 _log = logging.getLogger("forebay.receiver")
 

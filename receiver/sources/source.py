@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.values import TopicPartition
 
 
@@ -26,23 +26,6 @@ class CommitPoint:
     offset: int
     leader_epoch: int
     metadata: str
-
-
-class RebalanceListener(Protocol):
-    """Receives the decisions of the consumer group, within ``poll``. Its methods never raise."""
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group assigned these partitions to this receiver. They deliver nothing before :meth:`Source.start`."""
-
-    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group revokes these partitions. They stay this receiver's until this method returns.
-
-        Returns when their records are sealed, stored and reported, or when the deadline has passed. May name partitions
-        that were never assigned.
-        """
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Another receiver may own these partitions already: the session expired. Unreported records are dropped."""
 
 
 class Source(Protocol):

@@ -11,12 +11,13 @@ from litestar import post
 from litestar.params import Body
 
 from forebay import messages as m
-from forebay.http.server import Server, application
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.http.application import application
+from forebay.http.server import Server
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
-from receiver.sources.source import CommitPoint, RebalanceListener
+from receiver.sources.source import CommitPoint
 
 
 class FakeTracker:
