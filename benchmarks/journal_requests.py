@@ -1,7 +1,7 @@
-"""Opening a stream with 100,000 waiting blocks on S3: how many requests, of an old stream against a young one.
+"""Requests to S3 for opening a stream with 100,000 waiting blocks: an old stream against a young one.
 
-Both are opened in the worst moment, just before a snapshot is due. The old one has some epochs, and a thousand batches'
-segments in its history, more than the young one. Ours: requests of the old; peer: of the young. They must not grow.
+Both are opened at the worst moment, just before a snapshot is due. The old stream has some epochs more, and the segments of a
+thousand more batches in its history. Ours: requests of the old stream. Peer: requests of the young one. They must not grow.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _write(kept: Storage, wal: Storage, blocks: int) -> None:
 
 
 def _requests(kept: Storage, wal: Storage) -> float:
-    """Of an opening when a snapshot is due with the next write."""
+    """Return the requests of an opening when a snapshot is due with the next write."""
     opened = _open(kept, wal)
     for _ in range(writing.SNAPSHOT_SEGMENTS - 1):
         opened.append([])
@@ -80,5 +80,5 @@ def _requests(kept: Storage, wal: Storage) -> float:
 
 
 def _count(kept: Storage) -> int:
-    """Of this process, on both stores: they share a client."""
+    """Return the requests of this process to both stores, which share a client."""
     return sum(number for kind, number in kept.requests.items() if not kind.startswith("bytes"))

@@ -1,4 +1,4 @@
-"""One real receiver process against a driver's deciding thread, journal and HTTP in this process, without jobs."""
+"""One real receiver process with a driver's decision loop, journal and HTTP in this process, without jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class Tracking:
-    """A driver without discovery, batches and clean-up: it takes blocks in, durably, over HTTP."""
+    """A driver without discovery, batches and clean-up: it accepts blocks durably, over HTTP."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Tracking:
         storage: Storage | None = None,
         guard: Guard = OPEN,
     ) -> None:
-        """``storage``: the journal's; default: a folder below ``directory``. ``guard``: its tokens and certificates."""
+        """``storage``: store of the journal [default: a folder below ``directory``]. ``guard``: its tokens and certificates."""
         self._guard = guard
         self._storage = storage or open_storage(f"file://{directory}/journal")
         self._durable = durable
@@ -48,7 +48,7 @@ class Tracking:
         self.url = ""
 
     def begin(self, topic: str, partitions: int = PARTITIONS) -> None:
-        """The partitions of ``topic`` begin at offset 0."""
+        """Begin the partitions of ``topic`` at offset 0."""
         starts = tuple(ev.IncarnationStart(topic, number, 0) for number in range(partitions))
         self._loop.ask(FoundPartitions(starts, 0, "earliest"))
 
@@ -91,15 +91,17 @@ class Tracking:
 
 
 class Receiving:
-    """A ``forebay receiver`` process that takes ``topic`` in; ``claimed`` and ``taken_in`` are called in the deciding
-    thread, when what they tell of is durable: claims given (once), and ``records`` records accepted."""
+    """A ``forebay receiver`` process that takes in ``topic``.
+
+    ``claimed`` and ``taken_in`` are called in the decision loop when claims (once) and ``records`` accepted records are durable.
+    """
 
     def __init__(
         self, directory: Path, options: dict[str, str], topic: str, records: int,
         claimed: Callable[[int], None] = lambda pid: None, taken_in: Callable[[int], None] = lambda pid: None,
         wal_url: str | None = None, more_settings: str = "",
     ) -> None:  # fmt: skip
-        """``wal_url``: default: a folder below ``directory``."""
+        """``wal_url``: URL of the WAL [default: a folder below ``directory``]."""
         self._directory = directory
         self._options = options
         self._topic = topic
@@ -111,7 +113,10 @@ class Receiving:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, watch: Callable[[int], None] = lambda pid: None, watch_seconds: float = 0.2) -> None:
-        """Until all records are accepted and the receiver has drained; ``watch`` is called with its pid now and then."""
+        """Run until all records are accepted and the receiver has drained.
+
+        ``watch`` is called periodically with its process id.
+        """
         with Tracking(self._directory, self._hear) as tracking:
             tracking.begin(self._topic)
             config = self._directory / "forebay.toml"
@@ -157,7 +162,7 @@ def settings_text(
     directory: Path, options: dict[str, str], topic: str, driver_url: str, more: str = "",
     wal_url: str | None = None,
 ) -> str:  # fmt: skip
-    """A configuration with everything below ``directory`` and the defaults of the product."""
+    """Return a configuration with all folders below ``directory``, otherwise with default settings."""
     servers = options["bootstrap.servers"]
     return f"""\
 stream = "{STREAM}"

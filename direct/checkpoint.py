@@ -82,7 +82,9 @@ def leading(
         )
         closing.callback(opened.close)
         refuse_intake(storage.url, state)
-        lease = LeaseKeeper(storage, name, opened.epoch, owner, "", LEASE_SECONDS, failed)
+        lease = LeaseKeeper(
+            storage, name, opened.epoch, owner=owner, url="", duration_seconds=LEASE_SECONDS, superseded=failed
+        )
         lease.follow(lambda: opened.confirmed)
         lease.start()
         closing.callback(lease.stop)

@@ -56,13 +56,13 @@ from driver.decisions.rate import Gains
 from driver.journal import history
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.tracker.requests import AllocateSpans, BeginSpans, KeepWindow, NameCursor
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.safe_options import SafeOptions
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import PartitionRates, limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.safe import SafeOptions
 from forebay.model.errors import FencedError, UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition, check_name
 from forebay.process.clock import Clock, SystemClock
@@ -215,7 +215,7 @@ class DirectStream:
         SettingsError, LeaseHeld, StoreError, CorruptionError, UnreachableError."""
         if not self._jobs or self._loop is not None:
             raise UsageError("a direct stream needs a job (foreach_batch), and starts once")
-        for sentence in self._safe.told:
+        for sentence in self._safe.changes:
             tell(sentence)
         try:
             self._open()
@@ -345,9 +345,9 @@ class DirectStream:
             storage,
             self._settings.name,
             epoch,
-            HISTORY_SEGMENT_BYTES,
-            lambda: self._clock.wall_ms() / 1000,
-            lambda: secrets.randbits(64),
+            segment_bytes=HISTORY_SEGMENT_BYTES,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: secrets.randbits(64),
         )
 
     def _run(self) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.background.upstream import upstream_of
 from driver.batches.batch import Job, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.listeners.events import Listener
@@ -19,6 +18,7 @@ from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 
 class IngestContext:
@@ -107,7 +107,7 @@ class IngestContext:
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
                 self._settings,
-                upstream=upstream_of(self._settings),
+                upstream=source_kind(self._settings).upstream(),
                 engine=engine,
                 jobs=jobs,
                 clock=SystemClock(),

@@ -10,7 +10,6 @@ from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
-from driver.background.upstream import upstream_of
 from driver.batches.batch import Engine, NamedJob
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
@@ -19,6 +18,7 @@ from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.settings.named import find
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def with_engine(
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,
-        upstream=upstream_of(settings),
+        upstream=source_kind(settings).upstream(),
         engine=engine,
         jobs=jobs,
         clock=clock,

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from driver.background.upstream import Upstream
 from driver.journal.events import IncarnationStart
 from driver.journal.state import State
 from driver.tracker.requests import FoundPartitions, Read
@@ -15,6 +14,7 @@ from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.topic_pattern import matches
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import KafkaSettings, Settings
+from forebay.sources.kind import Upstream, source_kind
 
 #: the metadata of a commit of this stream: timeline, incarnation
 _OWN = re.compile(r"forebay:([0-9]{1,9}):([0-9]{1,9})")
@@ -69,7 +69,7 @@ def discover(
         return None
     topics = {tp.topic for tp in new}
     ids = admin.topic_ids(topics)
-    named = kafka.pattern is None and not settings.custom_source
+    named = source_kind(settings).names_topics()
     by_policy = {tp for tp in new if not known.created or (tp.topic not in known.topics and named)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from driver.background.upstream import Upstream
 from forebay.model.errors import UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
+from forebay.sources.kind import Upstream
 from wal.storage import Storage
 
 #: pause between two requests of a probe; a store of whole objects charges for each

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driver.background.upstream import Upstream
 from driver.journal.events import IncarnationStart
 from driver.tracker.reads import ReadOffsets
 from driver.tracker.requests import Ask, EndHold, HoldForReset, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
+from forebay.sources.kind import Upstream
 
 #: pause between two checks whether all writers are settled
 LOOK_SECONDS = 0.1

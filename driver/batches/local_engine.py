@@ -11,7 +11,7 @@ import pyarrow as pa
 from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.batches.tasks import Count, read_task
-from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
 from forebay.settings.schema import DeadLetterSettings, Settings

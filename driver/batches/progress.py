@@ -32,6 +32,7 @@ class Progress:
 
     @property
     def losses_accepted(self) -> int:
+        """How many losses operators have accepted since the start."""
         return self._losses_accepted
 
     def stop(self) -> None:

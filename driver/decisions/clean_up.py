@@ -94,7 +94,7 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
 
 
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
-    """Decide whether one segment may be deleted (INV-8), by ``wal.decisions.retention`` and the journal.
+    """Decide whether one segment may be deleted (INV-8): by ``wal.decisions.retention`` and the journal.
 
     A block is released if the history has its batch, no replay needs it, its segment is due (by ``limits``, unless the
     request has its own), and no deletion of its local copy is open, which could no longer find the block.

@@ -25,6 +25,7 @@ def intake(state: State) -> tuple[m.IntakePartition, ...]:
 
 
 def partition(known: Partition) -> m.IntakePartition:
+    """Return the position and the incarnations of one partition."""
     incarnations = (
         m.IncarnationView(number=one.number, start=one.start, topic_id=one.topic_id, end=one.end)
         for one in known.incarnations

@@ -26,6 +26,8 @@ LATE_ROUNDS_MAX = 2.0
 
 
 class ReceiverState(Enum):
+    """The state of a managed receiver, as the driver knows it."""
+
     SCHEDULED = "scheduled"  # it is to run, and its agent has not reported yet that it does
     ACTIVE = "active"  # its process runs
     DRAINING = "draining"  # the driver has ordered it to end
@@ -34,6 +36,8 @@ class ReceiverState(Enum):
 
 
 class ReceiverChange(Enum):
+    """What may change a receiver's state; the value is the reason in the log."""
+
     RUNS = "its agent reports that it runs"
     ENDED = "its agent reports that it does not run"
     LOST = "neither its host nor the receiver sends heartbeats"
@@ -175,7 +179,7 @@ class ManagedReceivers:
         notes, self._notes = self._notes, []
         return notes
 
-    # ---- what happened -----------------------------------------------------------------------------------------------
+    # ---- heartbeats --------------------------------------------------------------------------------------------------
 
     def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, words: str = "") -> bool:
         """Change the receiver's state by the table. Return whether the table has a row for it."""
@@ -272,7 +276,7 @@ class ManagedReceivers:
         if failures >= self._host_failures_max:
             receiver.avoided[receiver.host] = now + self._avoid_seconds
 
-    # ---- what is to be done ------------------------------------------------------------------------------------------
+    # ---- orders and rounds -----------------------------------------------------------------------------------------
 
     def _command(self, kind: str, receiver: _Receiver, version: int) -> m.Command:
         return m.Command(version=version, driver_epoch=self._driver_epoch, kind=kind, receiver_id=receiver.receiver_id)
@@ -417,9 +421,10 @@ class ManagedReceivers:
             self._change(receiver, ReceiverChange.MOVED, now, f"to {name}")
             receiver.moves_to, receiver.detail = name, ""
 
-    # ---- what people see ---------------------------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------------------------
 
     def status(self, now: float) -> Iterable[m.ManagedReceiver]:
+        """Return each receiver as status shows it, by number."""
         for _, receiver in sorted(self._receivers.items()):
             yield m.ManagedReceiver(
                 receiver_id=receiver.receiver_id,

@@ -21,7 +21,7 @@ from litestar.params import JSONBody
 from driver.http.lag import ReadLag
 from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.http.server import Direct, application, caller, needs
+from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.values import RESERVED_PREFIX, is_reserved
 from forebay.security.access import OPEN, Guard

@@ -33,6 +33,7 @@ class SegmentShare:
 
     @property
     def needed(self) -> bool:
+        """Whether a batch, a replay or a cursor needs one of the blocks."""
         return self.held > 0 or self.unread > 0
 
 
@@ -57,6 +58,7 @@ class IncarnationBlocks:
     newest_ms: list[int] = field(default_factory=list)
 
     def add(self, r: OffsetRange, block_id: str) -> None:
+        """Add a range of a block."""
         from_offset, until_offset = r.from_offset, r.until_offset
         at = len(self.from_offsets)
         if at and from_offset < self.from_offsets[-1]:
@@ -73,6 +75,7 @@ class IncarnationBlocks:
         )
 
     def remove(self, from_offset: int) -> None:
+        """Remove the range that begins at ``from_offset``."""
         at = bisect_left(self.from_offsets, from_offset)
         if not at or self.until_offsets[at - 1] != from_offset:
             self.begins.remove(from_offset)
@@ -276,7 +279,7 @@ class BlockIndex:
             yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
     def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
-        """Return the segments to delete now, by ``wal.decisions.retention.due``, without those whose deletion has begun."""
+        """Return the segments to delete now (``wal.decisions.retention.due``). Those being deleted count as deleted."""
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:

@@ -36,10 +36,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim_path(stream: str, epoch: int) -> str:
+    """Return the path of an epoch's claim."""
     return f"{stream}/epochs/{epoch:016x}"
 
 
 def epoch_folder(stream: str, epoch: int) -> str:
+    """Return the folder of an epoch's segments."""
     return f"{stream}/epoch-{epoch:016x}"
 
 

@@ -140,6 +140,7 @@ class HistoryWriter:
         storage: Storage,
         stream: str,
         epoch: int,
+        *,
         segment_bytes: int,
         now: Callable[[], float],
         new_uid: Callable[[], int],

@@ -59,6 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
+        """The driver of the lease, for a message."""
         return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
 
@@ -67,6 +68,7 @@ class LeaseHeld(AlreadyRunningError):
 
 
 def lease_path(stream: str) -> str:
+    """Return the path of the stream's lease in the journal's store."""
     return f"{stream}/lease"
 
 
@@ -215,6 +217,7 @@ class LeaseKeeper:
         storage: Storage,
         stream: str,
         epoch: int,
+        *,
         owner: str,
         url: str,
         duration_seconds: float,

@@ -415,18 +415,23 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
         return is_void(self.rebuilds, batch_id, number)
 
     def partition(self, tp: TopicPartition) -> Partition | None:
+        """Return a partition; None if the stream does not have it."""
         return self.partitions.get(str(tp))
 
     def next_epoch(self) -> int:
+        """Return the epoch of the next registration, of a receiver or a cursor's user."""
         return numbered(self.timeline, self.epochs + 1)
 
     def next_token(self) -> int:
+        """Return the token of the next claim."""
         return numbered(self.timeline, self.tokens + 1)
 
     def next_batch_id(self) -> int:
+        """Return the id of the next batch."""
         return numbered(self.timeline, self.batch_count + 1)
 
     def next_replay(self) -> int:
+        """Return the number of the next replay."""
         return self.replays[-1].replay + 1 if self.replays else 1
 
     @property

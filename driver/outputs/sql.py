@@ -228,7 +228,7 @@ class SqlOutput:
             return ask()
         except sa.exc.SQLAlchemyError as error:
             with suppress(sa.exc.SQLAlchemyError):
-                self._engine.dispose()  # the next attempt connects anew
+                self._engine.dispose()  # the next attempt opens a new connection
             cause = getattr(error, "orig", None) or error
             raise StoreError(f"output {self.name!r}: {type(cause).__name__}: {' '.join(str(cause).split())}") from error
 

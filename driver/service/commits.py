@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 
 from driver.background.discovery import check_commits, foreign_commits
-from driver.background.upstream import Upstream
 from driver.service.admission import Admission
 from driver.tracker.reads import PartitionOffsets, ReadOffsets
 from driver.tracker.requests import Ask
@@ -14,6 +13,7 @@ from forebay.kafka.client.admin import Committed
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.background.upstream import Upstream
 from driver.batches.backpressure import Backpressure
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
@@ -41,6 +40,7 @@ from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
 from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
 from wal.blocks.encryption import load_keys
 from wal.decisions.retention import Limits
 from wal.segments import layout
@@ -123,9 +123,9 @@ def compose(
         stores.journal,
         settings.stream,
         opened.epoch,
-        settings.driver.journal_segment_size,
-        lambda: clock.wall_ms() / 1000.0,
-        _new_uid,
+        segment_bytes=settings.driver.journal_segment_size,
+        now=lambda: clock.wall_ms() / 1000.0,
+        new_uid=_new_uid,
     )
     cleaner = Cleaner(
         loop,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from driver.background.upstream import Upstream
 from driver.batches.batch import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.http.api import tracker_application
@@ -36,6 +35,7 @@ from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
 from wal.blocks.encryption import load_keys
 from wal.storage import open_storage
 

@@ -146,10 +146,10 @@ class Leadership:
             stores.journal,
             self._settings.stream,
             epoch,
-            self._owner,
-            url,
-            self._settings.driver.lease_duration,
-            self._superseded,
+            owner=self._owner,
+            url=url,
+            duration_seconds=self._settings.driver.lease_duration,
+            superseded=self._superseded,
         )
         self._lease.start()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driver.background.upstream import Upstream
 from driver.batches.batch import Engine, NamedJob
 from driver.listeners.dispatch import Listeners
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

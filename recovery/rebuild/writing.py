@@ -102,7 +102,7 @@ def steps(
     yield "written"
     failpoints.hit("rebuild.after-blocks")
     if plan.archive:
-        writer = HistoryWriter(journal_storage, stream, epoch, segment_bytes, now, new_uid)
+        writer = HistoryWriter(journal_storage, stream, epoch, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
         try:
             writer.append(plan.archive)
         finally:

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deploy.commands.dead_letters import is_pending, record_name, text_of
+from deploy.commands.dead_letters.reporting import record_name, text_of
+from deploy.commands.dead_letters.stored import is_pending
 from deploy.main import main
 from driver import IngestContext
 from driver.batches.batch import Batch, BatchWork
@@ -218,9 +219,12 @@ def test_a_record_is_named_by_topic_partition_and_offset() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "name either --to-topic TOPIC or --to-source"),
-        (("--to-topic", "{topic}"), "takes this topic in, so the job would get each record again; --to-source"),
-        (("--to-topic", "nowhere"), "there is no such topic; create it first"),
+        ((), "give either --to-topic TOPIC or --to-source"),
+        (
+            ("--to-topic", "{topic}"),
+            "takes this topic in, so the job would get each record again; if that is intended, use --to-source",
+        ),
+        (("--to-topic", "nowhere"), "the topic does not exist; create it first"),
     ],
 )
 def test_an_impossible_target_of_dead_letters_is_named(stream: Stream, arguments: tuple[str, ...], words: str) -> None:

@@ -20,9 +20,9 @@ from driver.journal.events import ReplayedBatch, SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay import messages as m
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     LostBlockError,
     OffsetGapError,

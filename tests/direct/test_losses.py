@@ -33,11 +33,11 @@ from driver.journal.lease import LeaseHeld
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, is_inside, parse_span, without
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import (
     OutOfRangeError,
@@ -584,7 +584,9 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
             led.loop.ask(Complete(batch_id, 3, 1))
-        writer = history.HistoryWriter(storage, "s", led.epoch, 1_000_000, lambda: 0.0, lambda: 1)
+        writer = history.HistoryWriter(
+            storage, "s", led.epoch, segment_bytes=1_000_000, now=lambda: 0.0, new_uid=lambda: 1
+        )
         cleaner = Cleaner(
             led.loop, None, history_writer=writer, stream="s", clock=clock, pause_seconds=3600.0, failed=lambda _: None
         )

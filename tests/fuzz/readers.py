@@ -17,7 +17,7 @@ from driver.journal import reading as journal
 from driver.journal.files import claim_path
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler

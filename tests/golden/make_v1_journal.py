@@ -44,7 +44,9 @@ def main(directory: Path) -> None:
     opened.append(t.events)
     opened.sync()
     opened.close()
-    writer = history.HistoryWriter(storages[0], STREAM, opened.epoch, 64_000_000, lambda: 4.0, lambda: next(uids))
+    writer = history.HistoryWriter(
+        storages[0], STREAM, opened.epoch, segment_bytes=64_000_000, now=lambda: 4.0, new_uid=lambda: next(uids)
+    )
     writer.append(done)
     writer.close()
 

@@ -262,7 +262,7 @@ def test_passwords_and_rows_are_in_no_error(tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_kafka_refuses_what_it_cannot_send(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
-    with pytest.raises(UsageError, match=f"topic {topic} is not there"):
+    with pytest.raises(UsageError, match=f"topic {topic} does not exist"):
         KafkaOutput(kafka_broker.options, topic, name="o").write(batch_of(Turn(1)), rows_of(Turn(1)))
     kafka_broker.create_topic(topic)
     output = KafkaOutput(kafka_broker.options, topic, name=topic[-60:].lstrip("-"))

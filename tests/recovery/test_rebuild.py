@@ -299,7 +299,12 @@ def test_batch_finished_in_a_surviving_history_is_not_repeated() -> None:
         lost.take_in(epoch, offsets(20, 30, token))
         if survives:
             writer = history.HistoryWriter(
-                lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers)
+                lost.journal,
+                STREAM,
+                numbered(1, 1),
+                segment_bytes=1 << 20,
+                now=lambda: 1.0,
+                new_uid=lambda: next(numbers),
             )
             writer.append(done)
             writer.close()
@@ -424,7 +429,7 @@ def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
         lost.take_in(epoch, offsets(0, 10, token))
         lost.keep()
         led, _ = opening.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
-        keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, "test", "", 600.0)
+        keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, owner="test", url="", duration_seconds=600.0)
         keeper.follow(lambda led=led: led.confirmed + 1)  # type: ignore[misc]  # one more, which is cut off
         keeper.begin()
         keeper.end()
@@ -565,7 +570,9 @@ def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before
         lost.take_in(epoch, offsets(until - 10, until, token))
         t.complete(t.batch())
     done = history.finished(t.state)
-    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer = history.HistoryWriter(
+        lost.journal, STREAM, numbered(1, 1), segment_bytes=1 << 20, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     writer.append(done[2:])
     writer.close()
     plan = lost.rebuild()
@@ -672,7 +679,9 @@ def test_block_named_by_a_surviving_history_was_accepted() -> None:
     lost, epoch, token = created_again()
     block = lost.take_in(epoch, offsets(5, 20, token))
     lost.t.complete(lost.t.batch())
-    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer = history.HistoryWriter(
+        lost.journal, STREAM, numbered(1, 1), segment_bytes=1 << 20, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     writer.append(history.finished(lost.t.state))
     writer.close()
     plan = lost.rebuild()

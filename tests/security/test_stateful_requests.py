@@ -1,6 +1,6 @@
 """A client that is registered, has claimed and reports sends every message with extreme, missing, repeated and reordered values.
 
-The driver answers each, goes on, keeps its memory, and its journal replays after a kill.
+The driver answers each and continues with bounded memory, and its journal replays after a kill.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: flo
     return player
 
 
-def test_no_message_of_a_registered_receiver_ends_the_driver(
+def test_no_message_of_registered_receiver_ends_driver(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
 ) -> None:
     player = play(tmp_path, mock_broker, topic_name(), "fixed", seconds=6.0, numbers_alone=True)

@@ -45,7 +45,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.kafka.client.admin import Committed
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
     FencedError,
     ForebayError,
@@ -57,7 +57,7 @@ from forebay.model.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, OffsetRange
 from pyspark_forebay.intake import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake_plan import BlockPart, next_end, reading, spans_between
@@ -293,7 +293,7 @@ class DriverProcess:
         yield "claim"
         next(opening)
         epoch = newest_claim(world.journal, world.stream)
-        self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
+        self._lease = LeaseKeeper(world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=10.0)
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
             self._lease.begin()
         yield "read"
@@ -327,7 +327,12 @@ class DriverProcess:
             self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
         self._deletes.extend(self.tracker.pending_actions())
         self._history = world.kinds.history(
-            world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
+            world.journal,
+            world.stream,
+            self.journal.epoch,
+            segment_bytes=1_000_000,
+            now=lambda: world.now,
+            new_uid=world.new_uid,
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._copies = SnapshotCopies(

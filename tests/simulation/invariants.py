@@ -23,7 +23,7 @@ from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, timeline_of
 from recovery import audit
 from tests.simulation.hosts import copies_of

@@ -26,7 +26,7 @@ from driver.journal.writing import Journal
 from driver.tracker import Decision, Tracker
 from driver.tracker.requests import Complete, Request, Search
 from forebay import messages as m
-from forebay.kafka.consume.ranges import RangeReading, Wanted
+from forebay.kafka.consume.block_ranges import RangeProgress, Wanted
 from forebay.model.columns import Start
 from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
@@ -279,7 +279,7 @@ class OffsetTrustingTier(KafkaTier):
     def _check_topics(self, held: Sequence[Wanted]) -> None:
         pass
 
-    def _check(self, reading: RangeReading) -> None:
+    def _check(self, reading: RangeProgress) -> None:
         pass
 
 

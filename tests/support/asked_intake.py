@@ -1,4 +1,4 @@
-"""An intake that is asked in this process: the driver's decisions, and no server."""
+"""An intake in this process that answers requests: the driver's decisions without a server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Taken:
         self.tracked.archive(batch)
 
     def lose(self, partition: int, until: int) -> None:
-        """Kafka lost what comes next, as somebody accepted."""
+        """Let Kafka lose the next offsets, by an accepted gap."""
         position = self.tracked.state.partitions[f"{TOPIC}/{partition}"].position
         apply(self.tracked.state, GapRecorded(TOPIC, partition, Gap(position, until, "aged out"), self.tracked.now_ms))
         self._tokens.pop(partition, None)
@@ -87,7 +87,7 @@ class Taken:
 
 
 def asked_in_process(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    """The intake that whoever asks one asks until the end of the test. Readers say nothing by themselves."""
+    """Answer all requests to an intake until the end of the test. Readers send nothing by themselves."""
     made = Taken()
     monkeypatch.setattr(intake, "DriverClient", lambda *_: made.driver)
     monkeypatch.setattr(intake, "KEEP_SECONDS", 3_600.0)

@@ -1,7 +1,7 @@
-"""A stream's driver over a long time, as fast as it goes: its deciding thread, journal, history, snapshot copies and clean-up
-over real files, under a clock that is moved by hand. One receiver and one agent are played; no HTTP, no jobs.
+"""A stream's driver over a long time, as fast as possible, under a clock that the test moves.
 
-:meth:`LongRun.sizes` counts all that could grow with the number of batches.
+Decision loop, journal, history, snapshot copies and clean-up work on real files. One receiver and one agent are simulated; there
+is no HTTP and no job. :meth:`LongRun.sizes` counts everything that could grow with the number of batches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LongRun:
             new_uid=uid,
         )
         self.loop.snapshot_taken = copies.want
-        history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
+        history = HistoryWriter(kept, STREAM, epoch, segment_bytes=64_000_000, now=wall_seconds, new_uid=uid)
         wal = CleanedWal(self._wal, limits, copies)
         self.cleaner = Cleaner(
             self.loop,
@@ -166,7 +166,7 @@ class LongRun:
         assert all(result.accepted for result in self.loop.ask(report).results)
 
     def _beat(self) -> None:
-        """The receiver has written all it held; the agent has deleted all that it was told to."""
+        """The receiver has written all it held; the agent has deleted all blocks that the driver named."""
         self.loop.ask(
             m.HeartbeatRequest(
                 receiver_id="r1", epoch=self._epoch, state="active", detail="", acknowledged=0, buffered_bytes=0,

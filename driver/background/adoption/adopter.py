@@ -14,6 +14,7 @@ from driver.background.adoption.search import OrphanSearch
 from driver.journal.state import ADOPTER, EndedEpoch, State
 from driver.tracker.requests import AdoptionBlocked, Barred, NothingToAdopt, Read, Request, Search, Searches
 from forebay import messages as m
+from forebay.model.digest import digest
 from forebay.model.errors import (
     MissingKeyError,
     NewerVersionError,
@@ -22,7 +23,8 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
-from forebay.model.records import Compression, RangeRows, digest, encode_block, extent
+from forebay.model.payload import Compression, encode_block
+from forebay.model.records import RangeRows, extent
 from forebay.model.values import Block, BlockMeta, Gap, OffsetRange, TopicPartition, block_id, timeline_of
 from wal.blocks import encode_meta
 from wal.blocks.digests import completed

@@ -15,7 +15,8 @@ from forebay.model.errors import (
     NewerVersionError,
     UnreachableError,
 )
-from forebay.model.records import as_source, decode_block
+from forebay.model.payload import decode_block
+from forebay.model.records import as_source
 from forebay.model.values import Handle, TopicPartition
 from wal.blocks import block_of_frame, decode_meta
 from wal.blocks.encryption import KeyRing, plain_payload

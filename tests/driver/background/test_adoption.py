@@ -21,6 +21,7 @@ from driver.journal.transitions import apply, receivers
 from driver.tracker import Tracker
 from driver.tracker.requests import Request, Search, Searches
 from forebay import messages as m
+from forebay.model.digest import digest
 from forebay.model.errors import (
     FencedError,
     OutOfSpaceError,
@@ -29,7 +30,8 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
-from forebay.model.records import RangeRows, decode_block, digest, encode_block
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp, tracker_options
@@ -265,7 +267,7 @@ def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas
 
 
 def test_an_encrypted_orphan_waits_for_its_key_and_is_adopted_under_the_current_one() -> None:
-    """No key is a hindrance, never a gap."""
+    """No key is a why_not_accepted, never a gap."""
     t = Stream(on_gap="record", sealed_by=KeyRing({"old": b"o" * 32}))
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 60, token))

@@ -61,7 +61,9 @@ class Cleaned:
             limits=limits,
             new_uid=lambda: 1,
         )
-        writer = HistoryWriter(self.journal, STREAM, numbered(1, 1), 1_000, lambda: 1.0, lambda: next(numbers))
+        writer = HistoryWriter(
+            self.journal, STREAM, numbered(1, 1), segment_bytes=1_000, now=lambda: 1.0, new_uid=lambda: next(numbers)
+        )
         self.cleaner = Cleaner(
             cast(DriverLoop, self.loop),
             CleanedWal(self.wal, limits, copies, lambda: self.superseded),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions
+from deploy.commands.inspection.audit import exceptions
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import Horizon, RewindTo, needed, plan, refuse
@@ -291,7 +291,9 @@ class Kept(Rewound):
 
     def keep(self, batches: Iterable[FinishedBatch] = ()) -> Kept:
         self.storage = NotingStorage(f"replay-{next(numbers)}")
-        writer = HistoryWriter(self.storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+        writer = HistoryWriter(
+            self.storage, STREAM, numbered(1, 1), segment_bytes=1, now=lambda: 1.0, new_uid=lambda: next(numbers)
+        )
         for batch in batches or self.archived:
             writer.append((batch,))
         writer.close()

@@ -49,7 +49,9 @@ class Driver:
         self.lease.follow(lambda: self.journal.confirmed)
 
     def _keep(self, epoch: int) -> None:
-        self.lease = LeaseKeeper(self._storage, STREAM, epoch, f"owner-{next(owners)}", "http://d", 600.0)
+        self.lease = LeaseKeeper(
+            self._storage, STREAM, epoch, owner=f"owner-{next(owners)}", url="http://d", duration_seconds=600.0
+        )
         self.lease.begin()
 
     def write(self, events: int = 1) -> None:

@@ -52,7 +52,7 @@ class Away(MemoryStorage):
 def test_a_store_outage_does_not_end_the_renewal() -> None:
     """Otherwise a running driver would look like one that has ended."""
     storage = Away("memory://lease")
-    keeper = LeaseKeeper(storage, "s", 1, "me", "", 0.03)
+    keeper = LeaseKeeper(storage, "s", 1, owner="me", url="", duration_seconds=0.03)
     keeper.start()
     storage.failures = 1
     assert storage.failed.wait(30)
@@ -135,9 +135,17 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
     storage = MemoryStorage("memory://superseded")
     told = threading.Event()
     found: list[FencedError] = []
-    older = LeaseKeeper(storage, "s", 1, "older", "", 0.03, lambda error: (found.append(error), told.set())[0])
+    older = LeaseKeeper(
+        storage,
+        "s",
+        1,
+        owner="older",
+        url="",
+        duration_seconds=0.03,
+        superseded=lambda error: (found.append(error), told.set())[0],
+    )
     older.start()
-    newer = LeaseKeeper(storage, "s", 2, "newer", "", 30.0)
+    newer = LeaseKeeper(storage, "s", 2, owner="newer", url="", duration_seconds=30.0)
     newer.start()
     assert told.wait(30)
     newer.stop()
@@ -392,7 +400,7 @@ def test_a_driver_that_can_not_be_seen_gets_the_time_of_its_lease_at_a_take_over
 def test_an_older_release_does_not_take_a_running_driver_for_ended() -> None:
     """A standby of the older release on this host would lead immediately, and fence the upgraded driver."""
     storage = MemoryStorage("memory://upgraded")
-    keeper = LeaseKeeper(storage, "s", 2, "upgraded", "http://h:7080", 10.0)
+    keeper = LeaseKeeper(storage, "s", 2, owner="upgraded", url="http://h:7080", duration_seconds=10.0)
     keeper.begin()
     written = msgspec.json.decode(storage.read(lease_path("s")))
     assert written["started"] == older_process_start(os.getpid())
@@ -406,7 +414,7 @@ _LEADS = """
 import sys
 from driver.journal.lease import LeaseKeeper
 from wal.storage import LocalStorage
-LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, "upgraded", "", 10.0).begin()
+LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, owner="upgraded", url="", duration_seconds=10.0).begin()
 """
 
 
