@@ -409,7 +409,7 @@ def test_take_over_that_can_not_listen_leaves_the_running_driver_alone(settings:
         intake.foreach_batch(job)
         taken = settings(url=intake.url)
         tp = ready(intake, taken)
-        with pytest.raises(UsageError, match="can't listen"):
+        with pytest.raises(UsageError, match="cannot listen"):
             IngestContext(None, taken, take_over=True).foreach_batch(Collecting(1))
         PlayedReceiver(taken, intake.url).take_in(tp, 5)
         assert job.enough.wait(30)
