@@ -379,7 +379,7 @@ class Cluster:
         self.wait(lambda: (s := self.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue")
 
     def killed_behind_a_held_job(self, flow: Flow, *names: str) -> State:
-        """Return the journal's state with a batch in work and others behind it, after ``flow`` stopped and ``names`` were killed."""
+        """Stop ``flow``, kill ``names`` while a batch is in work and others wait behind it, and return the journal's state."""
         self.allocate_behind_a_held_job()
         flow.stop()
         for name in names:
@@ -485,7 +485,10 @@ class Cluster:
         return in_state | {batch.batch_id for batch in history.read(self.journal_storage, _STREAM)}
 
     def finished_batches(self) -> list[history.FinishedBatch]:
-        """Return completed batches with their ranges, in order; of those that the journal's state still holds only the completed prefix."""
+        """Return completed batches with their ranges, in order.
+
+        Of those that the journal's state still holds, only the completed prefix is returned.
+        """
         found = {batch.batch_id: batch for batch in history.finished(self.state(), windows=False)}
         found |= {batch.batch_id: batch for batch in history.read(self.journal_storage, _STREAM)}
         return [found[batch_id] for batch_id in sorted(found)]
