@@ -17,6 +17,7 @@ from driver.journal.state import Batch, State
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from tests.support.tracked import tracker_options
 from wal.decisions.retention import Limits
 
 MANY, FEW = 100_000, 1_000
@@ -55,4 +56,4 @@ def _tracker(blocks: int) -> Tracker:
     state.batches[1] = Batch(1, 1, 0, ((last,),))
     state.batch_of[last] = 1
     state.__post_init__()
-    return Tracker(state, 1, "stop", 4, 1_000)
+    return Tracker(state, 1, tracker_options(retention=Limits(1_000)))

@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
-from forebay.kafka.client.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
+from forebay.kafka.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
 from forebay.schemas.columns import ColumnDecoding, decode_column
 from forebay.schemas.proto_source import compiled
 

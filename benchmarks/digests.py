@@ -19,7 +19,8 @@ from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import store, totals
 from forebay.model.columns import Columns
-from forebay.model.records import as_source, decode_block
+from forebay.model.payload import decode_block
+from forebay.model.records import as_source
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from receiver.encoded_block import BlockWriting, encode
 from wal.blocks import local_path, read_local

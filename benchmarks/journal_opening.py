@@ -23,7 +23,8 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
@@ -47,7 +48,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
 def write(folder: Path, blocks: int) -> None:
     """Write a journal of one stream in which ``blocks`` blocks wait."""
     uids = itertools.count(1)
-    opened, state = journal.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
+    opened, state = opening.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
     added = (ev.BlockAdded(waiting_block(number)) for number in range(blocks))
     for event in itertools.chain(first_events(), added):
         apply(state, event)

@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import Setup
-from driver.journal.transitions import UNBARRED_MAX
+from driver.journal.transitions.receivers import UNBARRED_MAX
 from tests.support.long_run import LongRun
 
 BATCHES = 86_400

@@ -35,10 +35,11 @@ from benchmarks.receiving import STREAM
 from benchmarks.setup import Setup
 from driver.batches.batch import Batch, BatchWork, Job, NamedJob
 from driver.batches.local_engine import LocalEngine
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay import messages as m
+from forebay.http.application import Direct, application
 from forebay.http.client import Client
-from forebay.http.server import Direct, Server, application
+from forebay.http.server import Server
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -104,7 +105,14 @@ def _run(setup: Setup, blocks: int) -> Run:
     with setup.folder() as folder, ExitStack() as closing:
         held = Held()
         settings = _settings(folder)
-        driver = Driver(settings, Admin(), Engine(settings, dict), (NamedJob("job", held),), SystemClock(), "bench")
+        driver = Driver(
+            settings,
+            upstream=Admin(),
+            engine=Engine(settings, dict),
+            jobs=(NamedJob("job", held),),
+            clock=SystemClock(),
+            options=DriverOptions(release="bench"),
+        )
         closing.callback(driver.close)
         driver.start()
         running = threading.Thread(target=driver.run, name="batches")

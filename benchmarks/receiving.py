@@ -16,12 +16,14 @@ from benchmarks.setup import PARTITIONS
 from driver.decision_loop.loop import DriverLoop
 from driver.http.api import tracker_application
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker import Tracker
-from driver.tracker.requests import Ask, FoundPartitions
+from driver.tracker.requests import FoundPartitions
 from forebay.http.server import Server
 from forebay.process.clock import SystemClock
 from forebay.security.access import OPEN, Guard
+from tests.support.reads import ReadBy
+from tests.support.tracked import tracker_options
 from wal.storage import Storage, open_storage
 
 STREAM = "bench"
@@ -61,14 +63,19 @@ class Tracking:
             lambda: secrets.randbits(64),
         )
         self._open.callback(opened.close)
-        tracker = Tracker(state, opened.epoch, "stop", 4, 0)
-        self._loop = DriverLoop(tracker, opened, clock, lambda action: None, self._failed, self._durable)
+        tracker = Tracker(state, opened.epoch, tracker_options())
+        self._loop = DriverLoop(
+            tracker, opened, clock, perform=lambda action: None, failed=self._failed, durable=self._durable
+        )
         self._loop.start()
         self._open.callback(self._loop.stop)
         app = tracker_application(
-            self._loop.submit, lambda: self._loop.submit(Ask(lambda state: None)), lambda: None, "bench",
-            self._guard,
-        )  # fmt: skip
+            self._loop.submit,
+            status=lambda: self._loop.submit(ReadBy(lambda state: None)),
+            ready=lambda: None,
+            release="bench",
+            guard=self._guard,
+        )
         scheme = "https" if self._guard.https else "http"
         self.url = self._open.enter_context(Server(app, f"{scheme}://127.0.0.1:0", guard=self._guard)).url
         return self

@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
 from driver.batches.batch import BatchWork
 from driver.decisions.packing import pack
-from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import SOURCE_SCHEMA, RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IntakeAnswer, SpanRequest
 from forebay.model.errors import (
     LostBlockError,

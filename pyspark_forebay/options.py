@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from forebay.kafka.client.java_options import translate
-from forebay.kafka.client.safe_options import without_forced
+from forebay.kafka.options.java import translate
+from forebay.kafka.options.safe import without_forced
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration
 from forebay.model.values import TopicPartition, check_name
@@ -170,7 +170,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool, decoding: Decod
         ) / 1000,
         offset_retries=whole_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
         offset_retry_seconds=(whole_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
-        told=(*_notes(given, streaming), *kafka.told, *forced),
+        told=(*_notes(given, streaming), *kafka.changes, *forced),
         intake=intake,
         decoding=decoding,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from forebay.kafka.client.java_options import translate
+from forebay.kafka.options.java import translate
 from forebay.kafka.produce.rows import check_topics, records_of
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
@@ -68,7 +68,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     translated = translate(kafka_options(given, _REFUSED))
     kafka = dict(translated.options)
-    told = [*unknown_options(given, KNOWN), *translated.told]
+    told = [*unknown_options(given, KNOWN), *translated.changes]
     transactional = flag(given, "transactional", False)
     seconds = _TRANSACTION_SECONDS
     if transactional:

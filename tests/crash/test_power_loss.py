@@ -15,7 +15,8 @@ from random import Random
 import pytest
 
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block
@@ -101,7 +102,7 @@ def work(storage: ForgetfulStorage, answered: list[ev.Event]) -> None:
     third = len(events) // 3
     uids = itertools.count(1)
     for part in (events[:third], events[third:]):
-        led, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1500)
+        led, state = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1500)
         half = len(part) // 2
         for group in (part[:half], part[half:]):
             for event in group:
@@ -144,7 +145,7 @@ def test_every_answered_event_is_in_the_journal_after_a_power_loss_at_any_step(a
         storage.crash_host(Random(step))
         if step % 2:
             land_all(storage)
-        _, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: 99)
+        _, state = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: 99)
         land_all(storage)
         assert journal.read(storage, STREAM).state == state, f"step {step}"
         # one event was perhaps durable when the power failed, and not yet answered

@@ -13,7 +13,8 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.http.server import Server, application
+from forebay.http.application import application
+from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
 from tests.support.ports import free_port

@@ -10,7 +10,7 @@ import pytest
 from deploy.commands.running.services import children
 from deploy.examples.custom_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
-from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import SettingsError
 from forebay.settings.load import from_values, load
 from forebay.sources.receiving import OffsetGone, RetryLater

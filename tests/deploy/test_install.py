@@ -151,7 +151,7 @@ def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "there is no token in it"),
+        (b"", "it has no token"),
         (b"oops\n", "4 characters"),
         (b"redaer 0123456789abcdef-secret\n", "line 1: begins with no role"),
         ("operator 0123456789abcdef-secr\u00e9t\n".encode(), "not ASCII text"),

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from deploy.main import main
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -61,7 +62,7 @@ class Stream:
 
     def keep(self) -> None:
         """Writes the journal."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
         for event in self.tracked.events:
             apply(state, event)
         led.append(self.tracked.events)
@@ -70,7 +71,7 @@ class Stream:
 
     def keep_again(self) -> None:
         """Writes the journal as it is by now."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
         new = self.tracked.events[state.events :]
         for event in new:
             apply(state, event)

@@ -15,7 +15,7 @@ from deploy.commands.offsets import file as offsets_file
 from deploy.commands.offsets.file import Commit, commits, exported, read_file, starting_offsets, unheld
 from deploy.main import main
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.kafka.client import admin

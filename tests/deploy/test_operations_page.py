@@ -12,7 +12,7 @@ import pytest
 
 from driver.decisions import problems
 from driver.http import health
-from driver.listeners import dispatch as listeners
+from driver.listeners import events as listeners
 from forebay.settings.schema import Settings
 from tests.support.wheel import ROOT
 

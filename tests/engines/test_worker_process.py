@@ -13,8 +13,8 @@ from pyspark.sql.datasource import InputPartition
 from direct.tasks import TaskReading, read_batches
 from driver.batches.decoding import decode_in_task
 from driver.batches.tasks import read_in_task
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.options.access import KafkaAccess
 from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.intake_batch import IntakeBatchReader
 from pyspark_forebay.intake_plan import IntakeTask
@@ -43,7 +43,7 @@ assert len(gc.get_objects()) < modules / 4
 """
 
 
-def test_a_worker_keeps_its_modules_out_of_collections_and_nothing_that_tasks_make() -> None:
+def test_a_worker_excludes_its_modules_from_garbage_collection_and_nothing_else() -> None:
     subprocess.run([sys.executable, "-c", _SETTLED], check=True, timeout=300)
 
 

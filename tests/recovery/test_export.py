@@ -19,7 +19,8 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.produce.sender import send
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.records import RangeRows, decode_block, encode_block, to_dataframe
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import Block, Handle
 from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION
@@ -231,7 +232,7 @@ def test_nulls_headers_and_odd_values_arrive_as_they_are(
     acknowledged: list[int] = []
     bounded = topic_name()
     kafka_broker.create_topic(bounded, 1)
-    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not taken: .*message.timestamp.after.max.ms"):
+    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not accepted: .*message.timestamp.after.max.ms"):
         send(kafka_broker.options, bounded, [to_dataframe(b, "t") for b in stored])
     sent = send(kafka_broker.options, topic, [to_dataframe(b, "t") for b in stored], progress=acknowledged.append)
     assert sent == sum(acknowledged) == len(ODD_ROWS)

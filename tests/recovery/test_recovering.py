@@ -15,7 +15,7 @@ from driver.journal.events import CleanupIntended
 from driver.journal.lease import LeaseHeld, LeaseKeeper
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError, StoreError, UsageError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block
 from recovery.copies import WalCopies
 from recovery.examination import UnnamedFrame
@@ -310,7 +310,7 @@ def test_recovery_refuses_while_a_driver_runs_and_says_how_to_stop_it(logged: Lo
     logged.keep()
     logged.damage(block)
     epoch = 1 << 40 | 1
-    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3)
+    lease = LeaseKeeper(logged.journal, STREAM, epoch, owner="driver", url="http://d", duration_seconds=0.3)
     lease.start()
     try:
         with pytest.raises(LeaseHeld, match="with SIGTERM, then repeat this command"):

@@ -89,10 +89,10 @@ def test_a_query_goes_on_without_its_registry_as_far_as_it_knows_and_misses_and_
                 os.killpg(process.pid, signal.SIGKILL)
     assert committed(killed, topic) == 4
     with pytest.raises(
-        StreamingQueryException, match=rf"the schema registry {registry.url} does not answer: ConnectError"
+        StreamingQueryException, match=rf"the schema registry {registry.url} did not answer: ConnectError"
     ):
         run(frame, failed)
-    with pytest.raises(Exception, match=rf"the schema registry {registry.url} does not answer: ConnectError"):
+    with pytest.raises(Exception, match=rf"the schema registry {registry.url} did not answer: ConnectError"):
         source(spark.readStream, kafka_broker, topic, **options, **{"schema.registry.retries": "0"}).load()
     registry.start()
     writers = Writers(registry.url)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
+from forebay.kafka.registry.client import AVRO, RegisteredSchema, RegistryAccess
 from forebay.model.errors import RecordError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding

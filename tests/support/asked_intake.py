@@ -12,10 +12,11 @@ from driver.decisions.intake import intake as shown_intake
 from driver.decisions.intake import span
 from driver.journal.events import GapRecorded, IncarnationStart
 from driver.journal.transitions import apply
-from driver.tracker.requests import Ask, FoundPartitions
+from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Gap
 from pyspark_forebay import intake
+from tests.support.reads import ReadBy
 from tests.support.tracked import TOPIC, Tracked
 
 
@@ -32,14 +33,14 @@ class Asked:
     def get(self, path: str, answer: Any) -> Any:
         with self._lock:
             self.before(path)
-            return self._read_intake(self._tracked.say(Ask(shown_intake)))
+            return self._read_intake(self._tracked.say(ReadBy(shown_intake)))
 
     def post(self, path: str, body: Any, answer: Any) -> Any:
         with self._lock:
             self.before(path)
             self.asked.append(path)
             if isinstance(body, m.SpanRequest):
-                return self._tracked.say(Ask(lambda state: span(state, body, (), self._read_intake)))
+                return self._tracked.say(ReadBy(lambda state: span(state, body, (), self._read_intake)))
             return self._tracked.say(body)
 
     def _read_intake(self, shown: tuple[m.IntakePartition, ...]) -> m.IntakeAnswer:

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import Archived
 from forebay import messages as m
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
+from forebay.model.digest import digest
 from forebay.model.errors import ForebayError
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
@@ -173,7 +175,12 @@ class Logged:
         batch = self.tracked.batch()
         self.tracked.complete(batch)
         writer = history.HistoryWriter(
-            self.journal, STREAM, numbered(1, next(_numbers)), 1_000_000, lambda: 1.0, lambda: next(self._uids)
+            self.journal,
+            STREAM,
+            numbered(1, next(_numbers)),
+            segment_bytes=1_000_000,
+            now=lambda: 1.0,
+            new_uid=lambda: next(self._uids),
         )
         writer.append(history.finished(self.tracked.state))
         writer.close()
@@ -181,7 +188,7 @@ class Logged:
         return batch
 
     def keep(self) -> None:
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(self._uids), wal=self.wal)
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(self._uids), wal=self.wal)
         events = self.tracked.events[self._kept :]
         self._kept += len(events)
         for event in events:

@@ -6,7 +6,9 @@ import itertools
 
 from forebay import messages as m
 from forebay.http.client import Client
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.rows import filler, source_batch

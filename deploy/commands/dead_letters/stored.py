@@ -80,7 +80,7 @@ def pieces(settings: Settings) -> Iterator[Piece]:
 
 
 def _of_objects(settings: Settings, url: str) -> Iterator[Piece]:
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
     from wal import dead_letters
     from wal.storage import open_storage
 

@@ -101,7 +101,7 @@ def apply_plan(
     Raises LeaseHeld if a driver is running, UsageError if there is no journal, TimelineFound if the WAL belongs to another
     journal, FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
     """
-    from driver.journal import log as journal
+    from driver.journal import opening as journal
     from driver.journal.lease import LeaseKeeper
     from forebay.process.clock import SystemClock
     from recovery import plan as rp
@@ -129,11 +129,18 @@ def apply_plan(
             clock.wall_ms(),
             now,
             new_uid,
-            settings.driver.journal_segment_size,
-            wal_storage,
+            segment_bytes=settings.driver.journal_segment_size,
+            wal=wal_storage,
         )
         closing.callback(led.close)
-        lease = LeaseKeeper(journal_storage, stream, led.epoch, owner, "", float(settings.driver.lease_duration))
+        lease = LeaseKeeper(
+            journal_storage,
+            stream,
+            led.epoch,
+            owner=owner,
+            url="",
+            duration_seconds=float(settings.driver.lease_duration),
+        )
         lease.follow(lambda: led.confirmed)
         lease.start()
         closing.callback(lease.stop)

@@ -32,7 +32,7 @@ from forebay.model.wire import WIRE_NAMES
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from driver.journal.log import Reading
+    from driver.journal.reading import StoredJournal
     from forebay.settings.schema import Settings
     from recovery.rebuild import RebuildPlan
     from wal.storage import Storage
@@ -91,7 +91,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
     ``wal_storage``: None for a stream without a WAL, which has no snapshot copies.
     """
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
     from driver.journal import timeline
     from recovery.rebuild import snapshot_copies
     from wal.segments.layout import parse_journal
@@ -120,7 +120,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
-    from driver.journal import log as journal
+    from driver.journal.files import Claim, claim_path, segment_paths
     from forebay.model.values import timeline_of
     from wal.segments.frame import Frame, FrameKind
     from wal.segments.scan import Damage, Newer, scan_segment
@@ -129,11 +129,11 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     events: Counter[str] = Counter()
     damage: list[str] = []
     try:
-        claim = msgspec.json.decode(storage.read(journal.claim_path(stream, epoch)), type=journal.Claim)
+        claim = msgspec.json.decode(storage.read(claim_path(stream, epoch)), type=Claim)
         owner, claimed_ms = claim.owner, claim.time_ms
     except (FileNotFoundError, msgspec.MsgspecError):
         damage.append("its claim is absent or can't be read")
-    paths = journal.segment_paths(storage, stream, epoch)
+    paths = segment_paths(storage, stream, epoch)
     for path in paths:
         try:
             size += storage.size(path)
@@ -172,7 +172,7 @@ def _kinds(payload: bytes) -> list[str]:
 
 
 def _copy(storage: Storage, path: str) -> SnapshotCopy:
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
 
     try:
         state = journal.snapshot_in(storage, path)
@@ -186,7 +186,7 @@ def _copy(storage: Storage, path: str) -> SnapshotCopy:
     return SnapshotCopy(path, size, state.timeline, state.events, "")
 
 
-def _summary(found: Reading) -> dict[str, int]:
+def _summary(found: StoredJournal) -> dict[str, int]:
     state = found.state
     if state is None:
         return {}
@@ -327,9 +327,9 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
     if settings.custom_source:
-        from driver.background.upstream import upstream_of
+        from forebay.sources.kind import source_kind
 
-        return upstream_of(settings).topic_ids(topics)
+        return source_kind(settings).upstream().topic_ids(topics)
     from forebay.kafka.client.admin import KafkaAdmin
 
     with KafkaAdmin(

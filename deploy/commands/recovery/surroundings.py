@@ -152,11 +152,11 @@ def agent_option(text: str) -> tuple[str, str]:
 
 def range_reader(settings: Settings) -> ReadRanges | None:
     """Return the reader of exact offset ranges from Kafka; None if ``kafka.read_blocks`` is off."""
-    from forebay.kafka.client.access import KafkaAccess
+    from forebay.kafka.options.access import KafkaAccess
 
     access = KafkaAccess.of(settings)
     if access is None:
         return None
-    from forebay.kafka.consume.ranges import read_ranges
+    from forebay.kafka.consume.block_ranges import read_ranges
 
     return lambda wanted, headers: read_ranges(access, wanted, headers)

@@ -276,7 +276,7 @@ def _check_custom_source(settings: Settings, config_path: Path) -> Iterator[Chec
 
 
 def _check_kafka_options(settings: Settings) -> Check:
-    from forebay.kafka.client.options import check_options
+    from forebay.kafka.options.librdkafka import check_options
 
     return _outcome("kafka options", "librdkafka accepts them", lambda: check_options(settings.kafka.options))
 

@@ -236,7 +236,7 @@ class _Reader:
 def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> ReadPlan:
     """Return a plan to read these blocks as tasks of a batch would, with the agents that answer now."""
     from deploy.commands.recovery.surroundings import Surroundings
-    from forebay.kafka.client.access import KafkaAccess
+    from forebay.kafka.options.access import KafkaAccess
     from forebay.security.access import Access
     from recovery.examination import topic_ids
     from wal.reading import ReadPlan

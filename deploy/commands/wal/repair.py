@@ -26,7 +26,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.progress import progress_bar
-from driver.journal.log import newest_claim
+from driver.journal.files import newest_claim
 from driver.journal.state import REPAIR_WRITER
 from driver.journal.timeline import REBUILDER
 from forebay.model.values import Block, timeline_of
