@@ -31,11 +31,11 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.replay import Horizon, ReplayPlan, RewindTo, needed, plan
 from driver.http.lag import lag
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
+from driver.journal import reading as journal
 from driver.journal.lease import Lease, LeaseKeeper, is_gone, read_lease, wait_until_stale
 from driver.journal.state import State
-from driver.tracker import Tracker
+from driver.tracker import Tracker, TrackerOptions
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import Span
 from forebay.messages import OperatorAnswer, PartitionProgress, ReplayRequest
@@ -43,6 +43,7 @@ from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition, check_name
 from forebay.process.clock import Clock, SystemClock
 from recovery import audit
+from wal.decisions.retention import Limits
 from wal.storage import Storage, open_storage
 
 LEASE_SECONDS = 10.0
@@ -71,7 +72,7 @@ def leading(
     StoreError, CorruptionError, NewerVersionError."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as closing:
-        opened, state = journal.lead(
+        opened, state = opening.lead(
             storage,
             name,
             owner,
@@ -81,12 +82,18 @@ def leading(
         )
         closing.callback(opened.close)
         refuse_intake(storage.url, state)
-        lease = LeaseKeeper(storage, name, opened.epoch, owner, "", LEASE_SECONDS, failed)
+        lease = LeaseKeeper(
+            storage, name, opened.epoch, owner=owner, url="", duration_seconds=LEASE_SECONDS, superseded=failed
+        )
         lease.follow(lambda: opened.confirmed)
         lease.start()
         closing.callback(lease.stop)
-        tracker = Tracker(state, opened.epoch, "stop", max_queued_batches, 0)
-        loop = DriverLoop(tracker, opened, clock, lambda _: None, failed)
+        tracker = Tracker(
+            state,
+            opened.epoch,
+            TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=Limits(0)),
+        )
+        loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed)
         loop.start()
         closing.callback(loop.stop)
         yield Led(opened.epoch, state, loop, lease)

@@ -13,10 +13,10 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from direct.batch import DirectJobs
 from direct.checkpoint import leading
 from direct.commits import Commits
 from direct.deserializers import Deserializer, deserializer
-from direct.hold import Hold, wanted
+from direct.hold import Hold
 from direct.intake import COMMITTED, IntakeAccess, KeptByIntake, Through
 from direct.locations import LocationStrategy, PreferConsistent
 from direct.losses import (
@@ -39,24 +39,23 @@ from direct.losses import (
     look,
     of_batch,
     of_positions,
-    positions,
-    topic_ids,
 )
 from direct.parameters import checked_options, tell
+from direct.reads import ReadProgress, ReadWanted
 from direct.strategies import ConsumerStrategy, absent, check, find_partitions
 from direct.tasks import TaskReading
 from driver.background.cleaner import Cleaner
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import BatchWork, Engine, Job, NamedJob
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.local_engine import letters_of
-from driver.batches.scheduler import Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.journal import history
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
-from driver.journal.state import State
-from driver.tracker.requests import AllocateSpans, Ask, BeginSpans, KeepWindow, NameCursor
+from driver.tracker.requests import AllocateSpans, BeginSpans, KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import PartitionRates, limit_by_rates, spans, split_ranges
@@ -75,10 +74,11 @@ from wal.storage.probe import probe
 
 log = logging.getLogger(__name__)
 
-_Read = TypeVar("_Read")
 
 #: between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
+#: pause before a batch with records that can't be read is tried again, as ``driver.unreadable_retry`` of an intake
+UNREADABLE_RETRY_SECONDS = 30.0
 HISTORY_SEGMENT_BYTES = 64_000_000
 
 
@@ -246,8 +246,7 @@ class DirectStream:
     @property
     def offsets(self) -> dict[TopicPartition, int]:
         """Where the next batch begins."""
-        found: dict[TopicPartition, int] = self._ask(positions)
-        return found
+        return self._asked.ask(ReadProgress()).positions
 
     @property
     def _asked(self) -> DriverLoop:
@@ -283,33 +282,45 @@ class DirectStream:
             loop,
             self._engine,
             self._jobs,
-            self._clock,
-            settings.interval_seconds,
-            lambda: 1,
-            settings.max_failures,
-            settings.retry_seconds,
-            headers=False,
-            epoch=led.epoch,
-            window_batches=settings.window_batches,
-            completed=learned if settings.backpressure else None,
-            allocation=self._plan,
-            lost=self._lost,
-            settle=settle,
+            clock=self._clock,
+            options=BatchOptions(
+                batch_interval_seconds=settings.interval_seconds,
+                tasks=lambda: 1,
+                headers=False,
+                epoch=led.epoch,
+                window_batches=settings.window_batches,
+                allocation=self._plan,
+            ),
+            rules=AttemptRules(
+                max_failures=settings.max_failures,
+                retry_delay_seconds=settings.retry_seconds,
+                unreadable_retry_seconds=UNREADABLE_RETRY_SECONDS,
+                is_direct=True,
+            ),
+            hooks=BatchHooks(
+                completed=learned if settings.backpressure else None, confirm=confirm_dead_letters, lost=self._lost
+            ),
         )
         self._loop = loop
         loop.ask(KeepWindow(settings.window_batches))  # decided before any batch begins, or goes to the history
         cleaner = Cleaner(
-            loop, None, self._history(storage, led.epoch), settings.name, self._clock, HISTORY_SECONDS, self._fail
+            loop,
+            None,
+            history_writer=self._history(storage, led.epoch),
+            stream=settings.name,
+            clock=self._clock,
+            pause_seconds=HISTORY_SECONDS,
+            failed=self._fail,
         )
         cleaner.start()
         self._closing.callback(cleaner.stop)
         hold = self._hold(self._through) if self._through is not None else None
-        known = self._ask(positions)
+        known = self._asked.ask(ReadProgress()).positions
         self._tell(begin(self._admin, known, Known(known, self._strategy.offsets, {}), self._safe.reset))
         try:
             self._follow(self._admin, self._clock.wall_ms())
         except UnreachableError as error:
-            if not self._ask(lambda state: state.created):  # nothing says yet where partitions begin
+            if not self._asked.ask(ReadProgress()).begun:  # nothing says yet where partitions begin
                 raise
             log.warning("no batch is made for now: %s", error)
             self._unreachable = str(error)
@@ -325,7 +336,7 @@ class DirectStream:
         name = self._asked.ask(NameCursor(name, self._clock.wall_ms()))
         user = f"direct stream {self._settings.name} on {socket.gethostname()} pid {os.getpid()} {secrets.token_hex(4)}"
         key = secrets.token_hex(16)
-        hold = Hold(through, isolation, name, user, key, lambda: self._ask(wanted), self._fail)
+        hold = Hold(through, isolation, name, user, key, lambda: self._asked.ask(ReadWanted()), self._fail)
         self._closing.callback(hold.stop)
         return hold
 
@@ -334,9 +345,9 @@ class DirectStream:
             storage,
             self._settings.name,
             epoch,
-            HISTORY_SEGMENT_BYTES,
-            lambda: self._clock.wall_ms() / 1000,
-            lambda: secrets.randbits(64),
+            segment_bytes=HISTORY_SEGMENT_BYTES,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: secrets.randbits(64),
         )
 
     def _run(self) -> None:
@@ -392,7 +403,8 @@ class DirectStream:
     def _gained(self, admin: KafkaAdmin, time_ms: int) -> AllocateSpans | None:
         settings = self._settings
         held, lacks, kept = self._follow(admin, time_ms)
-        begins, ids, learned = self._ask(lambda state: (positions(state), topic_ids(state), state.learned))
+        progress = self._asked.ask(ReadProgress())
+        begins, ids, learned = progress.positions, progress.topic_ids, progress.learned
         through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
         new = begins.keys() - held.keys() - through.keys()
         try:
@@ -416,7 +428,8 @@ class DirectStream:
     ) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, Span], Kept]:
         """New partitions begin; what Kafka no longer holds of those known, nor an intake, ends the stream, or is journalled.
         Gives what Kafka holds of those that go on, what it lacks of them, and what of that the intake has kept."""
-        known, ids, known_before = self._ask(lambda state: (positions(state), topic_ids(state), state.created))
+        progress = self._asked.ask(ReadProgress())
+        known, ids, known_before = progress.positions, progress.topic_ids, progress.begun
         there = find_partitions(admin, self._strategy)
         held = look(admin, ids, there)
         losses = of_positions(known, ids, held)
@@ -499,7 +512,3 @@ class DirectStream:
         for loss in losses:
             log.error("%s; the stream goes on without", loss.words)
         accept(self._asked.ask, losses, time_ms, 'by on_vanished = "record"')
-
-    def _ask(self, read: Callable[[State], _Read]) -> _Read:
-        found: _Read = self._asked.ask(Ask(read))
-        return found

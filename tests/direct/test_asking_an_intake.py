@@ -408,7 +408,7 @@ def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
     taken.driver.post("/v1/operator/drop-cursor", m.DropCursorRequest(cursor="direct-s"), m.OperatorAnswer)
     assert stream.ended.wait(PATIENCE_SECONDS)
     (error,) = stream.failed
-    assert isinstance(error, RefusedError) and "gone: dropped by" in str(error)
+    assert isinstance(error, RefusedError) and "does not exist: dropped by" in str(error)
     holding.stop()
 
 

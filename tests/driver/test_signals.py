@@ -18,7 +18,7 @@ PAIRS = """
 import json, os, signal, sys, time
 from unittest import mock
 import driver.main
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 
 class Driver:
     url = ""

@@ -43,7 +43,7 @@ assert len(gc.get_objects()) < modules / 4
 """
 
 
-def test_a_worker_keeps_its_modules_out_of_collections_and_nothing_that_tasks_make() -> None:
+def test_a_worker_excludes_its_modules_from_garbage_collection_and_nothing_else() -> None:
     subprocess.run([sys.executable, "-c", _SETTLED], check=True, timeout=300)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deploy.commands import validation
+from deploy.commands.setup import validation
 from deploy.main import main
 from direct.strategies import Subscribe
 from driver import IngestContext

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.broker import make_topic
+from deploy.commands.trial.broker import make_topic
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
@@ -58,7 +58,10 @@ def test_broker_of_earlier_run_restarts_with_address_topics_and_records(tmp_path
     with KafkaBroker(tmp_path / "kafka") as second:
         assert second.address == address
         make_topic(second, "t", 2)
-        with pytest.raises(UsageError, match="--topic t:3: it has 2 partitions already; write t:2, or another --data"):
+        with pytest.raises(
+            UsageError,
+            match="--topic t:3: the topic already has 2 partitions; write t:2, or name another folder with --data",
+        ):
             make_topic(second, "t", 3)
         with KafkaAdmin(second.options) as admin:
             assert admin.ends([tp]) == {tp: 3}

@@ -57,7 +57,7 @@ def guard(folder: Path, **security: Any) -> Guard:
 @pytest.fixture
 def driver(submitted: Submitted, tmp_path: Path) -> Iterator[str]:
     open_guard = guard(tmp_path, hosts=["Proxy.example."])
-    app = tracker_application(submitted, submitted, lambda: None, "test", open_guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=open_guard)
     with Server(app, "http://127.0.0.1:0", guard=open_guard) as server:
         yield server.url
 
@@ -217,7 +217,7 @@ def test_host_names_in_settings_are_accepted(submitted: Submitted, tmp_path: Pat
     hosts = ("one.example:1", "two.example", "agent.example", "h1:7081")
     for host in hosts:
         assert check("GET", [(b"host", host.encode())]) is None
-    app = tracker_application(submitted, submitted, lambda: None, "test", Guard(made))
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=Guard(made))
     with Server(app, "http://127.1:0", guard=Guard(made)) as server:  # a name that is no address, and its own
         for host in (*hosts, "127.1"):
             assert ask(server.url, "GET", "/v1/health", ("host", host))[0] == 200
@@ -230,7 +230,7 @@ def test_service_with_tokens_accepts_any_host_but_no_other_origin(submitted: Sub
     tokens.touch(mode=0o600)
     tokens.write_text(TOKEN + "\n")
     guarded = guard(tmp_path, token_file=str(tokens))
-    app = tracker_application(submitted, submitted, lambda: None, "test", guarded)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guarded)
     bearer = ("authorization", f"Bearer {TOKEN}")
     with Server(app, "http://127.0.0.1:0", guard=guarded) as server:
         assert ask(server.url, "POST", STOP, JSON, bearer, ("host", "any.example"))[0] == 200

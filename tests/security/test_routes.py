@@ -84,7 +84,9 @@ def guard(tmp_path: Path) -> Guard:
 @pytest.fixture(params=["driver", "agent"])
 def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_path: Path) -> Iterator[str]:
     if request.param == "driver":
-        app: Any = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+        app: Any = tracker_application(
+            submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard
+        )
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
@@ -183,7 +185,7 @@ def test_equivalent_paths_are_guarded_equally(url: str, submitted: Submitted) ->
 
 
 def test_health_needs_no_token_but_shows_reason_only_with_one(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         unknown = ask(server.url, "GET", "/v1/health", None)
         assert unknown.status == 503 and b"reason" not in unknown.data
@@ -229,7 +231,7 @@ def test_token_of_one_receiver_or_host_does_not_act_for_another(
 ) -> None:
     """On both paths: a body of unknown length goes through the framework."""
     name, field = ("agent:h1", "host") if "agents" in path else ("receiver:r1", "receiver_id")
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         for value, status in (("other", 403), (name.partition(":")[2], 200)):
             body: Any = msgspec.json.encode(msgspec.structs.replace(message, **{field: value}))
@@ -249,7 +251,7 @@ def test_valid_message_without_right_is_not_decided(
     path: str, message: Any, guard: Guard, submitted: Submitted
 ) -> None:
     """Also on the short path, which accepts only complete messages."""
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(message)
         assert ask(server.url, "POST", path, None, body).status == 401
@@ -306,7 +308,7 @@ def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) ->
 
 
 def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     path, heartbeat = NAMED[-1]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url="file:///etc/passwd"))
@@ -318,7 +320,7 @@ def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -
 
 
 def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         with pytest.raises(AccessError, match="no token was sent: name a file with a valid token in security"):
             Client(server.url).get("/v1/status", m.StatusAnswer)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from forebay.kafka.embedded.broker import MOCK_PARTITIONS, MockBroker
 from tests.fuzz.wire import Player
 from tests.support.service_process import configured, running
@@ -46,7 +46,7 @@ def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: flo
         service.process.kill()
         service.process.wait()
     reading = journal.read(open_storage(f"file://{folder}/journal"), "s")
-    assert reading.state is not None and reading.state.blocks and not reading.brought
+    assert reading.state is not None and reading.state.blocks and not reading.corrections
     with running(configuration, "driver") as service:
         again = Player(service, topics, MOCK_PARTITIONS, f"{seed}-again")
         again.register()

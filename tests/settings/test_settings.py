@@ -65,7 +65,7 @@ def test_load_fills_in_defaults(tmp_path: Path) -> None:
     assert settings.receiver.block_interval == 0.2
     assert settings.receiver.memory == 64_000_000
     wal = settings.wal
-    assert wal.retention == 7 * 24 * 3600
+    assert wal.retention == 7 * 24 * 3600.0
     assert wal.retention_size == 10_000_000_000
     assert wal.retention_blocks == 50_000
     assert wal.retention_free == 2_000_000_000

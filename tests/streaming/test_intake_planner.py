@@ -243,7 +243,7 @@ def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
     reader._planner._cursor._thread.join(PATIENCE_SECONDS)  # it has heard of it
     asked = len(taken.driver.asked)
     for call in (lambda: reader.latestOffset(at, ALL), lambda: reader.partitions(at, at), lambda: reader.commit(at)):
-        with pytest.raises(RefusedError, match="cursor query-q is gone: dropped by"):
+        with pytest.raises(RefusedError, match="cursor query-q does not exist: dropped by"):
             call()
     reader.stop()
     assert len(taken.driver.asked) == asked

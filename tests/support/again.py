@@ -1,4 +1,4 @@
-"""What was taken in of a topic, as ranges and as a block that can be read from Kafka again."""
+"""Records that were taken in, as ranges and as a block that can be read from Kafka again."""
 
 from __future__ import annotations
 

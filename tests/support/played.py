@@ -1,4 +1,4 @@
-"""A receiver played by the test: real WAL frames, real HTTP, every step by hand."""
+"""A receiver that the test plays: real WAL frames, real HTTP, each step by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 class PlayedReceiver:
-    """Registers at once. ``take_in`` stores and reports one block of made-up records."""
+    """Registers immediately. ``take_in`` stores and reports one block of made-up records."""
 
     def __init__(self, settings: Settings, url: str, receiver_id: str = "r1") -> None:
         self.settings = settings

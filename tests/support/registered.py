@@ -1,4 +1,4 @@
-"""Records as confluent-kafka's own serialisers write them, and the schemas in a registry that these register."""
+"""Records as confluent-kafka's serialisers write them, and the schemas that these register in a registry."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_encrypted_payload_is_decrypted_only_by_its_key() -> None:
     with pytest.raises(CorruptionError, match=r"key 'one' has other bytes now"):
         plain_payload(meta, sealed, KeyRing({"one": TWO}), "x")
     for keys in (None, KeyRing({"two": TWO})):
-        with pytest.raises(MissingKeyError, match=r"encrypted with key 'one'.*put its line back"):
+        with pytest.raises(MissingKeyError, match=r"encrypted with key 'one'.*put the key's line back"):
             plain_payload(meta, sealed, keys, "x")
     assert plain_payload(META, PAYLOAD, None, "x") is PAYLOAD
 
