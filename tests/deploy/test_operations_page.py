@@ -86,7 +86,11 @@ def kinds_of_problems() -> set[str]:
             if not isinstance(node, ast.Call):
                 continue
             given = [word.value for word in node.keywords if word.arg == "kind"]
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "add" and _name(node.func.value) == "findings":
+            if (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr == "add"
+                and _name(node.func.value) == "findings"
+            ):
                 given += node.args[:1]
             found |= {text for value in given for text in _texts(value)}
     return found | set(health.COMMANDS)
