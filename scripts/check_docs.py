@@ -1,8 +1,9 @@
-"""Checks README, CHANGELOG and docs: links resolve, named `make` targets and `forebay` commands exist, and files generated from
-the settings are current."""
+"""Checks README, CHANGELOG and docs: links resolve, named `make` targets, `forebay` commands, modules and files exist, and files
+generated from the settings are current."""
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 import settings_page
 
 from deploy.main import commands
+from forebay.settings.reference import keys_by_section
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -52,6 +54,58 @@ def unknown_commands(page: Path, text: str) -> list[str]:
     ]
 
 
+_PACKAGES = (
+    "forebay", "wal", "receiver", "driver", "executor_agent", "direct", "recovery", "deploy", "pyspark_forebay", "forebay_start",
+)  # fmt: skip
+_DOTTED = re.compile(rf"(?<![\w./@-])((?:{'|'.join(_PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w-])")
+_FILE = re.compile(
+    rf"(?<![\w./-])((?:{'|'.join((*_PACKAGES, 'tests', 'scripts', 'benchmarks'))})/[\w/.-]*\.(?:py|toml|md))"
+)
+
+#: dotted names that are no modules
+_OTHER_NAMES = ("forebay.topic",)  # a field of the metadata of a block
+
+
+def _names(module: Path) -> set[str]:
+    """Return what a module defines or imports at its top level."""
+    found: set[str] = set()
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _is_known(dotted: str, settings_keys: frozenset[str]) -> bool:
+    """Return whether ``dotted`` is a module, a name in one, or a key of the settings."""
+    if dotted in settings_keys or dotted.endswith(".toml") or dotted in _OTHER_NAMES:
+        return True
+    path = ROOT
+    parts = dotted.split(".")
+    for number, part in enumerate(parts):
+        if (path / part).is_dir():
+            path = path / part
+        elif (module := path / f"{part}.py").exists():
+            return number + 1 == len(parts) or parts[number + 1] in _names(module)
+        else:
+            return (path / "__init__.py").exists() and part in _names(path / "__init__.py")
+    return True
+
+
+def unknown_names(page: Path, text: str) -> list[str]:
+    """Return the modules, names and files of this repository that the page names and that do not exist."""
+    code = "\n".join(_CODE.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    keys = frozenset(f"{section}.{key}" for section, names in keys_by_section().items() for key in names)
+    place = page.relative_to(ROOT)
+    names = [name for name in _DOTTED.findall(code) if not _is_known(name, keys)]
+    files = [name for name in _FILE.findall(code) if not (ROOT / name).exists()]
+    return [f"{place}: {name}: no such module, name, file or setting" for name in (*names, *files)]
+
+
 def main() -> int:
     pages = [
         ROOT / "README.md",
@@ -63,6 +117,8 @@ def main() -> int:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         problems += broken_links(page, text) + unknown_commands(page, text)
+        if page.name != "CHANGELOG.md":
+            problems += unknown_names(page, text)
     problems += settings_page.problems()
     print("\n".join(problems))
     return 1 if problems else 0

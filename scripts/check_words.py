@@ -87,7 +87,8 @@ def main(paths: list[str]) -> int:
     files = subprocess.run(
         ["git", "ls-files", "--", *chosen], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    seen = [problem for file in files if file.endswith((".py", ".md")) for problem in problems(ROOT / file)]
+    read = [file for file in files if file.endswith((".py", ".md")) and file != "scripts/check_words.py"]
+    seen = [problem for file in read for problem in problems(ROOT / file)]
     print("\n".join(seen))
     return 1 if seen else 0
 
