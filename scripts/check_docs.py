@@ -63,7 +63,7 @@ _FILE = re.compile(
 )
 
 #: dotted names that are no modules
-_OTHER_NAMES = ("forebay.topic",)  # a field of the metadata of a block
+_OTHER_NAMES = ("forebay.topic", "receiver.revoke", "driver.answer")  # a header of dead letters; failpoints
 
 
 def _names(module: Path) -> set[str]:
