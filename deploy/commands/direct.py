@@ -29,9 +29,9 @@ from forebay.model.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from direct.checkpoint import Checkpoint
-    from direct.intake import IntakeAccess
-    from direct.losses import Loss
+    from direct.checkpoint.checkpoint import Checkpoint
+    from direct.checkpoint.losses import Loss
+    from direct.intake.access import IntakeAccess
     from forebay.settings.schema import SecuritySettings
 
 #: finished batches that `batches` shows if nobody says how many
@@ -98,7 +98,7 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
             tracker: str = "",
             **others: Any,
         ) -> int:
-            from direct.checkpoint import Checkpoint
+            from direct.checkpoint.checkpoint import Checkpoint
 
             settings = invocation.settings() if invocation.config is not None else None
             options = settings.kafka.options if settings is not None else {}
@@ -124,7 +124,7 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
 
 
 def _through(url: str, security: SecuritySettings | None) -> IntakeAccess | None:
-    from direct.intake import IntakeAccess
+    from direct.intake.access import IntakeAccess
 
     if not url or security is None:
         return IntakeAccess(url) if url else None

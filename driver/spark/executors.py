@@ -24,7 +24,7 @@ from forebay.settings.named import refuse_own_name
 #: what tasks import, and what that imports
 _PACKAGES = ("forebay_start", "forebay", "wal", "driver", "recovery", "direct", "pyspark_forebay")
 #: by these all that tasks need is imported
-_FIRST = ("driver.spark.engine", "direct.batch")
+_FIRST = ("driver.spark.engine", "direct.stream.batch")
 #: as pyproject.toml has it
 PYARROW_MAJOR_MIN = 18
 

@@ -12,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 import driver.decisions.intake
-from direct import hold, intake
-from direct.hold import Hold, wanted
-from direct.intake import COMMITTED, KeptByIntake, Through, find, lost_in_kafka, read_through
-from direct.losses import OFFSET_MAX
+from direct.checkpoint.losses import OFFSET_MAX
+from direct.intake import coverage
+from direct.intake import reading as intake_reading
+from direct.intake.access import IntakeEndpoint
+from direct.intake.coverage import COMMITTED, KeptByIntake, find_coverage
+from direct.intake.reading import lost_in_kafka, read_through
+from direct.stream import cursor
+from direct.stream.cursor import StreamCursor, ranges_to_keep
 from driver.journal.events import ReplayedBatch, SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -37,13 +41,14 @@ from forebay.model.errors import (
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.security.access import Access
-from pyspark_forebay import intake as asked_intake
-from pyspark_forebay.intake_plan import BlockPart
+from pyspark_forebay.intake import client
+from pyspark_forebay.intake import cursor as query_cursor
+from pyspark_forebay.intake.planning import BlockPart
 from tests.support.asked_intake import Taken, asked_in_process
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, TOPIC
 
-THROUGH = Through(("http://127.0.0.1:1",), Access(), 1.0)
+ENDPOINT = IntakeEndpoint(("http://127.0.0.1:1",), Access(), 1.0)
 ACCESS = KafkaAccess({"bootstrap.servers": "127.0.0.1:1"}, "g", 1.0)
 
 
@@ -69,12 +74,12 @@ def test_what_kafka_has_lost_is_asked_for_once_or_as_often_as_there_are_answers(
     for at_once, asked in ((100, ["/v1/cursors/span"]), (2, ["/v1/cursors/span", *["/v1/cursors/blocks"] * 2])):
         monkeypatch.setattr(driver.decisions.intake, "BLOCKS_AT_ONCE", at_once)
         taken.driver.asked.clear()
-        found = find(THROUGH.intake(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
+        found = find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
         assert taken.driver.asked == asked
         assert [part.reference.ranges[0].from_offset for part in found.parts] == [0, 10, 20, 30, 40]
         assert list(map(str, found.kept)) == ["t/0[5, 50)"]
     for elsewhere in (Span(TOPIC, 7, 0, 9), Span(TOPIC, 0, 0, 9, "id-2")):
-        assert not find(THROUGH.intake(), elsewhere, COMMITTED).kept
+        assert not find_coverage(ENDPOINT.connect(), elsewhere, COMMITTED).kept
 
 
 def test_a_gap_that_the_intake_went_on_behind_is_lost_to_a_direct_reader_too(taken: Taken) -> None:
@@ -83,7 +88,7 @@ def test_a_gap_that_the_intake_went_on_behind_is_lost_to_a_direct_reader_too(tak
     taken.lose(0, 25)
     taken.take()
     span = Span(TOPIC, 0, 0, 35)
-    assert list(map(str, find(THROUGH.intake(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
+    assert list(map(str, find_coverage(ENDPOINT.connect(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
 
 
 def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,24 +96,24 @@ def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken, monkeypatch
     for _ in range(3):
         taken.take()
     span = Span(TOPIC, 0, 5, 30)
-    parts = find(THROUGH.intake(), span, COMMITTED).parts
+    parts = find_coverage(ENDPOINT.connect(), span, COMMITTED).parts
     assert [part.reference.ranges[0].from_offset for part in parts] == [0, 10, 20]
-    blocks = asked_intake.Intake._blocks
+    blocks = client.Intake._blocks
 
-    def newest_first(*given: Any) -> asked_intake.FoundBlocks:
+    def newest_first(*given: Any) -> client.FoundBlocks:
         found = blocks(*given)
         return dataclasses.replace(found, blocks=found.blocks[::-1])
 
-    monkeypatch.setattr(asked_intake.Intake, "_blocks", newest_first)
-    assert find(THROUGH.intake(), span, COMMITTED).parts == parts
+    monkeypatch.setattr(client.Intake, "_blocks", newest_first)
+    assert find_coverage(ENDPOINT.connect(), span, COMMITTED).parts == parts
 
 
 def test_what_is_taken_in_by_another_isolation_is_not_taken_for_what_kafka_has_lost(taken: Taken) -> None:
     taken.take()
     with pytest.raises(
-        UsageError, match=r"takes in records by isolation\.level = read_committed, and here it is read_un"
+        UsageError, match=r"takes in records with isolation\.level = read_committed, and this reader has read_un"
     ):
-        find(THROUGH.intake(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
+        find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
 
 
 def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
@@ -122,7 +127,7 @@ def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
         raise UnreachableError("away")
 
     monkeypatch.setattr(taken.driver, "post", away)
-    kept = KeptByIntake(Through(THROUGH.urls, Access(), 2.0), COMMITTED, 0.0)
+    kept = KeptByIntake(IntakeEndpoint(ENDPOINT.urls, Access(), 2.0), COMMITTED, 0.0)
     with pytest.raises(UnreachableError, match="away"):
         kept.kept(Span(TOPIC, 0, 0, 10))
     assert len(asked) == 1
@@ -148,8 +153,8 @@ def test_a_block_that_nobody_has_any_more_is_lost_and_one_that_is_out_of_reach_i
             raise error
         return []
 
-    monkeypatch.setattr(intake, "read_part", read_part)
-    kept = KeptByIntake(THROUGH, COMMITTED, 1.0)
+    monkeypatch.setattr(coverage, "read_part", read_part)
+    kept = KeptByIntake(ENDPOINT, COMMITTED, 1.0)
     if lost is None:
         with pytest.raises(UnreachableError, match="away"):
             kept.lost([Span(TOPIC, 0, 5, 25)])
@@ -197,7 +202,7 @@ class Brokers:
 def test_what_kafka_has_lost_is_told_from_what_it_only_failed_to_give(
     now: str, low: int, wanted_id: str, position: int, lost: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
+    monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
     found = lost_in_kafka(ACCESS, Span(TOPIC, 0, 10, 50, wanted_id), position)
     assert (found and str(found)) == lost
     assert found is None or found.topic_id == (wanted_id or now)
@@ -229,12 +234,12 @@ def read(
             raise batches
         return batches
 
-    monkeypatch.setattr(intake, "read_range", lost)
-    monkeypatch.setattr(intake, "read_part", read_part)
-    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
+    monkeypatch.setattr(intake_reading, "read_range", lost)
+    monkeypatch.setattr(intake_reading, "read_part", read_part)
+    monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
     for _ in range(2):
         taken.take()
-    rows = read_through(THROUGH, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
+    rows = read_through(ENDPOINT, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
     return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
 
 
@@ -302,7 +307,7 @@ def test_headers_that_the_intake_does_not_take_in_are_told(
     for headers, told in ((False, False), (True, True)):
         with caplog.at_level(logging.WARNING, "direct.intake"):
             read(taken, monkeypatch, [batch_of(*range(10))], Reading(headers=headers))
-        assert ("which takes no headers in (kafka.headers)" in caplog.text) == told
+        assert ("because the stream does not take them in (kafka.headers)" in caplog.text) == told
 
 
 # ---- holding ---------------------------------------------------------------------------------------------------------
@@ -317,12 +322,18 @@ class Stream:
         self.runs = 0
         self.failed: list[BaseException] = []
         self.ended = threading.Event()
-        monkeypatch.setattr(hold, "MOVE_SECONDS", 0.01)
+        monkeypatch.setattr(cursor, "MOVE_SECONDS", 0.01)
 
-    def hold(self, isolation: str = COMMITTED) -> Hold:
+    def hold(self, isolation: str = COMMITTED) -> StreamCursor:
         self.runs += 1
-        return Hold(
-            THROUGH, isolation, "direct-s", f"run {self.runs}", f"key {self.runs}", lambda: self.spans, self._fail
+        return StreamCursor(
+            ENDPOINT,
+            isolation=isolation,
+            name="direct-s",
+            user=f"run {self.runs}",
+            key=f"key {self.runs}",
+            wanted=lambda: self.spans,
+            failed=self._fail,
         )
 
     def _fail(self, error: BaseException) -> None:
@@ -400,8 +411,8 @@ def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
 ) -> None:
     """INV-5: nothing holds any more what it has yet to read."""
     taken.take()
-    monkeypatch.setattr(hold, "LOOKS", 1 << 60)
-    monkeypatch.setattr(asked_intake, "KEEP_SECONDS", 0.01)
+    monkeypatch.setattr(cursor, "CHECKS_MAX", 1 << 60)
+    monkeypatch.setattr(query_cursor, "HEARTBEAT_SECONDS", 0.01)
     stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX))
     holding = stream.hold()
     holding.start()
@@ -419,4 +430,4 @@ def test_what_a_replay_reads_again_stays_held() -> None:
     for number, kept in enumerate((state.replaying, state.replay_window)):
         span = Span(TOPIC, 0, number * 10, number * 10 + 10, "a")
         kept[number] = ReplayedBatch(batch_id=number, number=number, time_ms=1, tasks=(), spans=(span,))
-    assert [str(span) for span in wanted(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]
+    assert [str(span) for span in ranges_to_keep(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from direct.strategies import Assign
+from direct.stream.strategies import Assign
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.embedded.broker import KafkaBroker

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from direct.strategies import Assign, Subscribe
+from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
 from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
@@ -23,7 +23,7 @@ from forebay.kafka.consume.spans import Span
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from pyspark_forebay import writer
+from pyspark_forebay.sink import writers
 from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
@@ -211,7 +211,7 @@ def test_a_batch_is_written_in_transactions_though_a_brokers_host_falls_silent(
             brokers.silence(number)
             silenced.append(number)
 
-    monkeypatch.setattr(writer.failpoints, "hit", hit)
+    monkeypatch.setattr(writers.failpoints, "hit", hit)
     try:
         for batch in (1, 2):
             write(sink, zero.topic, batch)

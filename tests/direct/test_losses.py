@@ -16,12 +16,23 @@ import pyarrow as pa
 import pytest
 
 from deploy.main import main
-from direct.batch import DirectRows
-from direct.checkpoint import Checkpoint, leading
-from direct.locations import PreferConsistent
-from direct.losses import Held, Loss, accept, error_of, look, lost_of, of_batch, of_positions, of_state
-from direct.strategies import Assign, Subscribe
-from direct.tasks import TaskReading
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.checkpoint.leadership import lead
+from direct.checkpoint.losses import (
+    Held,
+    Loss,
+    held_by_kafka,
+    journal_losses,
+    losses_at_positions,
+    losses_error,
+    losses_of_batch,
+    losses_of_state,
+    lost_of,
+)
+from direct.rdd.locations import PreferConsistent
+from direct.rdd.tasks import TaskReading
+from direct.stream.batch import DirectRows
+from direct.stream.strategies import Assign, Subscribe
 from driver.background.cleaner import Cleaner
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.decoding import Decoder
@@ -101,7 +112,9 @@ def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list
     assert [(part.from_offset, part.until_offset) for part in found] == lost
     rest = without([span], map(str, found))
     assert sum(part.size for part in (*found, *rest)) == span.size
-    assert [loss.label for loss in of_batch(7, [span], {} if held is None else {TP: held})] == list(map(str, found))
+    assert [loss.label for loss in losses_of_batch(7, [span], {} if held is None else {TP: held})] == list(
+        map(str, found)
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,12 +131,12 @@ def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list
 def test_what_a_position_can_no_longer_read_is_told_apart(
     held: Held | None, kind: str | None, label: str, goes_on_at: int
 ) -> None:
-    found = of_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
+    found = losses_at_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
     assert [(loss.kind, loss.label, loss.goes_on_at) for loss in found] == ([(kind, label, goes_on_at)] if kind else [])
 
 
 def test_a_topic_whose_id_was_not_known_is_taken_for_what_it_was() -> None:
-    assert of_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
+    assert losses_at_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
     assert lost_of(Span("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(Span("t", 0, 10, 10), {}) == []
 
 
@@ -160,33 +173,34 @@ def test_a_partition_is_gone_only_if_brokers_do_not_know_it_any_more(
     now: str, before: str, there: bool, held: str | None
 ) -> None:
     """INV-5: metadata leave out what is merely without a leader."""
-    found: Any = look(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
+    found: Any = held_by_kafka(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
     assert found == ({} if held is None else {TP: Held(held, 3, 9)})
 
 
 def test_what_brokers_can_not_tell_now_is_asked_for_again() -> None:
     """INV-5: the topic may be another one of that name, or be about to go."""
-    with pytest.raises(UnreachableError, match="no broker tells the id of topic t now, which had one"):
-        look(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
+    with pytest.raises(UnreachableError, match="no broker returns the id of topic t, which had one before"):
+        held_by_kafka(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
     with pytest.raises(UnreachableError, match="t/0 is gone"):
-        look(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
+        held_by_kafka(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
 
 
 def test_a_loss_that_was_accepted_of_a_batch_is_none_any_more() -> None:
     state = begun()
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20, "id"),)))
-    assert [loss.label for loss in of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
+    assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
     state.batches[BATCH].lost = ("t/0[10, 15)",)
-    assert of_state(state, {TP: Held("id", 15, 40)}) == []
-    assert [loss.label for loss in of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
+    assert losses_of_state(state, {TP: Held("id", 15, 40)}) == []
+    assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
 
 
 def test_accepted_losses_are_journalled_each_in_its_way() -> None:
     asked: list[Any] = []
     whole, gap = (
-        of_positions({TP: 10}, {TP: "id"}, held)[0] for held in ({TP: Held("new", 3, 9)}, {TP: Held("id", 15, 40)})
+        losses_at_positions({TP: 10}, {TP: "id"}, held)[0]
+        for held in ({TP: Held("new", 3, 9)}, {TP: Held("id", 15, 40)})
     )
-    accept(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
+    journal_losses(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
     assert asked == [
         AcceptLossRequest(batch_id=7, ranges=("t/0[5, 8)",), cause="ann"),
         SkipSpans((Span("t", 0, 10, 15),), 99, "out-of-range, ann"),
@@ -205,7 +219,7 @@ def test_accepted_losses_are_journalled_each_in_its_way() -> None:
     ],
 )
 def test_what_ends_a_stream_is_named_by_all_that_is_lost(kinds: tuple[Any, ...], error: type[Exception]) -> None:
-    found = error_of([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
+    found = losses_error([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
     assert type(found) is error
     assert str(found) == f"{'; '.join(f'words of {kind}' for kind in kinds)}; do this"
 
@@ -458,7 +472,7 @@ def _lives_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> list[in
         letters_of, letters=DeadLetterSettings(url=url, max_fraction=1.0), storage={}, options=runs.options
     )
     how = TaskReading(KafkaAccess(dict(runs.options), "g", 5.0), Reading(keep=False))
-    rows = DirectRows(None, work, how, PreferConsistent(), letters)  # type: ignore[arg-type]
+    rows = DirectRows(None, work, how=how, strategy=PreferConsistent(), letters_of=letters)  # type: ignore[arg-type]
     assert list(rows.read_decoded(Decoder(fail, pa.schema([("a", pa.int64())])))) == []
     (path,) = (path for path in open_storage(url).list("s") if path.endswith(".parquet"))
     return list(dead_letters.read(open_storage(url), path).column("life").to_pylist())
@@ -487,10 +501,10 @@ while True:
 """
 _LEAD = """
 import sys, threading
-from direct.checkpoint import leading
+from direct.checkpoint.leadership import lead
 from forebay.process.clock import SystemClock
 from wal.storage import open_storage
-with leading(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
+with lead(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
     print("led", flush=True)
     threading.Event().wait()
 """
@@ -503,8 +517,8 @@ LOSSES = [
 
 def accepted_in(folder: Path) -> None:
     """Accepts what is left of LOSSES, as a person does."""
-    with leading(open_storage(folder.as_uri()), "s", 1, SystemClock(), lambda _: None) as led:
-        accept(led.loop.ask, _left(led.state), 5, "accepted by ann")
+    with lead(open_storage(folder.as_uri()), "s", 1, SystemClock(), lambda _: None) as led:
+        journal_losses(led.loop.ask, _left(led.state), 5, "accepted by ann")
 
 
 def _left(state: State) -> list[Loss]:
@@ -516,7 +530,7 @@ def _left(state: State) -> list[Loss]:
 def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_path: Path) -> None:
     """INV-7: whatever was durable is there once, and the rest is found again."""
     storage = open_storage(tmp_path.as_uri())
-    with leading(storage, "s", 1, SystemClock(), lambda _: None) as led:
+    with lead(storage, "s", 1, SystemClock(), lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 10, "u/0": 3}, {"t": "id", "u": "old"}, 1, "given"))
         led.loop.ask(AllocateSpans((Span("t", 0, 10, 20, "id"), Span("u", 0, 3, 9, "old")), 2))
     places = [
@@ -551,9 +565,9 @@ def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_pa
 def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
     storage = open_storage(tmp_path.as_uri())
     checkpoint = Checkpoint(tmp_path.as_uri(), "s")
-    with pytest.raises(UsageError, match="holds no checkpoint of a direct stream named 's'"):
+    with pytest.raises(UsageError, match="has no checkpoint of a direct stream named 's'"):
         checkpoint.state()
-    with leading(storage, "s", 1, SystemClock(), lambda _: None):
+    with lead(storage, "s", 1, SystemClock(), lambda _: None):
         assert checkpoint.lease()[0] == "running"
     assert checkpoint.lease() == ("stopped", None)
     with subprocess.Popen(
@@ -572,7 +586,7 @@ def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() 
     clock = SystemClock()
     from driver.tracker.requests import Ask, Complete
 
-    with leading(storage, "s", 2, clock, lambda _: None) as led:
+    with lead(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from direct import KafkaRecord, OffsetRange, PreferBrokers, PreferConsistent, PreferFixed, create_rdd
-from direct.deserializers import BY_NAME, deserializer
-from direct.locations import places
+from direct.rdd.deserializers import BY_NAME, deserializer
+from direct.rdd.locations import places
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.values import TopicPartition
@@ -117,7 +117,7 @@ def test_where_offsets_may_hold_nothing_records_are_counted_and_not_offsets(
 
 def test_a_record_that_cant_be_deserialised_is_named(spark: Any, topic: str, params: dict[str, object]) -> None:
     rdd = create_rdd(spark, params, [OffsetRange(topic, 1, 7, 9)], value_deserializer="json")
-    with pytest.raises(Exception, match=rf"{topic}/1 offset 7: its value can't be deserialised: JSONDecodeError"):
+    with pytest.raises(Exception, match=rf"{topic}/1 offset 7: cannot deserialize the value: JSONDecodeError"):
         rdd.collect()
 
 
@@ -142,7 +142,7 @@ def test_parameters_that_cant_be_are_refused_before_anything_runs(spark: Any, to
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
     with pytest.raises(UsageError, match=r"'kafka\.bootstrap\.servers': write 'bootstrap\.servers'"):
         create_rdd(spark, {"kafka.bootstrap.servers": "b:1"}, whole(topic))
-    with pytest.raises(UsageError, match=r"\('t', 0, 0, 2\) is no OffsetRange"):
+    with pytest.raises(UsageError, match=r"\('t', 0, 0, 2\) is not an OffsetRange"):
         create_rdd(spark, {"bootstrap.servers": "b:1"}, [("t", 0, 0, 2)])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="value_deserializer: 'avro': allowed are bytes"):
         create_rdd(spark, {"bootstrap.servers": "b:1"}, whole(topic), value_deserializer="avro")

@@ -16,10 +16,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from direct.commits import Commits
-from direct.parameters import tell
-from direct.strategies import Assign, Subscribe, SubscribePattern, check
-from direct.stream import DirectStream, StreamSettings
+from direct.parameters import warn_once
+from direct.stream.commits import Commits
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
+from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
 from driver.journal.lease import Lease, LeaseHeld, process_start
 from forebay.kafka.client.admin import KafkaAdmin
@@ -83,7 +84,7 @@ def test_where_partitions_begin_is_by_the_stated_order_and_told(
     with KafkaAdmin(runs.options) as admin:
         while admin.publish(f"g-{one.topic}", {one: Commit(28), two: Commit(9)}):
             waited.wait(0.1)
-    tell.cache_clear()  # another test of this process may have been told the same
+    warn_once.cache_clear()  # another test of this process may have been told the same
     params = {"group.id": f"g-{one.topic}", "check.crcs": "false"}
     with caplog.at_level(logging.INFO, "direct.stream"):
         runs.start(Assign(tps, {one: 25}), params=params)
@@ -106,7 +107,7 @@ def test_what_a_new_stream_names_and_kafka_does_not_have_is_told_or_refused(
     with pytest.raises(UsageError, match=f"given for {nowhere}, which Kafka does not have or the stream does not read"):
         runs.start(Subscribe([one.topic], {nowhere: 5}))
     runs.stop(runs.start(Assign([one, nowhere])))
-    assert f"Kafka has no partition {nowhere} now: if it comes, it is read from its beginning" in caplog.text
+    assert f"Kafka has no partition {nowhere}; it is read from its beginning when it is created" in caplog.text
 
 
 def test_topics_that_come_to_match_begin_at_their_beginning(
@@ -206,7 +207,9 @@ def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
     with KafkaAdmin(runs.options) as admin:
         admin.delete_topic(tps[0].topic)
     if on_vanished == "stop":
-        with pytest.raises(UnknownTopicError, match=f"partition {tps[0]}.* is gone; partition {tps[1]}.* is gone"):
+        with pytest.raises(
+            UnknownTopicError, match=f"partition {tps[0]}.* no longer exists; partition {tps[1]}.* no longer exists"
+        ):
             stream.await_termination(PATIENCE_SECONDS)
         return
     produce(runs.options, other, 3)
@@ -272,7 +275,7 @@ def test_errors_of_a_commit_reach_the_callback_by_partition(tps: list[TopicParti
         commits.send(nobody)
     assert "did not answer" in told[0][tps[0]]
     assert told[1] == {}  # of no ranges nothing is sent, and the callback is told all the same
-    with pytest.raises(UsageError, match=r"give kafka\.'group\.id'"):
+    with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
         Commits("").add([])
 
 
@@ -283,7 +286,7 @@ def test_a_second_stream_on_a_checkpoint_waits_for_its_lease_and_ends_the_first_
     first = runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(LeaseHeld):
         runs.start(Subscribe([tps[0].topic]))
-    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
     runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(FencedError, match="another driver leads stream 's'"):
         first.await_termination(PATIENCE_SECONDS)
@@ -304,7 +307,7 @@ def test_a_stream_that_was_fenced_cancels_what_its_job_has_others_do(
 
     first = runs.start(Subscribe([tps[0].topic]), job)
     assert at_work.wait(PATIENCE_SECONDS)
-    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
     runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(FencedError):
         first.await_termination(PATIENCE_SECONDS)
@@ -388,7 +391,7 @@ def test_callback_may_stop_a_stream_whose_batches_never_began(
         stream.stop()
         stopped.set()
 
-    monkeypatch.setattr("direct.stream.await_tasks_of", fail)
+    monkeypatch.setattr("direct.stream.stream.await_tasks_of", fail)
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"n-{tps[0].topic}"}, interval_seconds=3600.0)
     runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
     go_on.set()

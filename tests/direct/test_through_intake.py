@@ -15,12 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from direct.checkpoint import Checkpoint
-from direct.hold import place_of, places_of, wanted
-from direct.intake import IntakeAccess, Through, kept_of
-from direct.losses import OFFSET_MAX, Held, ends_through, lacking, of_batch, of_positions
-from direct.strategies import Assign, Subscribe
-from direct.tasks import TaskReading
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.checkpoint.losses import (
+    OFFSET_MAX,
+    Held,
+    ends_through,
+    lacked_by_kafka,
+    losses_at_positions,
+    losses_of_batch,
+)
+from direct.intake.access import IntakeAccess, IntakeEndpoint
+from direct.intake.coverage import kept_of
+from direct.rdd.tasks import TaskReading
+from direct.stream.cursor import place_of, places_of, ranges_to_keep
+from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
 from driver.decisions.intake import life_spans
 from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
@@ -34,7 +42,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import IntakePartition, LifeSpan, LifeView, SpanRequest, TrackedCursor
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition, numbered
-from pyspark_forebay.intake_plan import Cover
+from pyspark_forebay.intake.planning import Cover
 from tests.support import destroyed
 from tests.support.again import produce
 from tests.support.cluster import Cluster
@@ -110,22 +118,25 @@ def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_
 ) -> None:
     """INV-2, INV-5."""
     there, ids = ({} if held is None else {TP: held}), {TP: "a"}
-    lacks = lacking({TP: 10}, ids, of_positions({TP: 10}, ids, there))
+    lacks = lacked_by_kafka({TP: 10}, ids, losses_at_positions({TP: 10}, ids, there))
     through = dict.fromkeys(lacks, kept)
-    found = of_positions({TP: 10}, ids, there, through)
+    found = losses_at_positions({TP: 10}, ids, there, through)
     assert [f"{loss.kind} {loss.label}" for loss in found] == losses
     assert ends_through({TP: 10}, lacks, through) == ({} if end is None else {TP: end})
 
 
 def test_a_stream_does_not_end_of_one_partition_while_there_is_more_to_read_of_another() -> None:
     other, ids = TopicPartition("t", 1), {TP: "a", TopicPartition("t", 1): "a"}
-    assert of_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
-    assert [loss.label for loss in of_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == ["t/0", "t/1"]
+    assert losses_at_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
+    assert [loss.label for loss in losses_at_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == [
+        "t/0",
+        "t/1",
+    ]
 
 
 def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
     span = Span("t", 0, 10, 40, "a")
-    found = of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
+    found = losses_of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
     assert [loss.label for loss in found] == ["t/0[10, 15)"]
 
 
@@ -152,14 +163,14 @@ def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
     """INV-8."""
     state = State(stream="s", lineage=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     apply(state, SpansAllocated(numbered(1, 1), 1, 3, (Span("t", 0, 10, 30, "a"),)))
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     state.completed_number, state.window_batches = 1, 1
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     state.window_batches = 0
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 30)}
-    assert places_of(wanted(state), {}) == {}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 30)}
+    assert places_of(ranges_to_keep(state), {}) == {}
 
 
 def test_a_checkpoint_has_one_cursor_for_good() -> None:
@@ -172,9 +183,9 @@ def test_a_checkpoint_has_one_cursor_for_good() -> None:
 
 def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
     with pytest.raises(UsageError, match="tracker: write where the stream's driver is") as refused:
-        Through.of(IntakeAccess("http://user:secret-word@d:1"))
+        IntakeEndpoint.of(IntakeAccess("http://user:secret-word@d:1"))
     assert "secret-word" not in str(refused.value)
-    assert Through.of("") is None
+    assert IntakeEndpoint.of("") is None
 
 
 def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None:
@@ -182,7 +193,7 @@ def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None
     file = tmp_path / "tokens"
     file.write_text("query secret-word-of-nobody\n")
     file.chmod(0o600)
-    through = Through.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
+    through = IntakeEndpoint.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
     assert through is not None and through.patience_seconds == 7.0
     file.unlink()
     carried = pickle.loads(pickle.dumps(through))
@@ -228,7 +239,7 @@ class Reader:
 
     def __init__(self, runs: Runs, cluster: Cluster) -> None:
         access = KafkaAccess(dict(runs.options), "g", 5.0)
-        self.how = TaskReading(access, Reading(keep=False), through=Through.of(cluster.driver_url))
+        self.how = TaskReading(access, Reading(keep=False), through=IntakeEndpoint.of(cluster.driver_url))
         self.runs = runs
         self.at_work, self.may = threading.Event(), threading.Event()
         self.read: list[tuple[TopicPartition, int]] = []
@@ -307,7 +318,7 @@ def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_th
         rows(2, 30, topic_id="elsewhere")
     with pytest.raises(RangeNotHeldError, match="ends at offset 30"):
         rows(20, 31)
-    other = Through.of(cluster.driver_url)
+    other = IntakeEndpoint.of(cluster.driver_url)
     assert other is not None
     uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
     with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and here it is read_uncommitted"):
@@ -334,7 +345,8 @@ def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the
     assert checkpoint.losses() == []  # five records are left to read
     reader.may.set()
     with pytest.raises(
-        UnknownTopicError, match=rf"{one}, which the stream reads at 35, is gone.*{two}.* at 10, is gone"
+        UnknownTopicError,
+        match=rf"{one}, which the stream reads at 35, no longer exists.*{two}.* at 10, no longer exists",
     ):
         stream.await_termination(PATIENCE_SECONDS)
     assert sorted(reader.read) == [(one, offset) for offset in range(35)] + [(two, offset) for offset in range(10)]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from direct import tasks
-from direct.tasks import TaskReading, read_batches
+from direct.rdd import tasks
+from direct.rdd.tasks import TaskReading, read_batches
 from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import range_reader
@@ -16,8 +16,8 @@ from forebay.kafka.consume.range_reader import PartitionReader, Reading
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from pyspark_forebay import reading
-from pyspark_forebay.options import SourceOptions, read_options
+from pyspark_forebay.kafka import reading
+from pyspark_forebay.options.source import SourceOptions, read_options
 from tests.support.again import produce
 
 pytestmark = pytest.mark.kafka

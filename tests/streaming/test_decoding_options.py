@@ -9,7 +9,8 @@ from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.schemas.decoder import ReaderSchema
 from pyspark_forebay.decoding import _access, _reader, find_decoding
-from pyspark_forebay.options import Subscription, read_options
+from pyspark_forebay.options.source import read_options
+from pyspark_forebay.options.subscription import Subscription
 
 URL = {"schema.registry.url": "http://r"}
 ORDERS = Subscription(topics=("orders",))
@@ -86,5 +87,5 @@ def test_how_the_registry_is_reached() -> None:
 
 def test_a_registry_without_a_format_is_told_to_do_nothing() -> None:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "orders", "Schema.Registry.URL": "http://r"}
-    told = read_options(given, streaming=True).told
+    told = read_options(given, streaming=True).warnings
     assert told == ("option schema.registry.url is ignored without keyFormat or valueFormat",)

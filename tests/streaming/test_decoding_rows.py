@@ -14,9 +14,11 @@ from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
 from forebay.model.errors import RecordError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding
-from pyspark_forebay import batch, intake_batch, intake_stream, stream
-from pyspark_forebay import reading as reading_of_tasks
 from pyspark_forebay.decoding import Decoding
+from pyspark_forebay.intake import batch as intake_batch
+from pyspark_forebay.intake import stream as intake_stream
+from pyspark_forebay.kafka import batch, stream
+from pyspark_forebay.kafka import reading as reading_of_tasks
 from pyspark_forebay.schema import spark_schema
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}

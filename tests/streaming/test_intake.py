@@ -27,9 +27,9 @@ from forebay.model.errors import (
 )
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
-from pyspark_forebay import intake
-from pyspark_forebay.intake_batch import IntakeBatchReader
-from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.intake import client
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.stream import IntakeStreamReader
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 from tests.support.kafka import PATIENCE_SECONDS
@@ -176,7 +176,7 @@ REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
     (
         {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
         UsageError,
-        "99 of T/0 lies beyond what the stream has taken in",
+        "99 of T/0 is beyond what the stream has taken in",
     ),
     (
         {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},
@@ -197,7 +197,7 @@ def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4."""
-    monkeypatch.setattr(intake, "IN_USE_SECONDS", 0.5)
+    monkeypatch.setattr(client, "IN_USE_SECONDS", 0.5)
     with query(cluster) as reader:
         begun = reader.latestOffset({}, ALL)
         with query(cluster, "other") as copy, pytest.raises(RefusedError, match="cursor query-id1 is in use by"):
@@ -210,7 +210,7 @@ def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
         planner = reader._planner
         assert planner is not None and planner._cursor is not None
         planner._cursor._closing.set()  # it is silent from now on, as if it was killed
-        monkeypatch.setattr(intake, "IN_USE_SECONDS", 60)
+        monkeypatch.setattr(client, "IN_USE_SECONDS", 60)
         with query(cluster, "third") as successor:
             assert offsets(successor, begun, end) == {0: [10, 11, 12]}
             with pytest.raises(ForebayError, match=r"was opened by .* since"):
@@ -224,14 +224,14 @@ class Slept:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._asleep: set[str] = set()
         self._woke = threading.Event()
-        keep = intake.Intake.keep
+        keep = client.Intake.send_heartbeat
 
-        def kept(own: intake.Intake, request: MoveCursorRequest) -> None:
+        def kept(own: client.Intake, request: MoveCursorRequest) -> None:
             if request.key in self._asleep:
                 assert self._woke.wait(PATIENCE_SECONDS)
             keep(own, request)
 
-        monkeypatch.setattr(intake.Intake, "keep", kept)
+        monkeypatch.setattr(client.Intake, "send_heartbeat", kept)
 
     def sleep(self, reader: IntakeStreamReader) -> None:
         assert reader._planner is not None and reader._planner._cursor is not None
@@ -452,7 +452,10 @@ def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_
         with KafkaAdmin(kafka_broker.options) as admin:
             shown = admin.committed(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
         assert {tp.partition: committed.offset for tp, committed in shown.items()} == {0: 10, 1: 5}
-    with query(cluster, "b", progressGroup="forebay.stream") as reader, pytest.raises(UsageError, match="stream's own"):
+    with (
+        query(cluster, "b", progressGroup="forebay.stream") as reader,
+        pytest.raises(UsageError, match="group of the stream itself"),
+    ):
         reader.latestOffset({}, ALL)
 
 

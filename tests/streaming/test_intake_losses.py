@@ -49,7 +49,7 @@ def test_a_query_stops_at_what_is_lost_until_a_person_accepts_it_or_it_may_leave
             assert lost.label in str(stopped.value) and 'failOnDataLoss" to "false"' in str(stopped.value)
             with caplog.at_level(logging.WARNING, "forebay.source"):
                 assert read(batch(cluster, **given, failOnDataLoss="false")) == {0: left}
-            assert lost.label in caplog.text and "going on with what is left" in caplog.text
+            assert lost.label in caplog.text and "continuing with the remaining records" in caplog.text
 
             words = ("recover", "--accept-loss", str(batch_id), lost.label, "--because", "the disk is gone", "--yes")
             accepted = cluster.command(*words)

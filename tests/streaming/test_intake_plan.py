@@ -12,19 +12,19 @@ from forebay.kafka.consume.spans import Span
 from forebay.messages import IntakePartition, LifeSpan, LifeView, RecordedGap
 from forebay.model.errors import UsageError
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
-from pyspark_forebay.intake import FoundBlocks
-from pyspark_forebay.intake_plan import (
+from pyspark_forebay.intake.client import FoundBlocks
+from pyspark_forebay.intake.planning import (
     first_at,
     next_end,
     offsets_of,
-    packed,
+    pack_tasks,
     places,
-    reading,
+    plan_intake_batch,
     spans_between,
     start_places,
 )
 from pyspark_forebay.offsets import Offsets
-from pyspark_forebay.options import read_options
+from pyspark_forebay.options.source import read_options
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -95,7 +95,7 @@ def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> No
 
 @pytest.mark.parametrize(
     ("begin", "end", "words"),
-    [((1, 10), (1, 5), "offset 5 lies before 10"), ((1, 10), (3, 5), "the intake knows no t/0 in life 3")],
+    [((1, 10), (1, 5), "offset 5 is before 10"), ((1, 10), (3, 5), "the intake does not know incarnation 3 of t/0")],
 )
 def test_offsets_that_do_not_fit_the_intake_are_refused(
     begin: tuple[int, int], end: tuple[int, int], words: str
@@ -106,7 +106,9 @@ def test_offsets_that_do_not_fit_the_intake_are_refused(
 
 def test_of_each_block_only_what_is_wanted_is_read() -> None:
     whole, cut, other = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20), (B, 4, 8)), block(3, (B, 8, 9))
-    got = reading([span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True)
+    got = plan_intake_batch(
+        [span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True
+    )
     assert [part.reference.id for part in got.parts] == [whole.id, cut.id]
     assert (got.parts[0].cuts, got.parts[0].unwanted, got.parts[0].records) == ({}, frozenset(), 14)
     assert got.parts[0].reference.other_hosts == ("h2",)
@@ -117,18 +119,20 @@ def test_of_each_block_only_what_is_wanted_is_read() -> None:
 
 def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwise() -> None:
     """INV-5."""
-    got = reading([span(10, 50), span(20, 60, life=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
+    got = plan_intake_batch([span(10, 50), span(20, 60, life=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
     assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
-    without = reading([span(20, 60, life=2)], found(), {A: TWO}, False)
-    assert without.spans == () and without.losses[0].startswith("t/0[20, 60) of life 2: the WAL has it no more")
+    without = plan_intake_batch([span(20, 60, life=2)], found(), {A: TWO}, False)
+    assert without.spans == () and without.losses[0].startswith(
+        "t/0[20, 60) of incarnation 2: the WAL no longer has it"
+    )
 
 
 def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
     gap = RecordedGap(
         topic="t", partition=0, life=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
     )
-    got = reading(
+    got = plan_intake_batch(
         [span(0, 40)], found(block(1, (A, 0, 10)), block(2, (A, 30, 40)), gaps=(gap,)), {A: partition()}, True
     )
     assert got.spans == got.losses == ()
@@ -139,7 +143,7 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
     """INV-5: neither read, nor asked of Kafka, nor a loss."""
     both, alone = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20))
     lost = {"t/0[0, 10)": "ann: disk gone", "t/0[10, 20)": "bob"}
-    got = reading(
+    got = plan_intake_batch(
         [span(0, 20), span(0, 4, tp=B)], found(both, alone, lost=lost), {A: partition(), B: partition(B)}, True
     )
     assert [(part.reference.id, part.unwanted, part.records) for part in got.parts] == [(both.id, {"t/0[0, 10)"}, 4)]
@@ -152,20 +156,20 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
     between = found(
         *(block(n, own) for n, own in enumerate((*kept, *gone), 3)), lost={"t/0[20, 30)": "", "t/0[40, 50)": ""}
     )
-    got = reading([span(5, 50)], between, {A: partition()}, True)
+    got = plan_intake_batch([span(5, 50)], between, {A: partition()}, True)
     assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
 
 
 def test_what_lies_in_a_range_that_is_held_twice_is_no_hole() -> None:
     """Whatever tells of it last, the further end counts."""
     gap = RecordedGap(topic="t", partition=0, life=1, from_offset=0, until_offset=30, cause="aged out")
-    got = reading([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
+    got = plan_intake_batch([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
     assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
 
 
 def parts(count: int, length: int) -> list[object]:
     blocks = [block(n + 1, (A, n * 10, n * 10 + 10), length=length) for n in range(count)]
-    return list(reading([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
+    return list(plan_intake_batch([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_many_blocks_make_one_task_as_long_as_enough_are_left(
     count: int, length: int, partitions: int, least: int | None, most: int | None, sizes: list[int]
 ) -> None:
     given = parts(count, length)
-    made = packed(given, partitions, least, most)  # type: ignore[arg-type]
+    made = pack_tasks(given, partitions, least, most)  # type: ignore[arg-type]
     assert [len(task) for task in made] == sizes
     assert [part for task in made for part in task] == given
 
@@ -213,4 +217,4 @@ def test_a_tracker_alone_is_enough_and_its_own_options_do_nothing_without_it() -
     assert (options.intake.urls, options.intake.cursor) == (("http://d1:1", "http://d2:2"), "query")
     assert options.kafka == {}
     without = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "cursor": "q"}
-    assert "option cursor is ignored without tracker" in read_options(without, streaming=True).told
+    assert "option cursor is ignored without tracker" in read_options(without, streaming=True).warnings

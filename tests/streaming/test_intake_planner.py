@@ -30,11 +30,13 @@ from forebay.model.errors import (
 )
 from forebay.model.values import Block, TopicPartition
 from forebay.security.access import Access
-from pyspark_forebay import intake, intake_source
-from pyspark_forebay.intake_batch import IntakeBatchReader
-from pyspark_forebay.intake_source import IntakeSource
-from pyspark_forebay.intake_stream import IntakeStreamReader
-from pyspark_forebay.options import read_options
+from pyspark_forebay.intake import client, cursor
+from pyspark_forebay.intake import source as source_module
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.progress_group import ProgressGroup
+from pyspark_forebay.intake.source import IntakeSource
+from pyspark_forebay.intake.stream import IntakeStreamReader
+from pyspark_forebay.options.source import read_options
 from tests.support.asked_intake import Taken, asked_in_process
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import TOPIC, Tracked, offsets
@@ -126,7 +128,7 @@ def test_of_a_partition_that_was_not_held_what_is_gone_of_it_is_told(taken: Take
     state.cleaning_segments[gone] = True
     again = begun("again")
     end = again.latestOffset(start, ALL)
-    with pytest.raises(RangeNotHeldError, match=r"t/1\[0, 10\): the WAL has it no more"):
+    with pytest.raises(RangeNotHeldError, match=r"t/1\[0, 10\): the WAL no longer has it"):
         again.partitions(start, end)
 
 
@@ -164,7 +166,7 @@ def test_a_block_that_must_be_looked_into_for_a_time_and_is_gone_fails_the_query
         pytest.raises(UsageError, match="t/0 has no record at or after 1 ms"),
     ):
         batch_of(startingTimestamp="1", failOnDataLoss="false").partitions()
-    assert "failOnDataLoss is false: looking further" in caplog.text
+    assert "failOnDataLoss is false: searching the next blocks" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_a_driver_whose_answers_do_not_go_on_is_not_asked_for_ever(
         return answer if asked == f"/v1/cursors/{path}" else found
 
     monkeypatch.setattr(taken.driver, "post", posted)
-    with pytest.raises(UsageError, match=f"the driver's answer about {path} does not go on"):
+    with pytest.raises(UsageError, match=f"the driver's answer about {path} makes no progress"):
         batch_of(startingOffsets=f'{{"{TOPIC}": {{"0": 0}}}}', **options).partitions()
 
 
@@ -203,38 +205,38 @@ def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
         raise outcome[0]
 
     monkeypatch.setattr(taken.driver, "get", refused)
-    waiting = intake.Intake(("http://127.0.0.1:1",), Access(), 600.0)
+    waiting = client.Intake(("http://127.0.0.1:1",), Access(), 600.0)
     with pytest.raises(AccessError):
-        waiting.look()
+        waiting.describe()
     assert len(asked) == 1
     outcome[0] = UnreachableError("away")
     with pytest.raises(UnreachableError, match="away"):
-        intake.Intake(("http://127.0.0.1:1",), Access(), 0.0).look()
+        client.Intake(("http://127.0.0.1:1",), Access(), 0.0).describe()
     assert len(asked) == 2
     waiting.close()
     with pytest.raises(UnreachableError, match="the query is stopping"):
-        waiting.look()
+        waiting.describe()
     assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
     ("group", "kafka", "words"),
     [
-        ("g", {}, "the stream is not of Kafka, which keeps groups"),
-        ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a group of the stream's own"),
+        ("g", {}, "the stream does not read Kafka, so it has no consumer groups"),
+        ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a consumer group of the stream itself"),
     ],
 )
 def test_progress_that_can_not_be_shown_is_refused(group: str, kafka: dict[str, str], words: str) -> None:
     """In the stream's own group it would be taken for what the stream has committed."""
     with pytest.raises(UsageError, match=words):
-        intake.Progress(group, kafka, ("forebay.flights", "forebay.flights.completed"))
+        ProgressGroup(group, kafka, ("forebay.flights", "forebay.flights.completed"))
 
 
 def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4: also while the driver is away."""
-    monkeypatch.setattr(intake, "KEEP_SECONDS", 0.01)
+    monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 0.01)
     taken.take()
     reader = begun()
     at = reader.latestOffset(reader.initialOffset(), ALL)
@@ -261,7 +263,7 @@ def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
 )
 def test_a_query_reads_what_it_names_or_all(given: dict[str, str], read: list[str]) -> None:
     options = read_options({"tracker": "http://127.0.0.1:1", **given}, streaming=False)
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     known = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("ab", 0)]
     assert [str(tp) for tp in known if source.reads(tp)] == read
 
@@ -272,7 +274,7 @@ def test_a_batch_query_of_nothing_has_a_task_as_spark_wants_it_and_leaves_no_con
     assert taken.driver.closed == 1
     taken.take()
     offsets = {name: f'{{"{TOPIC}": {{"0": {at}}}}}' for name, at in (("startingOffsets", 8), ("endingOffsets", 3))}
-    with pytest.raises(UsageError, match="starting offset 8 of t/0 lies beyond its ending offset 3"):
+    with pytest.raises(UsageError, match="starting offset 8 of t/0 is beyond its ending offset 3"):
         batch_of(**offsets).partitions()
     assert taken.driver.closed == 2
 
@@ -325,19 +327,19 @@ def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5: another topic's records would pass for ours."""
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(at))
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(at))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     views = tuple(m.LifeView(life=life, start=start, topic_id=topic_id) for life, start, topic_id in lives)
     tp = TopicPartition(TOPIC, 0)
     known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=99, lives=views)}
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
 
 
 def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-2: its block was there when Kafka was asked for what is older, and gone when blocks were."""
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(2))
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(2))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     tp = TopicPartition(TOPIC, 0)
     life = m.LifeView(life=1, start=0, topic_id="id-1")
@@ -348,7 +350,7 @@ def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeyp
         earliest=lambda _: {tp: (1, next(held))},
         times=lambda spans: [SimpleNamespace(block=None, reached=span.span.until_offset) for span in spans],
     )
-    source = IntakeSource(options, cast(intake.Intake, played))
+    source = IntakeSource(options, cast(client.Intake, played))
     assert source._at_times(answer, known, {tp: 3}) == {tp: (1, 2)}
 
 
@@ -368,7 +370,7 @@ def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
         return {r.tp: (offsets, offsets)}
 
     monkeypatch.setattr(IntakeSource, "_times_in", times_in)
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(25))
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(25))
     options = {"assign": f'{{"{TOPIC}": [1]}}', "kafka.bootstrap.servers": "b:1"}
 
     def begins(time: int, **more: str) -> int:
@@ -397,9 +399,9 @@ def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkey
         passed_over.append(plan.lost)
         raise LostBlockError("gone")
 
-    monkeypatch.setattr(intake_source, "read_block", read_block)
+    monkeypatch.setattr(source_module, "read_block", read_block)
     options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="")
     wanted = m.LifeSpan(topic=TOPIC, partition=1, life=1, from_offset=0, until_offset=10)
     assert source._times_in(answer, {}, block, {wanted.tp: [wanted]}) == {}
@@ -439,13 +441,13 @@ def test_tasks_get_nothing_of_what_the_planner_keeps(taken: Taken) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [({"subscribe": "t,nobody"}, "no nobody"), ({"assign": '{"t": [0, 7]}'}, "no t/7")]
+    ("given", "words"), [({"subscribe": "t,nobody"}, "nobody"), ({"assign": '{"t": [0, 7]}'}, "t/7")]
 )
 def test_what_is_named_and_not_taken_in_is_refused(given: dict[str, str], words: str, taken: Taken) -> None:
     taken.take()
     reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, letters)
     for call in (lambda: reader.latestOffset(reader.initialOffset(), ALL), batch_of(**given).partitions):
-        with pytest.raises(UnknownTopicError, match=f"the stream takes in {words}$"):
+        with pytest.raises(UnknownTopicError, match=f"the stream does not take in {words}$"):
             call()
     assert not taken.tracked.state.cursors
 
@@ -467,7 +469,7 @@ def test_a_cursor_in_use_is_waited_for_and_one_that_is_refused_is_not(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6: its user may have been killed a moment ago; nothing else changes by waiting."""
-    monkeypatch.setattr(intake, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
     taken.take()
     answers = [RefusedError("there are too many", "conflict"), *[RefusedError("somebody reads by it", "in-use")] * 2]
 
@@ -507,7 +509,7 @@ def test_a_checkpoint_whose_last_batch_another_source_planned_is_left_to_that(ta
     taken.take()
     reader = begun()
     for start, end in (({TOPIC: {"0": 0}}, {TOPIC: {"0": 5}}), ({}, {TOPIC: {"0": 5}, "#cursor": "q"})):
-        with pytest.raises(UsageError, match="was planned by another source"):
+        with pytest.raises(UsageError, match="another source planned"):
             reader.partitions(start, end)
     assert not taken.tracked.state.cursors
     end = reader.latestOffset({TOPIC: {"0": 0}}, ALL)  # where that has ended, the query goes on over the intake

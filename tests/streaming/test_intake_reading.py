@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from forebay.model.errors import LostBlockError, UnreadableBlockError
-from pyspark_forebay.intake_plan import BlockPart, IntakeTask
-from pyspark_forebay.intake_reading import kafka_options, read_part, read_task
-from pyspark_forebay.options import read_options
+from pyspark_forebay.intake.planning import BlockPart, IntakeTask
+from pyspark_forebay.intake.reading import merged_kafka_options, read_part, read_task
+from pyspark_forebay.options.source import read_options
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 
@@ -34,10 +34,10 @@ def test_of_a_block_the_rows_that_are_wanted_are_read_and_no_others(tmp_path: Pa
 def test_kafka_is_where_the_query_says_and_else_where_the_driver_does() -> None:
     told = {"bootstrap.servers": "driver-s:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1", "kafka.bootstrap.servers": "own:1"}, streaming=False)
-    assert kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
+    assert merged_kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
-    assert kafka_options(read, told) == told
-    assert kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
+    assert merged_kafka_options(read, told) == told
+    assert merged_kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
 
 
 def test_without_fail_on_data_loss_a_block_is_left_out_that_is_gone_and_none_that_is_out_of_reach(

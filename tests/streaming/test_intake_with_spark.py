@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.intake.stream import IntakeStreamReader
 from tests.streaming.test_with_spark import offsets, run
 from tests.support.again import produce
 from tests.support.cluster import Cluster

@@ -105,7 +105,7 @@ def test_a_task_and_a_query_killed_around_a_commit_write_each_record_once(
     assert sum(map(len, committed.values())) == 200
     to_the_end(kafka_broker, topic, tmp_path, ["--into", into])
     assert in_topic(kafka_broker, into) == {0: list(range(150)), 1: list(range(150))}
-    assert "was committed before it was run again" in (tmp_path / "log").read_text()
+    assert "was already committed and is not written again" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.long

@@ -15,8 +15,9 @@ import direct
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
 from forebay.settings.schema import Settings
-from pyspark_forebay import DefaultSource, writer
-from pyspark_forebay.options import KNOWN
+from pyspark_forebay import DefaultSource
+from pyspark_forebay.options.source import KNOWN
+from pyspark_forebay.sink.options import KNOWN as OF_SINK
 from tests.conftest import missing
 from tests.support.jvm_spark import CONNECTOR, require_jvm_spark
 
@@ -32,7 +33,7 @@ def rows_of(title: str = "") -> list[list[str]]:
 
 ROWS = rows_of()
 #: of the source and of the sink
-OPTIONS = {*KNOWN, *writer.KNOWN}
+OPTIONS = {*KNOWN, *OF_SINK}
 NAMES = set(re.findall(r"`([^`]+)`", PAGE))
 
 

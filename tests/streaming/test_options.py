@@ -9,9 +9,10 @@ import pytest
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.values import TopicPartition
 from pyspark_forebay import DefaultSource
-from pyspark_forebay.options import KNOWN, Limit, check, read_options
-from pyspark_forebay.questions import Questions
-from pyspark_forebay.writer import KNOWN as OF_SINK
+from pyspark_forebay.kafka.questions import Questions
+from pyspark_forebay.options.limits import Limit
+from pyspark_forebay.options.source import KNOWN, check, read_options
+from pyspark_forebay.sink.options import KNOWN as OF_SINK
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,9 +49,9 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"startingOffsets": '{"t": {"0": -3}}'}, "-3 of t/0"),
     ({"startingOffsets": '{"t": {"zero": 1}}'}, "'zero' is not allowed"),
     ({"startingOffsets": '{"t": {"0": true}}'}, "True is not allowed"),
-    ({"startingOffsets": '{"t": [0]}'}, "expected is JSON"),
+    ({"startingOffsets": '{"t": [0]}'}, "expected JSON"),
     ({"startingOffsets": '{"a b": {"0": 1}}'}, "name of a topic"),
-    ({"startingOffsets": "{" * 100_000}, "expected is JSON"),
+    ({"startingOffsets": "{" * 100_000}, "expected JSON"),
     ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
     ({"startingOffsetsByTimestamp": "7"}, "startingOffsetsByTimestamp"),
     ({"startingOffsetsByTimestampStrategy": "earliest"}, '"error" and "latest"'),
@@ -129,7 +130,7 @@ def test_the_group_is_the_one_given_or_carries_the_prefix() -> None:
     assert read_options({**BASE, "groupIdPrefix": "team"}, streaming=True).group == "team"
     both = {**BASE, "groupIdPrefix": "team", "kafka.group.id": "own"}
     assert read_options(both, streaming=True).group == "own"
-    told = read_options(both, streaming=True).told
+    told = read_options(both, streaming=True).warnings
     assert told == ("option groupIdPrefix is ignored, as option kafka.group.id is set",)
 
 
@@ -142,21 +143,21 @@ def test_a_delay_without_a_unit_counts_milliseconds() -> None:
 
 def test_options_that_do_nothing_are_told() -> None:
     given = {**BASE, "maxOffsetsPerTrigger": "5", "startingOffset": "earliest"}
-    assert read_options(given, streaming=False).told == (
+    assert read_options(given, streaming=False).warnings == (
         "option maxOffsetsPerTrigger is ignored in batch queries",
         "option startingoffset is not known and is ignored",
     )
-    assert read_options(BASE, streaming=True).told == ()
+    assert read_options(BASE, streaming=True).warnings == ()
 
 
 def test_settings_of_the_java_client_are_translated_or_refused_by_name() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
     options = read_options({**BASE, "kafka.sasl.jaas.config": jaas}, streaming=True)
     assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("u", "s3cret")
-    assert len(options.told) == 1 and "s3cret" not in options.told[0]
+    assert len(options.warnings) == 1 and "s3cret" not in options.warnings[0]
     assert "ssl.provider" in refusal({"kafka.ssl.provider": "x"})
     forced = read_options({**BASE, "kafka.check.crcs": "false", "kafka.enable.partition.eof": "true"}, streaming=True)
-    assert [told for told in forced.told if "'check.crcs' is true, not false" in told] == list(forced.told)
+    assert [told for told in forced.warnings if "'check.crcs' is true, not false" in told] == list(forced.warnings)
     assert not {"check.crcs", "enable.partition.eof"} & forced.kafka.keys()
 
 

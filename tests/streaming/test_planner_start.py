@@ -31,8 +31,8 @@ def test_nothing_of_forebay_is_imported_before_a_planner_connects() -> None:
     ("module", "unneeded"),
     [
         ("pyspark_forebay", ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click")),
-        ("pyspark_forebay.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
-        ("pyspark_forebay.intake_stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.kafka.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.intake.stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
     ],
 )
 def test_planner_imports_nothing_that_it_does_not_use(module: str, unneeded: tuple[str, ...]) -> None:

@@ -20,10 +20,10 @@ from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
 from forebay.schemas.columns import ColumnDecoding
-from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.decoding import Decoding
-from pyspark_forebay.questions import Questions
-from pyspark_forebay.stream import StreamReader
+from pyspark_forebay.kafka.batch import BatchReader
+from pyspark_forebay.kafka.questions import Questions
+from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
@@ -155,7 +155,7 @@ def test_a_partition_that_goes_away_between_two_questions_is_named(
 
     monkeypatch.setattr(Questions, "beginnings", without)
     more = options(kafka_broker, topic, startingOffsets=starting)
-    with pytest.raises(UnknownTopicError, match=f"{topic}/1 went away while the query was planned"):
+    with pytest.raises(UnknownTopicError, match=f"{topic}/1 disappeared while the query was planned"):
         BatchReader(more).partitions()
     for loses in ("true", "false"):
         reader = StreamReader({**more, "failOnDataLoss": loses})
@@ -343,7 +343,7 @@ def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
     cut = reader.latestOffset({topic: {"0": 10, "1": 7}}, ALL)
     with pytest.raises(RangeNotHeldError, match="offset was changed from 7 to 5"):
         reader.partitions({topic: {"0": 10, "1": 7}}, cut)
-    with pytest.raises(UsageError, match="planned by another source"):
+    with pytest.raises(UsageError, match="another source planned"):
         reader.partitions({}, start)
 
 
@@ -393,7 +393,7 @@ def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
         raise RangeNotHeldError("not now")
         yield
 
-    monkeypatch.setattr("pyspark_forebay.reading.read_range", refused)
+    monkeypatch.setattr("pyspark_forebay.kafka.reading.read_range", refused)
     with pytest.raises(RangeNotHeldError, match="not now"):
         rows(reader, {}, end)
     monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda self, topics: dict.fromkeys(topics, ""))

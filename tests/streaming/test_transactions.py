@@ -15,8 +15,9 @@ from pyspark.sql.types import StringType, StructType
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import StoreError, UsageError
-from pyspark_forebay import writer
-from pyspark_forebay.writer import TaskRows, TransactionalWriter, packed, writer_of
+from pyspark_forebay.sink import writers
+from pyspark_forebay.sink.rows import pack_rows
+from pyspark_forebay.sink.writers import TaskRows, TransactionalWriter, writer_of
 from tests.support.kafka import PATIENCE_SECONDS, committed_values
 from tests.support.output_process import OutputProcess, SinkOutput, Turn, batch_of, expected, rows_of
 
@@ -91,7 +92,7 @@ def test_a_query_that_slept_in_a_commit_adds_nothing_when_it_wakes(
 
 def message(values: list[str], topic: str, batch: int = 0) -> TaskRows:
     columns = pa.record_batch({"value": pa.array(values), "topic": pa.array([topic] * len(values))})
-    return TaskRows("a-query", batch, packed([columns], None))
+    return TaskRows("a-query", batch, pack_rows([columns], None))
 
 
 def test_rows_of_several_topics_are_one_transaction_and_its_marker_is_found(
@@ -120,7 +121,7 @@ def test_a_row_that_is_not_taken_leaves_nothing_of_its_batch(
     writer = writer_of(options(kafka_broker, groupIdPrefix=topic), SCHEMA, streaming=False)
     assert isinstance(writer, TransactionalWriter)
     parts = [
-        TaskRows("q", None, packed([pa.record_batch({"value": [text], "topic": [topic]})], None))
+        TaskRows("q", None, pack_rows([pa.record_batch({"value": [text], "topic": [topic]})], None))
         for text in ("whole", "x" * 2_000_000)
     ]
     with pytest.raises(StoreError, match="too large"):
@@ -146,7 +147,7 @@ def test_what_a_transaction_can_not_be_told_is_refused(more: dict[str, str], wor
 
 
 def test_what_a_sink_does_otherwise_than_it_was_told_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    writer._tell.cache_clear()  # another test of this process may have been told the same
+    writers._warn_once.cache_clear()  # another test of this process may have been told the same
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "kafka.acks": "0", "kafka.max.block.ms": "5"}
     for more in ({}, {}, {"transactional": "true", "kafka.delivery.timeout.ms": "5", "unheardOf": "1"}):
         writer_of({**given, **more}, SCHEMA, streaming=True)

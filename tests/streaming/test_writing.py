@@ -15,9 +15,9 @@ from forebay.kafka.produce import sender
 from forebay.kafka.produce.sender import send_rows
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from pyspark_forebay import DefaultSource
-from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.kafka.batch import BatchReader
 from pyspark_forebay.schema import spark_schema
-from pyspark_forebay.writer import AtLeastOnceWriter, writer_of
+from pyspark_forebay.sink.writers import AtLeastOnceWriter, writer_of
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 VALUE = StructType([StructField("value", StringType())])
@@ -28,8 +28,8 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     ("options", "schema", "word"),
     [
         ({"topic": ""}, VALUE, "option topic"),
-        ({}, StructType().add("key", StringType()), "column value is needed"),
-        ({}, StructType().add("value", LongType()), "column value is bigint: allowed is string or binary"),
+        ({}, StructType().add("key", StringType()), "the column value is missing"),
+        ({}, StructType().add("value", LongType()), "column value is bigint: allowed are string or binary"),
         ({}, StructType([*VALUE, StructField("headers", StringType())]), "column headers is string"),
         ({}, StructType().add("value", BinaryType()).add("partition", LongType()), "column partition is bigint"),
         ({"kafka.key.serializer": "x"}, VALUE, "key.serializer is not supported"),

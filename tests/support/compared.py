@@ -524,7 +524,7 @@ KINDS: dict[str, dict[Side, str]] = {
     "no record of that time": {"spark": r"No offset matched from request", "ours": r"UsageError: no offset matched"},
     "begins behind its end": {
         "spark": r"AssertionError: assertion failed: Beginning offset \d+ is after the ending offset",
-        "ours": r"UsageError: starting offset \d+ of .* lies beyond its ending offset",
+        "ours": r"UsageError: starting offset \d+ of .* is beyond its ending offset",
     },
     "a value": {
         "spark": r"must be positive|Expected e\.g\. \{|Expected a single long value|For input string"
