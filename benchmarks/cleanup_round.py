@@ -42,7 +42,7 @@ def _rate(tracker: Tracker, rounds: int) -> float:
 
 def _tracker(blocks: int) -> Tracker:
     """Every block but the last is released, and the oldest segment is due."""
-    state = State(stream="bench", lineage=1, created=True)
+    state = State(stream="bench", timeline=1, created=True)
     for number in range(blocks):
         segment, place = divmod(number, BLOCKS_OF_A_SEGMENT)
         held = OffsetRange("t", 0, 1, number, number + 1, 1, 0, "0" * 16, 1)

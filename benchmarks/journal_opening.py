@@ -62,7 +62,7 @@ def write(folder: Path, blocks: int) -> None:
 
 def first_events() -> list[ev.Event]:
     """One receiver that owns all partitions."""
-    starts = tuple(ev.LifeStart("records", number, 0) for number in range(PARTITIONS))
+    starts = tuple(ev.IncarnationStart("records", number, 0) for number in range(PARTITIONS))
     return [
         ev.StreamCreated(starts, 0, "earliest"),
         ev.ReceiverRegistered("r1", "bench", "1", EPOCH),

@@ -47,7 +47,7 @@ class Tracking:
 
     def begin(self, topic: str, partitions: int = PARTITIONS) -> None:
         """The partitions of ``topic`` begin at offset 0."""
-        starts = tuple(ev.LifeStart(topic, number, 0) for number in range(partitions))
+        starts = tuple(ev.IncarnationStart(topic, number, 0) for number in range(partitions))
         self._loop.ask(FoundPartitions(starts, 0, "earliest"))
 
     def __enter__(self) -> Tracking:

@@ -92,8 +92,8 @@ class Receiver:
         )
         self._epoch = (await self._connection.post("/v1/receivers/register", register, m.RegisterAnswer)).epoch
         tps = tuple(TopicPartition(self._topic, partition) for partition in self._partitions)
-        look = m.LookRequest(receiver_id=self._name, epoch=self._epoch, partitions=tps)
-        views = (await self._connection.post("/v1/partitions/look", look, m.LookAnswer)).partitions
+        look = m.LookupRequest(receiver_id=self._name, epoch=self._epoch, partitions=tps)
+        views = (await self._connection.post("/v1/partitions/look", look, m.LookupAnswer)).partitions
         asks = tuple(m.ClaimAsk(topic=v.topic, partition=v.partition, known_token=v.token) for v in views)
         claim = m.ClaimRequest(receiver_id=self._name, epoch=self._epoch, claims=asks, number=1)
         grants = (await self._connection.post("/v1/partitions/claim", claim, m.ClaimAnswer)).claims

@@ -67,7 +67,7 @@ def write(folder: Path, blocks: int, digests: bool = False) -> None:
         lambda: next(uids),
     )
     events: list[ev.Event] = [
-        ev.StreamCreated((ev.LifeStart("records", 0, 0),), 0, "earliest"),
+        ev.StreamCreated((ev.IncarnationStart("records", 0, 0),), 0, "earliest"),
         ev.ReceiverRegistered("r1", "bench", "1", epoch),
         ev.ClaimGiven("records", 0, "r1", epoch, token),
     ]

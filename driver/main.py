@@ -48,7 +48,7 @@ def with_engine(
     driver: Driver
     clock = SystemClock()
     # before Spark's processes are started, which have nothing to say to systemd
-    notifier = Notifier.of(os.environ, clock, lambda: driver.standing(), os.getpid())
+    notifier = Notifier.of(os.environ, clock, lambda: driver.service_status(), os.getpid())
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,

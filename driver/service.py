@@ -38,7 +38,7 @@ from driver.decisions.intake import intake, span
 from driver.decisions.problems import in_answer
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.http.api import Submitted, tracker_application
 from driver.http.health import WAITING_FOR_SPACE, Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.http.status import receiver_state, status
@@ -50,7 +50,7 @@ from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.listeners.dispatch import Channel, Listener, Listeners, Receiving, SeenReceiver, Told, ended, find_listener
 from driver.listeners.web_hook import WebHook
-from driver.tracker import AgentNews, CopyRules, Tracker
+from driver.tracker import CopyRules, LastAgentHeartbeat, Tracker
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import Ask, ExpireCursors, KeepWindow, PlaceReceivers
 from forebay.http.server import Server
@@ -62,7 +62,7 @@ from forebay.messages import (
     IntakeAnswer,
     IntakePartition,
     IntakeRequest,
-    LookRequest,
+    LookupRequest,
     OperatorAnswer,
     RegisterRequest,
     ReplayRequest,
@@ -84,11 +84,11 @@ from forebay.model.errors import (
     UnreachableError,
     UsageError,
 )
-from forebay.model.values import TopicPartition, is_reserved, lineage_of, managed_ordinal
+from forebay.model.values import TopicPartition, is_reserved, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
-from forebay.process.notify import Standing
+from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 from wal import layout
 from wal.encryption import load_keys
@@ -307,8 +307,8 @@ class Driver:
             )
             loop.snapshot_taken = copies.want
             self._copies = copies
-            next_lineage = layout.lineage_marker(settings.stream, lineage_of(opened.epoch) + 1)
-            cleaned = CleanedWal(wal_storage, limits, copies, partial(wal_storage.exists, next_lineage))
+            next_timeline = layout.timeline_marker(settings.stream, timeline_of(opened.epoch) + 1)
+            cleaned = CleanedWal(wal_storage, limits, copies, partial(wal_storage.exists, next_timeline))
         cleaner = Cleaner(
             loop, cleaned, writer, settings.stream, ageing, _cleanup_seconds(settings, wal_storage), self._fail
         )
@@ -329,7 +329,7 @@ class Driver:
             _backpressure(settings, loop, state, self._clock.wall_ms()),
             settle,
             self._listeners.tell_all,
-            self.given_copies,
+            self.cached_copies,
             settings.driver.unreadable_retry,
             waits_when_failed=self._waits_when_failed,
             failing=FailingJobs(self._clock, settings.driver.job_max_failures, state.failures),
@@ -365,9 +365,9 @@ class Driver:
         settings, clock = self._settings, self._clock
         probes = [store_probe("journal", self._stores["journal"], lease_path(settings.stream), clock)]
         if "wal" in self._stores:
-            marker = layout.lineage_marker(settings.stream, tracker.state.lineage)
+            marker = layout.timeline_marker(settings.stream, tracker.state.timeline)
             probes.append(store_probe("wal", self._stores["wal"], marker, clock))
-        if not settings.own_source:
+        if not settings.custom_source:
             # the dictionary is copied in one step, since the deciding thread goes on meanwhile
             def ends() -> Mapping[TopicPartition, int]:
                 return ends_of_known(self._admin, [p.tp for p in tuple(tracker.state.partitions.values())])
@@ -504,10 +504,10 @@ class Driver:
         if not self._commits_checked and isinstance(request, AgentHeartbeatRequest):
             # an empty journal knows no block: until Kafka's commits say that it was not lost, no copy is a stray one
             request = msgspec.structs.replace(request, old_blocks=())
-        if not self._commits_checked and isinstance(request, LookRequest | ClaimRequest):
+        if not self._commits_checked and isinstance(request, LookupRequest | ClaimRequest):
             # whoever claims commits the position first, which would wipe out a commit that proves a lost journal (rule 5)
             return _refused("Kafka's commits have not been laid beside the journal yet")
-        if not self._copied and isinstance(request, LookRequest | ClaimRequest):
+        if not self._copied and isinstance(request, LookupRequest | ClaimRequest):
             # what is accepted before there is a copy could not be found again if the journal were lost
             return _refused("no copy of the journal's snapshot lies beside the WAL yet")
         return self._loop.submit(request)
@@ -677,12 +677,12 @@ class Driver:
     def _wall_seconds(self) -> float:
         return self._clock.wall_ms() / 1000.0
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """How it stands, for a supervisor: ready when it leads, or stands by."""
         settings = self._settings.driver
         stopping = self._stopping.is_set() or self._drain is not None
         seconds = settings.stop_timeout + GRACE_SECONDS if settings.stop == "drain" or self._drain else LEAVE_SECONDS
-        return Standing(
+        return ServiceStatus(
             self._loop is not None or self._leader is not None,
             ": ".join(filter(None, self._shown())),
             seconds + CLOSE_SECONDS if stopping else None,
@@ -766,33 +766,33 @@ class Driver:
             key_file=settings.wal.key_file,
             blocks_directory=settings.agent.blocks,
             agent_urls=self.agent_urls(),
-            kafka={} if settings.own_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
+            kafka={} if settings.custom_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
             groups=(settings.group, settings.completed_group),
             headers=settings.kafka.headers,
         )
 
     def _read_span(self, request: SpanRequest, state: State) -> SpanAnswer:
-        given = ((news.heartbeat.host, news.copies) for news in self._agents())
+        given = ((latest.heartbeat.host, latest.copies) for latest in self._agents())
         return span(state, request, given, self._read_intake)
 
     def agent_urls(self) -> dict[str, str]:
         """The agents that were heard of lately, by host: tasks ask no other, since one that is gone costs a time-out for
         each of its blocks; nor one that is about to go."""
-        return {news.heartbeat.host: news.heartbeat.url for news in self._agents()}
+        return {latest.heartbeat.host: latest.heartbeat.url for latest in self._agents()}
 
-    def given_copies(self) -> dict[str, tuple[str, ...]]:
+    def cached_copies(self) -> dict[str, tuple[str, ...]]:
         """Block id → those of these agents' hosts that say that they were given a copy of it."""
         found: dict[str, tuple[str, ...]] = {}
-        for news in self._agents():
-            for block_id in news.copies:
-                found[block_id] = (*found.get(block_id, ()), news.heartbeat.host)
+        for latest in self._agents():
+            for block_id in latest.copies:
+                found[block_id] = (*found.get(block_id, ()), latest.heartbeat.host)
         return found
 
-    def _agents(self) -> list[AgentNews]:
+    def _agents(self) -> list[LastAgentHeartbeat]:
         tracker = self._tracker
         since = self._clock.monotonic() - self._settings.driver.receiver_timeout
-        agents = list(tracker.agent_news.values()) if tracker else []
-        return [news for news in agents if news.at >= since and news.heartbeat.state == "active"]
+        agents = list(tracker.agent_heartbeats.values()) if tracker else []
+        return [latest for latest in agents if latest.at >= since and latest.heartbeat.state == "active"]
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
@@ -826,8 +826,8 @@ class Driver:
         seen = {}
         for r in state.receivers.values():
             if not is_reserved(r.receiver_id):
-                news = tracker.receiver_news.get(r.receiver_id)
-                detail = news.heartbeat.detail if news is not None else ""
+                latest = tracker.receiver_heartbeats.get(r.receiver_id)
+                detail = latest.heartbeat.detail if latest is not None else ""
                 how = receiver_state(tracker, r, now, timeout)
                 seen[r.receiver_id] = SeenReceiver(r.receiver_id, r.host, r.epoch, how, detail)
         return seen
@@ -862,7 +862,7 @@ class Driver:
                     self._look_whether_caught_up()
                     self._say("")
                 except (UnreachableError, UnknownTopicError, SourceError) as error:
-                    self._say(f"{'source' if self._settings.own_source else 'Kafka'}: {error}")
+                    self._say(f"{'source' if self._settings.custom_source else 'Kafka'}: {error}")
                 except StoreError as error:  # no space included
                     self._say(f"WAL: {error}")
                 often = next_discovery <= now + 1 or self._until_caught_up
@@ -875,8 +875,8 @@ class Driver:
         if not self._until_caught_up or not self._partitions_found or self._drain is not None:
             return
         if self._targets is None:
-            lives = self._ask(lambda s: {p.tp: p.life.life for p in s.partitions.values()})
-            self._targets = CatchUp.of(self._admin.ends(lives), lives)
+            incarnations = self._ask(lambda s: {p.tp: p.incarnation.number for p in s.partitions.values()})
+            self._targets = CatchUp.of(self._admin.ends(incarnations), incarnations)
             log.info("taking all there is up to %s, and ending then", self._targets)
         elif not self._ask(self._targets.missing):
             log.info("caught up: all that Kafka held at the start is completed")
@@ -949,9 +949,9 @@ class Driver:
         committed = self._admin.committed(
             self._settings.group, self._ask(lambda s: {p.tp for p in s.partitions.values()})
         )
-        positions = self._ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
+        positions = self._ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
         if not self._commits_checked:
-            check_commits(committed, self._settings.group, self._ask(lambda s: s.lineage), positions)
+            check_commits(committed, self._settings.group, self._ask(lambda s: s.timeline), positions)
             self._commits_checked = True
         foreign = foreign_commits(
             committed, self._settings.group, {tp: position for tp, (_, position) in positions.items()}
@@ -962,12 +962,12 @@ class Driver:
 
     def _publish(self, published: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Shows in a second consumer group how far batches are completed; never authority, so a refusal is only told."""
-        completed, lineage = self._ask(
-            lambda s: ({p.tp: (p.completed, p.life.life) for p in s.partitions.values()}, s.lineage)
+        completed, timeline = self._ask(
+            lambda s: ({p.tp: (p.completed, p.incarnation.number) for p in s.partitions.values()}, s.timeline)
         )
         changed = {
-            tp: Committed(offset, -1, f"forebay:{lineage}:{life}")
-            for tp, (offset, life) in completed.items()
+            tp: Committed(offset, -1, f"forebay:{timeline}:{incarnation}")
+            for tp, (offset, incarnation) in completed.items()
             if published.get(tp) != offset
         }
         try:

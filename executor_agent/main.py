@@ -22,10 +22,10 @@ from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import check_name
 from forebay.process.clock import SystemClock
-from forebay.process.notify import Notifier, Standing
+from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
 from forebay.security.access import Guard, announce
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
@@ -122,12 +122,12 @@ class Agent:
             damaged_blocks=len(usage.damaged),
         )
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """How it stands, for a supervisor: ready when the driver knows of it."""
         silent = self.heartbeat.silent_driver
         drains = self._settings.receiver.drain_timeout + self._settings.agent.drain_timeout
         seconds = drains + STOP_MARGIN_SECONDS + CLOSE_SECONDS
-        return Standing(
+        return ServiceStatus(
             self.heartbeat.heard,
             f"driver out of reach: {silent}" if silent else f"serves {self.store.directory}",
             seconds if self._stopping else None,
@@ -180,7 +180,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
 
     try:
         # before its environment is the receivers': they have nothing to say to systemd
-        notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.standing(), os.getpid())
+        notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.service_status(), os.getpid())
         agent = Agent(settings, receiver_command)
         for loop in ("http", "heartbeat"):
             notifier.watch(loop)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from executor_agent.given_copy import GivenCopy
+from executor_agent.cached_copy import CachedCopy
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.model.values import check_name
 from forebay.process.clock import Clock
@@ -21,7 +21,7 @@ from wal.blocks import (
     COPY_SUFFIX,
     FREE_SHARE_MIN,
     TEMPORARY_SUFFIX,
-    given_path,
+    cached_path,
     local_files,
     local_path,
 )
@@ -132,7 +132,7 @@ class BlockStore:
             try:
                 return os.open(self.path(stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return os.open(given_path(self.directory, stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(cached_path(self.directory, stream, block_id), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -142,7 +142,7 @@ class BlockStore:
         """Deletes a block and any copy of it, damaged ones too; whether a whole one was there. Can be repeated. Raises ValueError
         as :meth:`path`, StoreError."""
         deleted = self._delete(self.path(stream, block_id))
-        deleted = self._delete(given_path(self.directory, stream, block_id)) or deleted
+        deleted = self._delete(cached_path(self.directory, stream, block_id)) or deleted
         # the last name first: a kill in between leaves no name that a later one hides behind
         for path in reversed(list(copies_set_aside(self.directory, stream, block_id))):
             self._delete(path, blocks=0)
@@ -231,18 +231,18 @@ class BlockStore:
 
     # ---- copies that the agent is given ------------------------------------------------------------------------------
 
-    def give(self, stream: str, block_id: str, size_bytes: int) -> GivenCopy:
+    def give(self, stream: str, block_id: str, size_bytes: int) -> CachedCopy:
         """A copy of that block is about to come, of ``size_bytes``: the room for it is kept until it is closed.
 
         Raises OutOfSpaceError, StoreError, ValueError as :meth:`path`.
         """
-        path = given_path(self.directory, stream, block_id)
+        path = cached_path(self.directory, stream, block_id)
         with self._lock:
             self._make_room(size_bytes)
             self._promised_bytes += size_bytes
             self._changed(0, size_bytes)
         try:
-            return GivenCopy(path, stream, block_id, size_bytes, self._given)
+            return CachedCopy(path, stream, block_id, size_bytes, self._given)
         except BaseException:
             self._given(size_bytes, False)
             raise
@@ -274,13 +274,13 @@ class BlockStore:
             if missing_bytes <= 0:
                 break
             with contextlib.suppress(FileNotFoundError):
-                missing_bytes -= given_path(self.directory, *name.split("/")).stat().st_size
+                missing_bytes -= cached_path(self.directory, *name.split("/")).stat().st_size
                 going.append(name)
         return going, missing_bytes
 
     def _give_up(self, names: Sequence[str]) -> None:
         for name in names:
-            self._delete(given_path(self.directory, *name.split("/")))
+            self._delete(cached_path(self.directory, *name.split("/")))
         if names:
             self._usage = None
 

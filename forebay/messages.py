@@ -62,7 +62,7 @@ class RegisterRequest(Message, frozen=True, kw_only=True):
 class RegisterAnswer(Message, frozen=True, kw_only=True):
     epoch: Number
     driver_epoch: Number
-    lineage: Number
+    timeline: Number
     topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
 
 
@@ -73,7 +73,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
     partition: PartitionNumber
     known: bool
     token: Number = 0  # the newest token given for this partition, 0 if none yet
-    life: Number = 0
+    incarnation: Number = 0
     position: Offset = 0
     leader_epoch: LeaderEpoch = -1
     topic_id: str = ""  # "" where the broker can't tell
@@ -84,7 +84,7 @@ class PartitionView(Message, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class LookRequest(Message, frozen=True, kw_only=True):
+class LookupRequest(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/look. Changes nothing."""
 
     receiver_id: Text
@@ -92,7 +92,7 @@ class LookRequest(Message, frozen=True, kw_only=True):
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
-class LookAnswer(Message, frozen=True, kw_only=True):
+class LookupAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionView, ...]
 
 
@@ -164,7 +164,7 @@ class ReportAnswer(Message, frozen=True, kw_only=True):
     results: tuple[BlockResult, ...]  # in the order reported
 
 
-class Trouble(Message, frozen=True, kw_only=True):
+class Fault(Message, frozen=True, kw_only=True):
     """POST /v1/partitions/trouble. Kafka no longer continues at the position (rule 8).
 
     kind: ``out-of-range`` (position below ``low`` or above ``high``), ``truncated`` (a lower leader epoch), ``recreated``
@@ -184,7 +184,7 @@ class Trouble(Message, frozen=True, kw_only=True):
     leader_epoch: LeaderEpoch = -1
 
 
-class TroubleAnswer(Message, frozen=True, kw_only=True):
+class FaultAnswer(Message, frozen=True, kw_only=True):
     """``proceed``: the journal now has a gap or a new life; claim again. Otherwise the partition stays paused."""
 
     proceed: bool
@@ -279,14 +279,14 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
         tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
     ] = ()  # the last few that did not end it, the latest last
     rate: Amount = 0.0  # records/s that it is held to, by a setting or the driver's word; 0: none
-    second_host: Text = ""  # where its second copies go; "": nowhere yet
+    replica_host: Text = ""  # where its second copies go; "": nowhere yet
     refusing_hosts: Annotated[
         tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)
     ] = ()  # that lately did not take a second copy of it
     release: Text = ""  # of its software
 
 
-class SecondHost(Message, frozen=True, kw_only=True):
+class ReplicaHost(Message, frozen=True, kw_only=True):
     """Where a receiver puts its second copies: a host, and the url of its agent."""
 
     host: str
@@ -301,7 +301,7 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
 
     driver_epoch: Number
     commands: tuple[Command, ...] = ()
-    second_host: SecondHost | None = None
+    replica_host: ReplicaHost | None = None
     topics: tuple[str, ...] | None = None
 
 
@@ -364,7 +364,7 @@ class CursorPlace(Message, frozen=True, kw_only=True):
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     offset: Offset
 
     @property
@@ -413,10 +413,10 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
     key: Text = ""
 
 
-class LifeView(Message, frozen=True, kw_only=True):
+class IncarnationView(Message, frozen=True, kw_only=True):
     """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
 
-    life: Number
+    incarnation: Number
     start: Offset
     topic_id: str = ""
     end: Offset | None = None
@@ -428,7 +428,7 @@ class IntakePartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: PartitionNumber
     position: Offset
-    lives: tuple[LifeView, ...]
+    incarnations: tuple[IncarnationView, ...]
 
     @property
     def tp(self) -> TopicPartition:
@@ -465,12 +465,12 @@ class EarliestAnswer(Message, frozen=True, kw_only=True):
     places: tuple[CursorPlace, ...]
 
 
-class LifeSpan(Message, frozen=True, kw_only=True):
+class IncarnationSpan(Message, frozen=True, kw_only=True):
     """Offsets ``[from, until)`` of one partition in one life."""
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
 
@@ -484,7 +484,7 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
     cause: str
@@ -493,7 +493,7 @@ class RecordedGap(Message, frozen=True, kw_only=True):
 class BlocksRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/blocks. The blocks that hold records of ``spans``: as many as one answer takes."""
 
-    spans: Annotated[tuple[LifeSpan, ...], Meta(max_length=PARTITIONS_MAX)]
+    spans: Annotated[tuple[IncarnationSpan, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class BlocksAnswer(Message, frozen=True, kw_only=True):
@@ -528,14 +528,14 @@ class SpanAnswer(Message, frozen=True, kw_only=True):
     ``intake``: its only partition is the one that was asked for, if it was ever taken in."""
 
     intake: IntakeAnswer
-    spans: tuple[LifeSpan, ...]
+    spans: tuple[IncarnationSpan, ...]
     found: BlocksAnswer
 
 
 class TimedSpan(Message, frozen=True, kw_only=True):
     """The first record of ``span`` at or after ``time_ms`` is wanted."""
 
-    span: LifeSpan
+    span: IncarnationSpan
     time_ms: TimeMs
 
 
@@ -572,7 +572,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     topic_id: str
     position: int  # taken in
     completed: int  # up to here all batches are completed
@@ -580,7 +580,7 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     receiver_id: str  # "" if unclaimed
     token: int
     state: str  # as PartitionStatus.state; "unclaimed"
-    trouble: str = ""  # what must be decided, with the command that does it
+    fault: str = ""  # what must be decided, with the command that does it
     foreign: str = ""  # where somebody else has set the group's offset, which changes nothing
     rate: float = 0.0  # as PartitionStatus.rate
     end_age_seconds: float = -1.0  # since high_watermark was read; -1: not known
@@ -613,7 +613,7 @@ class ManagedReceiver(Message, frozen=True, kw_only=True):
     exit_code: int | None = None  # of its last end; negative: the signal
     detail: str = ""  # what it waits for, why it ended
     moves_to: str = ""  # the host where it starts when it has drained here
-    trouble: str = ""  # what a person must do
+    fault: str = ""  # what a person must do
 
 
 class TrackedAgent(Message, frozen=True, kw_only=True):
@@ -702,7 +702,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
 
     stream: str
     release: str
-    lineage: int
+    timeline: int
     driver_epoch: int
     state: str  # waiting (says for what) | running | stopping | failed
     detail: str
@@ -733,7 +733,7 @@ class PartitionProgress(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     completed: int
     record_bytes: float  # the mean of the records taken in last, of keys and values; 0: none is known
@@ -773,7 +773,7 @@ class PlannedReset(Message, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     start: int
 

@@ -27,9 +27,9 @@ EARLIEST = -2
 TOPIC_IDS = "#topic-ids"
 START = "#start"
 CURSOR = "#cursor"
-LIVES = "#lives"
-START_LIVES = "#start-lives"
-_OWN = {TOPIC_IDS, START, CURSOR, LIVES, START_LIVES}
+INCARNATIONS = "#lives"
+START_INCARNATIONS = "#start-lives"
+_OWN = {TOPIC_IDS, START, CURSOR, INCARNATIONS, START_INCARNATIONS}
 
 Positions = Mapping[TopicPartition, int]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -49,8 +49,8 @@ class Offsets:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     start: Positions | None = None
     cursor: str = ""
-    lives: Positions = field(default_factory=dict)
-    start_lives: Positions = field(default_factory=dict)
+    incarnations: Positions = field(default_factory=dict)
+    start_incarnations: Positions = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """Return the offsets as JSON values, sorted, so that equal offsets always produce the same text."""
@@ -61,9 +61,9 @@ class Offsets:
             made[START] = _by_topic(self.start)
         if self.cursor:
             made[CURSOR] = self.cursor
-        for key, lives in ((LIVES, self.lives), (START_LIVES, self.start_lives)):
-            if lives:
-                made[key] = _by_topic(lives)
+        for key, incarnations in ((INCARNATIONS, self.incarnations), (START_INCARNATIONS, self.start_incarnations)):
+            if incarnations:
+                made[key] = _by_topic(incarnations)
         return made
 
     @classmethod
@@ -86,8 +86,8 @@ class Offsets:
             ids,
             None if start is None else _numbers(start, f"{name}: {START}"),
             cursor,
-            _numbers(given.get(LIVES, {}), f"{name}: {LIVES}"),
-            _numbers(given.get(START_LIVES, {}), f"{name}: {START_LIVES}"),
+            _numbers(given.get(INCARNATIONS, {}), f"{name}: {INCARNATIONS}"),
+            _numbers(given.get(START_INCARNATIONS, {}), f"{name}: {START_INCARNATIONS}"),
         )
 
 

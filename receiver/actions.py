@@ -103,7 +103,7 @@ class StoreBlock:
 class CopyTo:
     """Second copies go there from now on."""
 
-    second: messages.SecondHost
+    second: messages.ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookup:
     request: int
-    message: messages.LookRequest
+    message: messages.LookupRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class SendTrouble:
+class SendFault:
     request: int
-    message: messages.Trouble
+    message: messages.Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Exit:
 
 SourceAction: TypeAlias = Subscribe | Follow | StartPartitions | Pause | Resume | CommitSync | CommitAsync
 BrokerAction: TypeAlias = CheckTopicIds | Inspect
-DriverAction: TypeAlias = Register | Look | Claim | Release | Report | SendTrouble | Heartbeat
+DriverAction: TypeAlias = Register | Lookup | Claim | Release | Report | SendFault | Heartbeat
 Action: TypeAlias = (
     SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
 )

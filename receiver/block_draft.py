@@ -39,7 +39,7 @@ class DraftRange:
     """
 
     tp: TopicPartition
-    life: int
+    incarnation: int
     token: int
     from_offset: int
     until_offset: int

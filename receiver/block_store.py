@@ -13,9 +13,9 @@ from pathlib import Path
 
 import tenacity
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
-from forebay.model.values import Block, lineage_of
+from forebay.model.values import Block, timeline_of
 from forebay.process.clock import Clock
 from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStore, Writing
 from receiver.encoded_block import BlockWriting, EncodedBlock
@@ -70,7 +70,7 @@ class BlockStore(DraftStore):
         self._writer = LogWriter(
             self._storage,
             lambda sequence: block_segment(writing.stream, writing.receiver_id, epoch, sequence),
-            SegmentIdentity(writing.stream, writing.receiver_id, epoch, lineage_of(epoch)),
+            SegmentIdentity(writing.stream, writing.receiver_id, epoch, timeline_of(epoch)),
             self._limits,
             now=lambda: self._clock.wall_ms() / 1000,
             new_uid=lambda: random.SystemRandom().getrandbits(64),
@@ -86,7 +86,7 @@ class BlockStore(DraftStore):
         seconds = max(1, round(self._clock.monotonic() - self._opened_at))
         return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
 
-    def copy_to(self, second: SecondHost) -> None:
+    def copy_to(self, second: ReplicaHost) -> None:
         """Every block is in the WAL: no second copies are wanted."""
 
     def _close(self) -> None:

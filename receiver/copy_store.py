@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from forebay.http.connections import connections
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import ForebayError, OutOfSpaceError, StoreError
 from forebay.model.values import Block, BlockMeta, Handle
 from forebay.process.clock import Clock
@@ -34,15 +34,15 @@ _log = logging.getLogger("forebay.receiver")
 
 #: what it tells that there is none of
 LOCAL_SPACE = "space in this host's block directory"
-SECOND_HOST = "second host for copies"
+REPLICA_HOST = "second host for copies"
 #: a host that did not take a copy is told to the driver for so long, which may name another one
 REFUSING_SECONDS = 60.0
 
 
-class SecondCopies(Protocol):
+class ReplicaStore(Protocol):
     """The agents of other hosts. From one thread."""
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         """The copy is synced there on return. Can be repeated. Raises ForebayError: it may be there or not."""
 
     def close(self) -> None: ...
@@ -56,7 +56,7 @@ class AgentCopies:
         self._access = access
         self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         scheme = urlsplit(second.url).scheme
         pool = self._pools.get(scheme)
         if pool is None:
@@ -93,7 +93,7 @@ class CopyStore(DraftStore):
         writing: BlockWriting,
         directory: Path,
         quota_bytes: int,
-        others: SecondCopies | None,
+        others: ReplicaStore | None,
         store_timeout_seconds: float,
         clock: Clock,
         tell: Callable[[Input], None],
@@ -103,20 +103,20 @@ class CopyStore(DraftStore):
         self._directory = directory
         self._room = LocalRoom(directory, quota_bytes)
         self._others = others
-        self._second: SecondHost | None = None
-        self._second_came = threading.Condition()
+        self._second: ReplicaHost | None = None
+        self._replica_stored = threading.Condition()
         self._refusing: dict[str, float] = {}  # host → until when the driver is told
 
     def open_epoch(self, epoch: int) -> None:
         """A block's id names its epoch: nothing has to be opened."""
 
-    def copy_to(self, second: SecondHost) -> None:
-        with self._second_came:
+    def copy_to(self, second: ReplicaHost) -> None:
+        with self._replica_stored:
             self._second = second
-            self._second_came.notify_all()
+            self._replica_stored.notify_all()
 
     @property
-    def second_host(self) -> str:
+    def replica_host(self) -> str:
         return self._second.host if self._second is not None else ""
 
     @property
@@ -170,31 +170,31 @@ class CopyStore(DraftStore):
             delay = min(2 * delay, RETRY_SECONDS_MAX)
         return False
 
-    def _send(self, others: SecondCopies, meta: BlockMeta, frame: bytes) -> str:
+    def _send(self, others: ReplicaStore, meta: BlockMeta, frame: bytes) -> str:
         """The host on which it is synced, at last; "": the process is ending."""
         while not self._closing.is_set():
-            second = self._await_second()
+            second = self._await_replica()
             if second is None:
                 words = "the driver knows no other host whose agent is there and has room"
-                self._tell(OutOfSpace(words, SECOND_HOST))
+                self._tell(OutOfSpace(words, REPLICA_HOST))
                 continue
             try:
                 others.send(second, meta, frame)
             except ForebayError as error:
                 self._refusing[second.host] = self._clock.monotonic() + REFUSING_SECONDS
-                self._tell(OutOfSpace(f"host {second.host} takes none: {error}", SECOND_HOST))
+                self._tell(OutOfSpace(f"host {second.host} takes none: {error}", REPLICA_HOST))
                 self._await_another(second)
             else:
                 self._refusing.pop(second.host, None)
                 return second.host
         return ""
 
-    def _await_second(self) -> SecondHost | None:
-        with self._second_came:
-            self._second_came.wait_for(lambda: self._second is not None, RETRY_SECONDS_MAX)
+    def _await_replica(self) -> ReplicaHost | None:
+        with self._replica_stored:
+            self._replica_stored.wait_for(lambda: self._second is not None, RETRY_SECONDS_MAX)
             return self._second
 
-    def _await_another(self, failed: SecondHost) -> None:
+    def _await_another(self, failed: ReplicaHost) -> None:
         """A while, or until another one is named."""
-        with self._second_came:
-            self._second_came.wait_for(lambda: self._second != failed or self._closing.is_set(), RETRY_SECONDS_MAX)
+        with self._replica_stored:
+            self._replica_stored.wait_for(lambda: self._second != failed or self._closing.is_set(), RETRY_SECONDS_MAX)

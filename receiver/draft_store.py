@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from receiver.block_draft import BlockDraft
@@ -140,7 +140,7 @@ class DraftStore(ABC):
         return {}
 
     @property
-    def second_host(self) -> str:
+    def replica_host(self) -> str:
         """Where second copies go; "": nowhere."""
         return ""
 
@@ -150,7 +150,7 @@ class DraftStore(ABC):
         return ()
 
     @abstractmethod
-    def copy_to(self, second: SecondHost) -> None:
+    def copy_to(self, second: ReplicaHost) -> None:
         """Second copies, if any are wanted, go there from now on."""
 
     @abstractmethod

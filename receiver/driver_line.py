@@ -31,13 +31,13 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
         "/v1/receivers/register",
         messages.RegisterAnswer,
         lambda request, answer: inp.Registered(
-            request, answer.epoch, answer.driver_epoch, answer.lineage, answer.topics
+            request, answer.epoch, answer.driver_epoch, answer.timeline, answer.topics
         ),
     ),
-    act.Look: _Route(
+    act.Lookup: _Route(
         "/v1/partitions/look",
-        messages.LookAnswer,
-        lambda request, answer: inp.Looked(request, answer.partitions),
+        messages.LookupAnswer,
+        lambda request, answer: inp.LookupAnswered(request, answer.partitions),
     ),
     act.Claim: _Route(
         "/v1/partitions/claim",
@@ -54,16 +54,16 @@ ROUTES: dict[type[act.DriverAction], _Route] = {
         messages.ReportAnswer,
         lambda request, answer: inp.ReportAnswered(request, answer.results),
     ),
-    act.SendTrouble: _Route(
+    act.SendFault: _Route(
         "/v1/partitions/trouble",
-        messages.TroubleAnswer,
-        lambda request, answer: inp.TroubleAnswered(request, answer.proceed, answer.message),
+        messages.FaultAnswer,
+        lambda request, answer: inp.FaultAnswered(request, answer.proceed, answer.message),
     ),
     act.Heartbeat: _Route(
         "/v1/receivers/heartbeat",
         messages.HeartbeatAnswer,
         lambda request, answer: inp.HeartbeatAnswered(
-            request, answer.driver_epoch, answer.commands, answer.second_host, answer.topics
+            request, answer.driver_epoch, answer.commands, answer.replica_host, answer.topics
         ),
     ),
 }

@@ -61,7 +61,7 @@ def _range(part: DraftRange, batches: Any) -> OffsetRange:
     return OffsetRange(
         topic=part.tp.topic,
         partition=part.tp.partition,
-        life=part.life,
+        incarnation=part.incarnation,
         from_offset=part.from_offset,
         until_offset=part.until_offset,
         records=sum(batch.num_rows for batch in batches),

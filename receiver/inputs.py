@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, SecondHost
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, ReplicaHost
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault
 from forebay.model.values import Block, TopicPartition
 
 
@@ -46,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    items: Sequence[Columns | EndOfPartition | PartitionTrouble]
+    items: Sequence[Columns | EndOfPartition | PartitionFault]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ class Registered:
     request: int
     epoch: int
     driver_epoch: int
-    lineage: int
+    timeline: int
     topics: tuple[str, ...] | None = None  # to subscribe to; None: those of the settings
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LookupAnswered:
     request: int
     views: Sequence[PartitionView]
 
@@ -167,7 +167,7 @@ class ReportAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleAnswered:
+class FaultAnswered:
     request: int
     proceed: bool
     message: str
@@ -178,7 +178,7 @@ class HeartbeatAnswered:
     request: int
     driver_epoch: int
     commands: Sequence[Command]
-    second_host: SecondHost | None = None  # where second copies go; None: as before
+    replica_host: ReplicaHost | None = None  # where second copies go; None: as before
     topics: tuple[str, ...] | None = None  # to subscribe to; None: as before
 
 
@@ -223,7 +223,7 @@ class SourceFailed:
 
 BrokerAnswer: TypeAlias = CommitSynced | TopicIdsRead | Inspected
 DriverAnswer: TypeAlias = (
-    Registered | Looked | Claimed | Released | ReportAnswered | TroubleAnswered | HeartbeatAnswered
+    Registered | LookupAnswered | Claimed | Released | ReportAnswered | FaultAnswered | HeartbeatAnswered
 )
 #: inputs that answer a request
 Answer: TypeAlias = BrokerAnswer | DriverAnswer

@@ -23,7 +23,7 @@ from forebay.process.clock import Clock, SystemClock
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.security.access import Access
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 from receiver.block_store import BlockStore
 from receiver.copy_store import AgentCopies, CopyStore
@@ -74,7 +74,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     else:
         _log.warning("%s", without_wal(settings))
     service = compose(settings, receiver_id, source, storage, clock, host)
-    notifier = Notifier.of(os.environ, clock, service.standing, os.getpid())
+    notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
     in_main = threading.current_thread() is threading.main_thread()
@@ -84,10 +84,10 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
 
 def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
     """What ``receiver.source`` names. Raises UsageError for a class, or an id, that can't be."""
-    if settings.own_source:
-        from receiver.own_source import own_source_of
+    if settings.custom_source:
+        from receiver.own_source import custom_source_of
 
-        return own_source_of(settings, receiver_id, clock)
+        return custom_source_of(settings, receiver_id, clock)
     from forebay.kafka.consume.consumer import KafkaSource
 
     return KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")

@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
-from forebay.sources.custom import END_UNTOLD, OwnSource, ask, called, dealt, make, ordinal_of, partitions_of
+from forebay.sources.custom import END_UNTOLD, CustomSource, ask, called, dealt, make, ordinal_of, partitions_of
 from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.own_records import columns_of, refuse_order, rows_of, source_batch
 from receiver.source import CommitPoint, Listener
@@ -31,10 +31,10 @@ _log = logging.getLogger("forebay.receiver")
 #: between two calls of a source that says RetryLater: doubled from the first to the last
 RETRY_SECONDS_FIRST, RETRY_SECONDS_LAST = 0.1, 5.0
 
-Polled = Columns | EndOfPartition | PartitionTrouble
+Polled = Columns | EndOfPartition | PartitionFault
 
 
-def own_source_of(settings: Settings, receiver_id: str, clock: Clock) -> ReliableAdapter | UnreliableAdapter:
+def custom_source_of(settings: Settings, receiver_id: str, clock: Clock) -> ReliableAdapter | UnreliableAdapter:
     """The source of receiver ``receiver_id``. Raises SettingsError for a class that can't be had, UsageError for an id that
     says no ordinal."""
     ordinal = ordinal_of(settings, receiver_id)
@@ -69,7 +69,7 @@ class _Delay:
 class _Adapter(ABC):
     """What both kinds share: whose partitions are whose, pauses, waiting for a source that says RetryLater."""
 
-    def __init__(self, settings: Settings, own: OwnSource, clock: Clock) -> None:
+    def __init__(self, settings: Settings, own: CustomSource, clock: Clock) -> None:
         self._settings = settings
         self._own = own
         self._clock = clock
@@ -233,13 +233,13 @@ class ReliableAdapter(_Adapter):
         return [TopicPartition(name, 0) for name in mine]
 
     def _poll(self, max_records: int, timeout_seconds: float) -> list[Polled] | None:
-        troubles: list[Polled] = []
+        faults: list[Polled] = []
         for tp, reading in list(self._reading.items()):
             if not reading.opened and tp not in self._paused and reading.delay.over:
-                troubles += self._open(tp, reading)
+                faults += self._open(tp, reading)
         names = [tp.topic for tp, reading in self._reading.items() if reading.opened and tp not in self._paused]
-        if troubles or not names:
-            return troubles or None
+        if faults or not names:
+            return faults or None
         try:
             given = self._call("poll", names, max_records, timeout_seconds)
         except OffsetGone as error:
@@ -261,12 +261,12 @@ class ReliableAdapter(_Adapter):
     def _still_waits(self) -> str:
         return next((reading.waits_for for reading in self._reading.values() if reading.waits_for), "")
 
-    def _gone(self, error: OffsetGone) -> PartitionTrouble:
+    def _gone(self, error: OffsetGone) -> PartitionFault:
         tp = TopicPartition(error.partition, 0)
         reading = self._reading.pop(tp, None)
         if reading is None:
             raise SourceError(f"{self._settings.receiver.source}: OffsetGone names {error.partition!r}: it is not open")
-        return PartitionTrouble(tp, reading.generation, "out-of-range", str(error))
+        return PartitionFault(tp, reading.generation, "out-of-range", str(error))
 
     def _taken(self, given: Any, names: Sequence[str], max_records: int) -> list[Polled]:
         try:

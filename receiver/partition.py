@@ -47,7 +47,7 @@ class Partition:
     # claims
     looked: PartitionView | None = None
     token: int = 0  # 0: never claimed
-    life: int = 0
+    incarnation: int = 0
     topic_id: str = ""
     gap: Gap | None = None  # just before the claimed position
 
@@ -67,14 +67,14 @@ class Partition:
     high_watermark: int = -1
 
     # faults
-    fault: str = ""  # kind, as in messages.Trouble; "" for none
+    fault: str = ""  # kind, as in messages.Fault; "" for none
     fault_topic_id: str = ""
     fault_end: int = -1  # where a truncated log no longer holds what was read, -1: unknown
 
     def grant(self, view: PartitionView) -> None:
         """A claim was granted: go on at the answered position under the new token."""
         self.token = view.token
-        self.life = view.life
+        self.incarnation = view.incarnation
         self.topic_id = view.topic_id
         self.gap = view.preceding_gap
         self.accepted = self.expected = view.position

@@ -22,12 +22,12 @@ from dataclasses import replace
 import msgspec
 from typing_extensions import assert_never
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault
 from forebay.model.errors import ForebayError, SourceError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from forebay.process.notify import Standing
+from forebay.process.notify import ServiceStatus
 from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -91,14 +91,14 @@ class ReceiverService:
         """Asks for a drain, which is noticed within a poll."""
         self._drain_wanted = True
 
-    def standing(self) -> Standing:
+    def service_status(self) -> ServiceStatus:
         """How the receiver stands, for a supervisor: ready when registered."""
         with self._changed:
             machine = self._machine
             words = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
             stopping = machine.state == "draining"
             stop_seconds = self._settings.receiver.drain_timeout + CLOSE_SECONDS if stopping else None
-            return Standing(bool(machine.epoch), words, stop_seconds)
+            return ServiceStatus(bool(machine.epoch), words, stop_seconds)
 
     def tell(self, event: inp.Input) -> None:
         """Lets the machine decide about ``event`` and hands out what is to be done."""
@@ -121,11 +121,11 @@ class ReceiverService:
                 message = msgspec.structs.replace(
                     action.message,
                     counters={**action.message.counters, **self._store.counters},
-                    second_host=self._store.second_host,
+                    replica_host=self._store.replica_host,
                     refusing_hosts=self._store.refusing_hosts,
                 )
                 self._beats.send(replace(action, message=message))
-            case act.Register() | act.Look() | act.Claim() | act.Release() | act.SendTrouble():
+            case act.Register() | act.Lookup() | act.Claim() | act.Release() | act.SendFault():
                 self._claims.send(action)
             case act.CheckTopicIds() | act.Inspect():
                 self._broker.send(action)
@@ -203,8 +203,8 @@ class ReceiverService:
             self._look_at_source()
 
     def _bounded(
-        self, polled: Sequence[Columns | EndOfPartition | PartitionTrouble]
-    ) -> Sequence[Columns | EndOfPartition | PartitionTrouble]:
+        self, polled: Sequence[Columns | EndOfPartition | PartitionFault]
+    ) -> Sequence[Columns | EndOfPartition | PartitionFault]:
         """No columns larger than a block may be."""
         limit = self._settings.receiver.block_size
         if all(not isinstance(item, Columns) or item.bytes <= limit for item in polled):

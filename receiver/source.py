@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.values import TopicPartition
 
 
@@ -44,7 +44,7 @@ class Listener(Protocol):
 
 class Source(Protocol):
     """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern
-    one partition come as :class:`PartitionTrouble`, never as silence and never as a reset position.
+    one partition come as :class:`PartitionFault`, never as silence and never as a reset position.
     """
 
     @property
@@ -58,7 +58,7 @@ class Source(Protocol):
         """Subscribes to exactly ``topics`` from now on, none of them included. Before :meth:`subscribe`: from then on.
         Partitions of other topics are taken away by the listener, within later polls."""
 
-    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
+    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionFault]:
         """Up to ``max_records`` records, waiting no longer than ``timeout_seconds``; each :class:`Columns` holds one
         partition's consecutive records in offset order, tagged with the generation of the start they came under."""
 

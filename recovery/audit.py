@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str
     topic: str
     partition: int
-    life: int
+    incarnation: int
     from_offset: int
     until_offset: int
     batches: tuple[int, ...]
@@ -74,7 +74,7 @@ class AuditedRebuild(msgspec.Struct, frozen=True):
     job again under new ids (0: ids that nobody knows), with their ranges; ``attested``: offsets that a snapshot copy alone
     calls finished."""
 
-    lineage: int
+    timeline: int
     time_ms: int
     cause: str
     copy: str
@@ -82,7 +82,7 @@ class AuditedRebuild(msgspec.Struct, frozen=True):
     attested: int
 
 
-class AuditedLife(msgspec.Struct, frozen=True):
+class AuditedIncarnation(msgspec.Struct, frozen=True):
     """One life of one partition: offsets ``[start, until)`` taken in, by ``batches`` completed or allocated batches.
 
     ``records`` counts those in batches and waiting; ``skipped`` is offsets inside ranges that hold no record (compaction,
@@ -92,7 +92,7 @@ class AuditedLife(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     cause: str
     start: int
     until: int
@@ -110,11 +110,11 @@ class AuditedLife(msgspec.Struct, frozen=True):
 
 class AuditReport(msgspec.Struct, frozen=True):
     stream: str
-    lineage: int
+    timeline: int
     batches_completed: int
     batches_unfinished: int
     records_completed: int
-    lives: tuple[AuditedLife, ...]
+    incarnations: tuple[AuditedIncarnation, ...]
     findings: tuple[Finding, ...]
     losses: tuple[AuditedLoss, ...] = ()
     replays: tuple[AuditedReplay, ...] = ()
@@ -165,11 +165,13 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     ) -> None:
         losses.extend(AuditedLoss(label, batch_id, causes.get(label, "")) for label in lost)
         for r in ranges:
-            line = lines.setdefault((r.topic, r.partition, r.life), _Line())
+            line = lines.setdefault((r.topic, r.partition, r.incarnation), _Line())
             line.pieces.append(_Piece(r.from_offset, r.until_offset, r.records, batch_id))
-            life = "" if r.life == 1 else f" life {r.life}"
+            incarnation = "" if r.incarnation == 1 else f" life {r.incarnation}"
             line.losses.update(
-                label for label in lost if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){life}")
+                label
+                for label in lost
+                if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){incarnation}")
             )
 
     in_history = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
@@ -188,34 +190,36 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
 
     for rebuild in state.rebuilds:
         for a in rebuild.attested:
-            line = lines.setdefault((a.topic, a.partition, a.life), _Line())
+            line = lines.setdefault((a.topic, a.partition, a.incarnation), _Line())
             line.pieces.append(_Piece(a.from_offset, a.until_offset, 0, ATTESTED))
 
-    lives: list[AuditedLife] = []
+    incarnations: list[AuditedIncarnation] = []
     findings: list[Finding] = []
     for partition in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition)):
-        for life in partition.lives:
-            current = life is partition.life
-            until = partition.position if current else life.end if life.end is not None else life.start
-            line = lines.pop((partition.topic, partition.partition, life.life), _Line())
+        for incarnation in partition.incarnations:
+            current = incarnation is partition.incarnation
+            until = (
+                partition.position if current else incarnation.end if incarnation.end is not None else incarnation.start
+            )
+            line = lines.pop((partition.topic, partition.partition, incarnation.number), _Line())
             gaps = tuple(
                 AuditedGap(g.gap.from_offset, g.gap.until_offset, g.gap.cause, g.time_ms)
                 for g in partition.gaps
-                if g.life == life.life
+                if g.incarnation == incarnation.number
             )
-            found = list(_check(line.pieces, gaps, life.start, until))
+            found = list(_check(line.pieces, gaps, incarnation.start, until))
             findings += [
-                Finding(kind, partition.topic, partition.partition, life.life, begin, end, batches)
+                Finding(kind, partition.topic, partition.partition, incarnation.number, begin, end, batches)
                 for kind, begin, end, batches in found
             ]
             taken = sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id != ATTESTED)
-            lives.append(
-                AuditedLife(
+            incarnations.append(
+                AuditedIncarnation(
                     topic=partition.topic,
                     partition=partition.partition,
-                    life=life.life,
-                    cause=life.cause,
-                    start=life.start,
+                    incarnation=incarnation.number,
+                    cause=incarnation.cause,
+                    start=incarnation.start,
                     until=until,
                     completed_until=partition.completed if current else until,
                     batches=len({p.batch_id for p in line.pieces if p.batch_id not in (WAITING, ATTESTED)}),
@@ -229,9 +233,9 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                     attested=sum(p.until_offset - p.from_offset for p in line.pieces if p.batch_id == ATTESTED),
                 )
             )
-    for (topic, number, life_number), line in lines.items():
+    for (topic, number, incarnation_number), line in lines.items():
         findings += [
-            Finding("beyond", topic, number, life_number, p.from_offset, p.until_offset, (p.batch_id,))
+            Finding("beyond", topic, number, incarnation_number, p.from_offset, p.until_offset, (p.batch_id,))
             for p in line.pieces
         ]
     findings += _changed_replays(state, in_history)
@@ -240,18 +244,18 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     ]
     return AuditReport(
         stream=state.stream,
-        lineage=state.lineage,
+        timeline=state.timeline,
         batches_completed=len(in_history) + len(finished_only_in_state),
         batches_unfinished=len(state.unfinished()),
         records_completed=sum(b.records for b in in_history.values())
         + sum(state.blocks[i].meta.records for b in finished_only_in_state for i in b.block_ids)
         + sum(sizes(b.spans) for b in finished_only_in_state),
-        lives=tuple(lives),
+        incarnations=tuple(incarnations),
         findings=tuple(findings),
         losses=tuple(losses),
         rebuilds=tuple(
             AuditedRebuild(
-                lineage=rebuild.lineage,
+                timeline=rebuild.timeline,
                 time_ms=rebuild.time_ms,
                 cause=rebuild.cause,
                 copy=rebuild.copy,

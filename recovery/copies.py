@@ -20,7 +20,7 @@ from recovery.examination import Copy
 from wal.blocks import StoredBlock, block_of_frame
 from wal.digests import completed
 from wal.encryption import KeyRing
-from wal.reading import BlockReference, ReadPlan, Tier, check_same, life_key, stored_copy
+from wal.reading import BlockReference, ReadPlan, Tier, check_same, incarnation_key, stored_copy
 from wal.scan import read_frame
 from wal.set_aside import copies_set_aside, read_set_aside
 from wal.storage import Storage
@@ -160,7 +160,9 @@ class KafkaCopies:
         from forebay.kafka.consume.ranges import Wanted  # loads librdkafka
 
         meta = block.meta
-        ranges = self._read_ranges([Wanted(r, self._topic_ids.get(life_key(r), "")) for r in meta.ranges], meta.headers)
+        ranges = self._read_ranges(
+            [Wanted(r, self._topic_ids.get(incarnation_key(r), "")) for r in meta.ranges], meta.headers
+        )
         for rows, r in zip(ranges, meta.ranges, strict=True):
             if sum(batch.num_rows for batch in rows.batches) != r.records or digest(rows.batches) != r.digest:
                 raise ForebayError(f"what it holds of {r.label} is not what was taken in")

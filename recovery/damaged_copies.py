@@ -14,7 +14,7 @@ import msgspec
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.settings.schema import Settings
 from recovery.examination import is_needed, read_state
-from wal.blocks import given_path, local_path, read_local
+from wal.blocks import cached_path, local_path, read_local
 from wal.reading import BlockReference, check_same
 from wal.set_aside import block_of, drop_set_aside, put_back, read_set_aside
 
@@ -108,7 +108,7 @@ def _is_whole(directory: str, block: Block) -> bool:
     """Whether a reader takes one of this host's copies for the block."""
     for path in (
         local_path(directory, block.meta.stream, block.id),
-        given_path(directory, block.meta.stream, block.id),
+        cached_path(directory, block.meta.stream, block.id),
     ):
         try:
             check_same(BlockReference.of(block), read_local(path), str(path))

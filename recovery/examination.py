@@ -24,7 +24,7 @@ from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind, aligned
 from wal.layout import BlockPlace, block_folder, parse_block
-from wal.reading import life_key
+from wal.reading import incarnation_key
 from wal.recovery import Decision, Found, Verdict, assess_segment
 from wal.retention import JournalView, Position
 from wal.scan import Damage, Readable, Scanned, TornTail, scan_segment
@@ -297,7 +297,7 @@ def journal_view(state: State | None) -> JournalView:
     return JournalView(
         needed=state.blocks.keys() - state.released.keys(),
         released=state.released.keys(),
-        positions={p.tp: Position(p.life.life, p.position) for p in state.partitions.values()},
+        positions={p.tp: Position(p.incarnation.number, p.position) for p in state.partitions.values()},
     )
 
 
@@ -332,7 +332,7 @@ def described(verdict: Verdict, state: State | None) -> Place:
 def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
     """``life_key`` of each range of ``blocks`` → the topic's id in that life."""
     return {
-        life_key(r): state.partitions[str(r.tp)].topic_id(r.life)
+        incarnation_key(r): state.partitions[str(r.tp)].topic_id(r.incarnation)
         for block in blocks
         for r in block.meta.ranges
         if str(r.tp) in state.partitions

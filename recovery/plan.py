@@ -64,7 +64,7 @@ class KafkaPartition(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     committed: int = -1
     low: int = -1
@@ -102,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     label → what becomes of them. ``forgotten``: segments that are gone, of which only a replay would need anything."""
 
     stream: str
-    lineage: int
+    timeline: int
     applied: bool
     segments: int
     counts: dict[str, int]
@@ -239,39 +239,39 @@ class KafkaFacts:
 
 def kafka_view(state: State, group: str, facts: KafkaFacts) -> KafkaView:
     """Each partition's offsets in journal and Kafka, and what does not fit."""
-    return KafkaView("", tuple(_kafka_partition(p, state.lineage, group, facts) for p in _ordered(state)))
+    return KafkaView("", tuple(_kafka_partition(p, state.timeline, group, facts) for p in _ordered(state)))
 
 
 def _ordered(state: State) -> list[Partition]:
     return sorted(state.partitions.values(), key=lambda p: p.tp)
 
 
-def _kafka_partition(partition: Partition, lineage: int, group: str, facts: KafkaFacts) -> KafkaPartition:
+def _kafka_partition(partition: Partition, timeline: int, group: str, facts: KafkaFacts) -> KafkaPartition:
     commit = facts.committed.get(partition.tp)
     low, high = facts.watermarks.get(partition.tp, (-1, -1))
     return KafkaPartition(
         topic=partition.topic,
         partition=partition.partition,
-        life=partition.life.life,
+        incarnation=partition.incarnation.number,
         position=partition.position,
         committed=commit.offset if commit is not None else -1,
         low=low,
         high=high,
-        finding=_kafka_finding(partition, lineage, group, facts),
+        finding=_kafka_finding(partition, timeline, group, facts),
     )
 
 
-def _kafka_finding(partition: Partition, lineage: int, group: str, facts: KafkaFacts) -> str:
+def _kafka_finding(partition: Partition, timeline: int, group: str, facts: KafkaFacts) -> str:
     tp, position = partition.tp, partition.position
     if tp in facts.committed:
         try:
-            check_commits({tp: facts.committed[tp]}, group, lineage, {tp: (partition.life.life, position)})
+            check_commits({tp: facts.committed[tp]}, group, timeline, {tp: (partition.incarnation.number, position)})
         except LostJournal as error:
             return str(error)
     if tp not in facts.watermarks:
         return f"{tp}: Kafka has no such partition: what it held from offset {position} on is gone"
     topic_id = facts.topic_ids.get(partition.topic, "")
-    if topic_id and partition.life.topic_id and topic_id != partition.life.topic_id:
+    if topic_id and partition.incarnation.topic_id and topic_id != partition.incarnation.topic_id:
         return f"{tp}: the topic was deleted and created again; what it held from offset {position} on is gone"
     low, high = facts.watermarks[tp]
     if position < low:
@@ -296,7 +296,7 @@ def make_plan(
     assert examined.state is not None
     return Plan(
         stream=examined.stream,
-        lineage=examined.state.lineage,
+        timeline=examined.state.timeline,
         applied=applied,
         segments=sum(segment.bytes > 0 for segment in examined.segments),
         counts=examined.counts,

@@ -17,7 +17,7 @@ from driver.journal.log import Journal
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError
-from forebay.model.values import Block, Handle, Sha256, lineage_of
+from forebay.model.values import Block, Handle, Sha256, timeline_of
 from forebay.process import failpoints
 from recovery.copies import Found, Sources
 from recovery.examination import Segment
@@ -55,7 +55,7 @@ class Restoration:
         self._writer = LogWriter(
             wal,
             lambda sequence: block_segment(stream, REPAIR_WRITER, epoch, sequence),
-            SegmentIdentity(stream, REPAIR_WRITER, epoch, lineage_of(epoch)),
+            SegmentIdentity(stream, REPAIR_WRITER, epoch, timeline_of(epoch)),
             limits,
             now,
             new_uid,
@@ -157,7 +157,7 @@ class Restoration:
                 whole = _lies_at(block.handle, segment.path, item) and fits(block.meta.sha256, item.payload)
                 if whole and not segment.swapped:
                     self._write(block, Found("WAL", meta, item.payload, exact=True))
-            elif not all(view.standing(r).settled for r in meta.ranges):
+            elif not all(view.status(r).settled for r in meta.ranges):
                 self._writer.append(FrameKind.BLOCK, item.metadata, item.payload)
                 orphans = True
         if orphans:

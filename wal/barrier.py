@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.model.values import RESERVED_PREFIX, lineage_of
+from forebay.model.values import RESERVED_PREFIX, timeline_of
 from wal.frame import Frame, FrameKind, SegmentHeader, encode_frame
 from wal.layout import BlockPlace, block_segment, parse_block
 from wal.scan import Readable, scan_segment, segment_header
@@ -61,7 +61,7 @@ def _empty_segment(path: str, place: BlockPlace, created_ms: int, uid: int) -> b
         writer=BARRIER_WRITER,
         epoch=place.epoch,
         sequence=place.sequence,
-        lineage=lineage_of(place.epoch),
+        timeline=timeline_of(place.epoch),
         uid=uid,
         created_ms=created_ms,
     )

@@ -96,7 +96,7 @@ def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
     return Path(directory, stream, block_id + BLOCK_SUFFIX)
 
 
-def given_path(directory: str | Path, stream: str, block_id: str) -> Path:
+def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
     """Where a host keeps the copy of a block that its agent was given. Raises ValueError as :func:`local_path`."""
     return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
 

@@ -52,11 +52,13 @@ class Identity(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}@{self.offset}" + (f" life {self.life}" if self.life > 1 else "")
+        return f"{self.topic}/{self.partition}@{self.offset}" + (
+            f" life {self.incarnation}" if self.incarnation > 1 else ""
+        )
 
 
 class Run(NamedTuple):

@@ -69,7 +69,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     writer: str
     epoch: int
     sequence: int
-    lineage: int
+    timeline: int
     uid: int
     created_ms: int
 

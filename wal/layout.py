@@ -75,10 +75,10 @@ def snapshot_copy(stream: str, epoch: int, sequence: int) -> str:
     return f"{snapshot_folder(stream, epoch)}/{_sequence(sequence)}.seg"
 
 
-def lineage_marker(stream: str, lineage: int) -> str:
-    if not 0 <= lineage < 10**8:
-        raise ValueError(f"lineage {lineage}: must have at most 8 digits")
-    return f"{check_name('stream', stream)}/lineage-{lineage:08d}"
+def timeline_marker(stream: str, timeline: int) -> str:
+    if not 0 <= timeline < 10**8:
+        raise ValueError(f"lineage {timeline}: must have at most 8 digits")
+    return f"{check_name('stream', stream)}/lineage-{timeline:08d}"
 
 
 def parse_block(path: str) -> BlockPlace | None:

@@ -38,7 +38,7 @@ from forebay.model.records import block_rows, decode_block, to_dataframe
 from forebay.model.values import Block, Handle, OffsetRange
 from forebay.process.clock import SystemClock
 from forebay.security.access import NO_ACCESS, Access
-from wal.blocks import StoredBlock, block_of_frame, given_path, local_path, read_local, read_stored
+from wal.blocks import StoredBlock, block_of_frame, cached_path, local_path, read_local, read_stored
 from wal.digests import check_digest
 from wal.frame import aligned
 from wal.scan import read_frame
@@ -131,9 +131,9 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     store_back: bool = False
 
 
-def life_key(range_: OffsetRange) -> str:
+def incarnation_key(range_: OffsetRange) -> str:
     """Names the life of ``range_`` in ``ReadPlan.topic_ids``."""
-    return f"{range_.topic}/{range_.partition}/{range_.life}"
+    return f"{range_.topic}/{range_.partition}/{range_.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ def _from_local(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None
         try:
             return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
         except FileNotFoundError:
-            given = given_path(plan.blocks_directory, reference.stream, reference.id)
+            given = cached_path(plan.blocks_directory, reference.stream, reference.id)
             stored = read_local(given)  # another process sent it
             check_digest(reference.sha256, stored.payload, str(given))
             return stored
@@ -483,7 +483,7 @@ def _from_kafka(
         return None
     from forebay.kafka.consume.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
 
-    asked = [Wanted(range_, plan.topic_ids.get(life_key(range_), "")) for range_ in wanted]
+    asked = [Wanted(range_, plan.topic_ids.get(incarnation_key(range_), "")) for range_ in wanted]
     return tuple(
         to_dataframe(batch, rows.tp.topic, plan.headers)
         for rows in read_ranges(plan.kafka, asked, reference.headers)

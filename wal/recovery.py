@@ -18,7 +18,7 @@ from forebay.model.values import Block, BlockMeta, OffsetRange
 from wal.blocks import decode_meta
 from wal.digests import fits
 from wal.frame import Frame, FrameKind
-from wal.retention import JournalView, Standing
+from wal.retention import JournalView, RangeStatus
 from wal.scan import Damage, Scanned, TornTail
 
 
@@ -48,7 +48,7 @@ class Evidence:
 
     found: Found
     named: bool
-    standing: Standing
+    status: RangeStatus
     closed: bool
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Row:
 
     found: Found
     named: bool | None
-    standing: Standing | None
+    status: RangeStatus | None
     closed: bool | None
     decision: Decision
     words: str
@@ -71,7 +71,7 @@ class Row:
         return (
             self.found is evidence.found
             and self.named in (None, evidence.named)
-            and self.standing in (None, evidence.standing)
+            and self.status in (None, evidence.status)
             and self.closed in (None, evidence.closed)
         )
 
@@ -84,19 +84,19 @@ TABLE: tuple[Row, ...] = (
     Row(Found.NEWER, None, None, None, Decision.NEWER_REFUSE, "only a newer release can read it: run that one"),
     Row(Found.WHOLE, _N, None, None, Decision.WHOLE, "it is what the journal says"),
     Row(Found.WHOLE, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be about to report it"),
-    Row(Found.WHOLE, _U, Standing.BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still come, or it may be adopted"),
-    Row(Found.WHOLE, _U, Standing.UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal can't tell yet what it is"),
-    Row(Found.WHOLE, _U, Standing.PAST, _C, Decision.ORPHAN_DELETE, "all of it came in otherwise"),
-    Row(Found.WHOLE, _U, Standing.LIFE_ENDED, _C, Decision.ORPHAN_DELETE, "its life has ended: adoption was tried"),
+    Row(Found.WHOLE, _U, RangeStatus.BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still come, or it may be adopted"),
+    Row(Found.WHOLE, _U, RangeStatus.UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal can't tell yet what it is"),
+    Row(Found.WHOLE, _U, RangeStatus.PAST, _C, Decision.ORPHAN_DELETE, "all of it came in otherwise"),
+    Row(Found.WHOLE, _U, RangeStatus.INCARNATION_ENDED, _C, Decision.ORPHAN_DELETE, "its life has ended: adoption was tried"),
     Row(Found.TORN, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block was cut off: read it again"),
     Row(Found.TORN, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be in the middle of it"),
     Row(Found.TORN, _U, None, _C, Decision.TORN_DROP, "a write was cut off, nothing points at it"),
     Row(Found.DAMAGED, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block is damaged: read it again"),
     Row(Found.DAMAGED, _U, None, _O, Decision.DAMAGED_QUARANTINE, "what may yet be reported is damaged"),
-    Row(Found.DAMAGED, _U, Standing.BEHIND, _C, Decision.DAMAGED_QUARANTINE, "what may yet be reported is damaged"),
-    Row(Found.DAMAGED, _U, Standing.UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what was here can't be told"),
-    Row(Found.DAMAGED, _U, Standing.PAST, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
-    Row(Found.DAMAGED, _U, Standing.LIFE_ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
+    Row(Found.DAMAGED, _U, RangeStatus.BEHIND, _C, Decision.DAMAGED_QUARANTINE, "what may yet be reported is damaged"),
+    Row(Found.DAMAGED, _U, RangeStatus.UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what was here can't be told"),
+    Row(Found.DAMAGED, _U, RangeStatus.PAST, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
+    Row(Found.DAMAGED, _U, RangeStatus.INCARNATION_ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but nothing needs what it held"),
     Row(Found.ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: read it again"),
 )  # fmt: skip
 
@@ -199,7 +199,7 @@ def _taken(named: dict[int, Block], offset: int, until: int) -> list[Block]:
 
 
 def _of_block(path: str, found: Found, block: Block, view: JournalView, closed: bool) -> Verdict:
-    row = decide(Evidence(found, True, view.standing(block.meta.ranges[0]), closed))
+    row = decide(Evidence(found, True, view.status(block.meta.ranges[0]), closed))
     handle = block.handle
     until = handle.offset + handle.length
     return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, found, True)
@@ -215,7 +215,7 @@ def _of_unnamed(
     view: JournalView,
     closed: bool,
 ) -> Verdict:
-    standings = [view.standing(held) for held in ranges] or [Standing.UNKNOWN]
-    rows = [decide(Evidence(found, False, standing, closed)) for standing in standings]
+    statuses = [view.status(held) for held in ranges] or [RangeStatus.UNKNOWN]
+    rows = [decide(Evidence(found, False, status, closed)) for status in statuses]
     row = next((row for row in rows if row.decision is not Decision.ORPHAN_DELETE), rows[0])
     return Verdict(path, offset, until, row.decision, row.words, block_id, ranges, found)

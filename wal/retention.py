@@ -86,24 +86,24 @@ def due(
         held_blocks -= segment.blocks
 
 
-class Standing(Enum):
+class RangeStatus(Enum):
     """How a range stands to the journal: has everything in it come in, so that no report of it can be accepted?"""
 
-    LIFE_ENDED = "its life has ended"
+    INCARNATION_ENDED = "its life has ended"
     PAST = "the durable position is at or past its end"
     BEHIND = "the durable position is before its end"
     UNKNOWN = "the journal knows no such partition or life"
 
     @property
     def settled(self) -> bool:
-        return self in (Standing.LIFE_ENDED, Standing.PAST)
+        return self in (RangeStatus.INCARNATION_ENDED, RangeStatus.PAST)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """A partition's current life, and the durable position in it."""
 
-    life: int
+    incarnation: int
     offset: int
 
 
@@ -117,13 +117,13 @@ class JournalView:
     released: AbstractSet[str]
     positions: Mapping[TopicPartition, Position]
 
-    def standing(self, held: OffsetRange) -> Standing:
+    def status(self, held: OffsetRange) -> RangeStatus:
         position = self.positions.get(held.tp)
-        if position is None or held.life > position.life:
-            return Standing.UNKNOWN
-        if held.life < position.life:
-            return Standing.LIFE_ENDED
-        return Standing.PAST if position.offset >= held.until_offset else Standing.BEHIND
+        if position is None or held.incarnation > position.incarnation:
+            return RangeStatus.UNKNOWN
+        if held.incarnation < position.incarnation:
+            return RangeStatus.INCARNATION_ENDED
+        return RangeStatus.PAST if position.offset >= held.until_offset else RangeStatus.BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ def _reasons(frame: FrameFacts, view: JournalView) -> list[str]:
         return [f"block {frame.block_id} is needed"]
     if frame.block_id in view.released:
         return []
-    standings = ((held, view.standing(held)) for held in frame.ranges)
+    statuses = ((held, view.status(held)) for held in frame.ranges)
     return [
-        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.life} {standing.value}"
-        for held, standing in standings
-        if not standing.settled
+        f"block {frame.block_id} is an orphan, and of {held.label} in life {held.incarnation} {status.value}"
+        for held, status in statuses
+        if not status.settled
     ]

@@ -23,8 +23,8 @@ from wal.blocks import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
     StoredBlock,
+    cached_path,
     encode_meta,
-    given_path,
     local_frame,
     local_path,
     read_local,
@@ -70,7 +70,7 @@ def block_of(name: str) -> str | None:
 
 def copies_set_aside(directory: str | Path, stream: str, block_id: str) -> Iterator[Path]:
     """The damaged copies of that block. Raises ValueError as ``wal.blocks.local_path``."""
-    for path in (local_path(directory, stream, block_id), given_path(directory, stream, block_id)):
+    for path in (local_path(directory, stream, block_id), cached_path(directory, stream, block_id)):
         for target in _names(path):
             if not target.exists():
                 break

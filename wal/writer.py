@@ -35,7 +35,7 @@ class SegmentIdentity:
     stream: str
     writer: str
     epoch: int
-    lineage: int
+    timeline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class LogWriter:
             writer=self._identity.writer,
             epoch=self._identity.epoch,
             sequence=sequence,
-            lineage=self._identity.lineage,
+            timeline=self._identity.timeline,
             uid=uid,
             created_ms=int(now * 1000),
         )

@@ -46,20 +46,21 @@ def tables(report: AuditReport) -> list[Group]:
             ),
             [
                 (
-                    f"{life.topic}/{life.partition}",
-                    life.life,
-                    life.start,
-                    life.until,
-                    life.completed_until,
-                    life.batches,
-                    life.records,
-                    life.waiting,
-                    ", ".join(f"[{gap.from_offset}, {gap.until_offset}) {gap.cause}" for gap in life.gaps) or "none",
-                    ", ".join(life.accepted_losses) or "none",
-                    life.duplicates,
-                    life.missing,
+                    f"{incarnation.topic}/{incarnation.partition}",
+                    incarnation.number,
+                    incarnation.start,
+                    incarnation.until,
+                    incarnation.completed_until,
+                    incarnation.batches,
+                    incarnation.records,
+                    incarnation.waiting,
+                    ", ".join(f"[{gap.from_offset}, {gap.until_offset}) {gap.cause}" for gap in incarnation.gaps)
+                    or "none",
+                    ", ".join(incarnation.accepted_losses) or "none",
+                    incarnation.duplicates,
+                    incarnation.missing,
                 )
-                for life in report.lives
+                for incarnation in report.incarnations
             ],
         ),
         table("Exceptions, each decided by somebody", ("what", "where", "by whom, and why"), exceptions(report)),
@@ -70,23 +71,23 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
     """What is as it is because it was decided, in words: what, where, who decided it and why."""
     unknown = "an older release did not keep it"
     told = []
-    for life in report.lives:
-        where = f"{life.topic}/{life.partition}"
-        if life.life > 1:
-            told.append((f"life {life.life} began: from here on an offset means another record", f"{where} at {life.start}",
-                         life.cause))  # fmt: skip
-        of = "" if life.life == 1 else f" life {life.life}"
+    for incarnation in report.incarnations:
+        where = f"{incarnation.topic}/{incarnation.partition}"
+        if incarnation.number > 1:
+            told.append((f"life {incarnation.number} began: from here on an offset means another record", f"{where} at {incarnation.start}",
+                         incarnation.cause))  # fmt: skip
+        of = "" if incarnation.number == 1 else f" life {incarnation.number}"
         told += [
             ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){of}",
              g.cause)
-            for g in life.gaps
+            for g in incarnation.gaps
         ]  # fmt: skip
     told += [
         (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
         for loss in report.losses
     ]
     for rebuild in report.rebuilds:
-        told.append((f"the journal was lost and rebuilt as lineage {rebuild.lineage}; {rebuild.attested} offsets are "
+        told.append((f"the journal was lost and rebuilt as lineage {rebuild.timeline}; {rebuild.attested} offsets are "
                      f"called finished by its snapshot copy alone", rebuild.copy, rebuild.cause))  # fmt: skip
         told += [
             (f"{f'batch {batch.batch_id}' if batch.batch_id else 'a batch of unknown id'} may have run before the rebuild, "
@@ -114,7 +115,7 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
 
 
 def sentence(finding: Finding) -> str:
-    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) of life {finding.life}"
+    where = f"{finding.topic}/{finding.partition}[{finding.from_offset}, {finding.until_offset}) of life {finding.incarnation}"
     batches = ", ".join(map(str, finding.batches))
     if finding.kind == "replay":
         return f"the replay of batch {batches} has other blocks or another packing than the batch ran with"

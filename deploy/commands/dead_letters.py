@@ -23,7 +23,7 @@ from deploy.console.invocation import (
 )
 from forebay.model.errors import UsageError
 from forebay.model.topic_pattern import matches
-from forebay.model.values import LINEAGE_SHIFT, TopicPartition
+from forebay.model.values import TIMELINE_SHIFT, TopicPartition
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
         return [
             (not self.topic or topic == self.topic)
             and self.cause.lower() in (cause or "").lower()
-            and (self.batch is None or self.batch in (batch_id, batch_id & ((1 << LINEAGE_SHIFT) - 1)))
+            and (self.batch is None or self.batch in (batch_id, batch_id & ((1 << TIMELINE_SHIFT) - 1)))
             and (self.since_ms is None or time_ms >= self.since_ms)
             and (self.before_ms is None or time_ms < self.before_ms)
             for topic, cause, batch_id, time_ms in zip(*columns, times, strict=True)
@@ -105,7 +105,7 @@ class Shown(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     offset: int
     timestamp_ms: int
     key: str | None
@@ -170,7 +170,7 @@ def is_pending(state: State, run: Run) -> bool:
     if not run.replay:
         return any(batch.batch_id == run.batch_id for batch in state.unfinished())
     current = state.replay
-    this = current is not None and current.replay == run.replay and run.key.startswith(f"{state.lineage}-")
+    this = current is not None and current.replay == run.replay and run.key.startswith(f"{state.timeline}-")
     return this and run.batch_id in state.replaying
 
 
@@ -289,7 +289,7 @@ def shown(piece: Piece, row: Mapping[str, Any]) -> Shown:
     return Shown(
         topic=row["topic"],
         partition=row["partition"],
-        life=row["life"],
+        incarnation=row["life"],
         offset=row["offset"],
         timestamp_ms=row["timestamp"],
         key=text_of(row["key"]),
@@ -568,10 +568,10 @@ def _first_of(row: Counted) -> str:
 def _letter_table(letter: Shown) -> Group:
     from deploy.console.table import table
 
-    life = f" life {letter.life}" if letter.life > 1 else ""
+    incarnation = f" life {letter.incarnation}" if letter.incarnation > 1 else ""
     headers = [(f"header {name}", "null" if value is None else value) for name, value in letter.headers]
     return table(
-        f"{letter.topic}/{letter.partition}@{letter.offset}{life}",
+        f"{letter.topic}/{letter.partition}@{letter.offset}{incarnation}",
         ("what", "value"),
         [
             ("cause", letter.cause),

@@ -158,14 +158,16 @@ def differences(
             wrong.append(f"carrier {carrier}: the data set says {want}, the job's results say {have}")
     for partition, end in sorted(loaded.items()):
         completed = {
-            life.completed_until for life in report.lives if (life.topic, life.partition) == (TOPIC, partition)
+            incarnation.completed_until
+            for incarnation in report.incarnations
+            if (incarnation.topic, incarnation.partition) == (TOPIC, partition)
         }
         if completed != {end}:
             wrong.append(f"{TOPIC}/{partition}: loaded up to {end}, completed up to {sorted(completed)}")
     wrong += [
-        f"{life.topic}/{life.partition}: {len(life.gaps)} gaps, {life.waiting} records in no batch yet"
-        for life in report.lives
-        if life.gaps or life.waiting
+        f"{incarnation.topic}/{incarnation.partition}: {len(incarnation.gaps)} gaps, {incarnation.waiting} records in no batch yet"
+        for incarnation in report.incarnations
+        if incarnation.gaps or incarnation.waiting
     ]
     return wrong
 
@@ -509,8 +511,8 @@ def demo(invocation: Invocation, broker: str, keep: Path | None) -> int:
     invocation.write(outcome, lambda: tables(outcome))
     for words in outcome.differences:
         invocation.say(f"forebay: {words}")
-    duplicates = sum(life.duplicates for life in outcome.audit.lives)
-    missing = sum(life.missing for life in outcome.audit.lives)
+    duplicates = sum(incarnation.duplicates for incarnation in outcome.audit.incarnations)
+    missing = sum(incarnation.missing for incarnation in outcome.audit.incarnations)
     verdict = "all is right" if not outcome.differences else f"{len(outcome.differences)} things are wrong"
     invocation.say(
         f"{outcome.records} records in {outcome.seconds:.0f} s, {' and '.join(outcome.kills)} killed on the way: "

@@ -51,7 +51,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     start: int
     position: int
     completed: int
@@ -63,7 +63,7 @@ class DirectStatus(msgspec.Struct, frozen=True):
     """``standing``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of the process, "" and 0 if it stopped."""
 
     name: str
-    standing: str
+    status: str
     owner: str
     host: str
     pid: int
@@ -159,10 +159,10 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
     from deploy.console.table import table
 
     state = checkpoint.state()
-    standing, lease = checkpoint.lease()
+    status, lease = checkpoint.lease()
     found = DirectStatus(
         name=checkpoint.name,
-        standing=standing,
+        status=status,
         owner=lease.owner if lease else "",
         host=lease.host if lease else "",
         pid=lease.pid if lease else 0,
@@ -174,8 +174,8 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
             PartitionStatus(
                 p.topic,
                 p.partition,
-                p.life.life,
-                p.life.start,
+                p.incarnation.number,
+                p.incarnation.start,
                 p.position,
                 p.completed,
                 tuple(f"[{g.gap.from_offset}, {g.gap.until_offset}) {g.gap.cause}" for g in p.gaps),
@@ -189,18 +189,18 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
         found,
         lambda: [
             table(
-                f"Direct stream {found.name}: {WORDS[standing]}{by}; {found.batches_completed} batches completed, "
+                f"Direct stream {found.name}: {WORDS[status]}{by}; {found.batches_completed} batches completed, "
                 f"{len(found.unfinished)} unfinished, {len(found.replaying)} to be replayed",
                 ("partition", "life", "begun at", "completed", "position", "gaps", "read"),
                 [
-                    (f"{p.topic}/{p.partition}", p.life, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
+                    (f"{p.topic}/{p.partition}", p.incarnation, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
                      "yes" if p.read else "no more")
                     for p in found.partitions
                 ],
             )
         ],
     )  # fmt: skip
-    return FOUND if standing in ("ended", "silent") else FINE
+    return FOUND if status in ("ended", "silent") else FINE
 
 
 @direct.command(

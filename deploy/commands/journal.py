@@ -47,7 +47,7 @@ class Epoch(msgspec.Struct, frozen=True):
     those before its newest snapshot are not needed any more. ``damage``: in words, each place that can't be read."""
 
     epoch: int
-    lineage: int
+    timeline: int
     owner: str
     claimed_ms: int
     segments: int
@@ -62,7 +62,7 @@ class Copy(msgspec.Struct, frozen=True):
 
     path: str
     bytes: int
-    lineage: int
+    timeline: int
     next: int
     detail: str
 
@@ -71,7 +71,7 @@ class JournalInspection(msgspec.Struct, frozen=True):
     """``state``: what the journal says, summed up; empty if it can't be read, and ``unreadable`` says why."""
 
     stream: str
-    lineage_of_wal: int
+    timeline_of_wal: int
     epochs: tuple[Epoch, ...]
     copies: tuple[Copy, ...]
     state: dict[str, int]
@@ -81,8 +81,8 @@ class JournalInspection(msgspec.Struct, frozen=True):
 def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, stream: str) -> JournalInspection:
     """Reads claims, every segment with all its checksums, and the snapshot copies, if there is a WAL. Fences nobody, changes
     nothing."""
-    from driver.journal import lineage
     from driver.journal import log as journal
+    from driver.journal import timeline
     from recovery.rebuild import snapshot_copies
     from wal.layout import parse_journal
 
@@ -99,7 +99,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
         unreadable = "its segments are deleted while they are read: try again"
     return JournalInspection(
         stream=stream,
-        lineage_of_wal=lineage.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
+        timeline_of_wal=timeline.newest_marker(wal_storage, stream) if wal_storage is not None else 0,
         epochs=tuple(_epoch(journal_storage, stream, epoch) for epoch in epochs),
         copies=tuple(_copy(wal_storage, path) for path in snapshot_copies(wal_storage, stream))
         if wal_storage is not None
@@ -111,7 +111,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
     from driver.journal import log as journal
-    from forebay.model.values import lineage_of
+    from forebay.model.values import timeline_of
     from wal.frame import Frame, FrameKind
     from wal.scan import Damage, Newer, scan_segment
 
@@ -137,7 +137,7 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
                     events.update(_kinds(bytes(item.payload)))
         except FileNotFoundError:
             continue  # superseded meanwhile
-    return Epoch(epoch, lineage_of(epoch), owner, claimed_ms, len(paths), size, snapshots, dict(events), tuple(damage))
+    return Epoch(epoch, timeline_of(epoch), owner, claimed_ms, len(paths), size, snapshots, dict(events), tuple(damage))
 
 
 class _Kind(msgspec.Struct):
@@ -163,7 +163,7 @@ def _copy(storage: Storage, path: str) -> Copy:
         return Copy(path, 0, 0, -1, "superseded meanwhile")
     if state is None:
         return Copy(path, size, 0, -1, "not finished: its writer was killed")
-    return Copy(path, size, state.lineage, state.events, "")
+    return Copy(path, size, state.timeline, state.events, "")
 
 
 def _summary(found: Reading) -> dict[str, int]:
@@ -171,7 +171,7 @@ def _summary(found: Reading) -> dict[str, int]:
     if state is None:
         return {}
     return {
-        "lineage": state.lineage,
+        "lineage": state.timeline,
         "events": state.events,
         "events after the snapshot": found.events_after_snapshot,
         "partitions": len(state.partitions),
@@ -193,7 +193,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
     return [
         table(
             f"Journal of stream {found.stream}; "
-            + (f"the WAL belongs to lineage {found.lineage_of_wal}" if found.lineage_of_wal else "no WAL belongs to it"),
+            + (f"the WAL belongs to lineage {found.timeline_of_wal}" if found.timeline_of_wal else "no WAL belongs to it"),
             ("epoch", "claimed by", "segments", "bytes", "snapshots", "events"),
             [
                 (
@@ -206,7 +206,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
         table(
             "Snapshot copies beside the WAL, the newest first",
             ("copy", "bytes", "lineage", "events", "detail"),
-            [(c.path, c.bytes, c.lineage or "-", c.next if c.next >= 0 else "-", c.detail or "-") for c in found.copies],
+            [(c.path, c.bytes, c.timeline or "-", c.next if c.next >= 0 else "-", c.detail or "-") for c in found.copies],
         ),
         table("What it says", ("what", "number"), list(found.state.items())),
     ]  # fmt: skip
@@ -218,7 +218,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 class Position(msgspec.Struct, frozen=True):
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     completed: int
 
@@ -230,7 +230,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
 
     done: bool
     stream: str
-    lineage: int
+    timeline: int
     copy: str
     positions: tuple[Position, ...]
     blocks: int
@@ -247,10 +247,10 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
     return RebuildReport(
         done=done,
         stream=state.stream,
-        lineage=state.lineage,
+        timeline=state.timeline,
         copy=plan.copy_path,
         positions=tuple(
-            Position(p.topic, p.partition, p.life.life, p.position, p.completed)
+            Position(p.topic, p.partition, p.incarnation.number, p.position, p.completed)
             for p in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition))
         ),
         blocks=len(state.blocks),
@@ -261,7 +261,7 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
             for batch in plan.rebuild.repeated
         },
         holes=tuple(
-            f"{h.topic}/{h.partition} goes on at {h.position} of life {h.life}; the WAL holds frames from {h.next_from} on, "
+            f"{h.topic}/{h.partition} goes on at {h.position} of life {h.incarnation}; the WAL holds frames from {h.next_from} on, "
             "and nothing leads there"
             for h in plan.holes
         ),
@@ -275,10 +275,10 @@ def rebuild_tables(report: RebuildReport) -> list[Group]:
 
     return [
         table(
-            f"Lineage {report.lineage} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
+            f"Lineage {report.timeline} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
             f"{report.taken} of them found in the WAL after it",
             ("partition", "life", "position", "completed"),
-            [(f"{p.topic}/{p.partition}", p.life, p.position, p.completed) for p in report.positions],
+            [(f"{p.topic}/{p.partition}", p.incarnation, p.position, p.completed) for p in report.positions],
         ),
         table("Batches that may run a second time", ("batch", "ranges"),
               [(batch, "\n".join(ranges)) for batch, ranges in report.repeated.items()]),
@@ -299,7 +299,7 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    if settings.own_source:
+    if settings.custom_source:
         from driver.background.upstream import upstream_of
 
         return upstream_of(settings).topic_ids(topics)
@@ -312,7 +312,7 @@ def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
-    from driver.journal import lineage
+    from driver.journal import timeline
     from driver.journal.lease import wait_until_stale
     from recovery import rebuild
     from wal.storage import open_storage
@@ -321,7 +321,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     wal_storage = open_storage(settings.wal.url, settings.storage)
     if yes:
         wait_until_stale(journal_storage, settings.stream, threading.Event())
-    marked = lineage.newest_marker(wal_storage, settings.stream)
+    marked = timeline.newest_marker(wal_storage, settings.stream)
     if not marked:
         raise UsageError(
             f"{wal_storage.url} was never the WAL of stream {settings.stream!r}: there is no journal to rebuild; check "
@@ -376,7 +376,7 @@ def inspect(invocation: Invocation) -> int:
     damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
     if found.unreadable:
         damage.append(f"the journal can't be read: {found.unreadable}")
-    elif not found.state and found.lineage_of_wal:
+    elif not found.state and found.timeline_of_wal:
         damage.append(
             f"{journal_storage.url} holds no journal of stream {found.stream!r}, but the WAL belongs to one: it was lost, or "
             "driver.journal points elsewhere; `forebay journal rebuild` shows what could be made of the WAL"
@@ -403,12 +403,12 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     It may be killed and run again. Refused beside a driver at work, without a copy, and while the journal is whole.
     """
     settings = invocation.settings()
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     plan = _rebuild(settings, yes, even_if_intact)
     report = report_of(plan, yes)
     invocation.write(report, lambda: rebuild_tables(report))
     _say(invocation, report)
-    done = f"the journal was rebuilt as lineage {report.lineage}: start the driver and the receivers"
+    done = f"the journal was rebuilt as lineage {report.timeline}: start the driver and the receivers"
     invocation.say(done if yes else "nothing was changed: say --yes to do it")
     return FOUND if report.holes or report.missing else FINE

@@ -145,7 +145,7 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
     from forebay.kafka.client.admin import KafkaAdmin
 
     settings = invocation.settings()
-    if settings.own_source:
+    if settings.custom_source:
         raise UsageError(
             f"receiver.source = {settings.receiver.source!r}: `forebay status` shows what it tells of its end"
         )

@@ -28,7 +28,7 @@ from deploy.console.invocation import (
 )
 from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError, UsageError
-from forebay.model.values import LINEAGE_SHIFT
+from forebay.model.values import TIMELINE_SHIFT
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Surroundings:
 
         if not self._ask_kafka:
             return KafkaView("it was not to be asked")
-        if self._settings.own_source:
+        if self._settings.custom_source:
             return KafkaView("the stream is received from a source of its own")
         try:
             with KafkaAdmin(self._settings.kafka.options, client_id="forebay-recover") as admin:
@@ -248,7 +248,7 @@ def apply_plan(
 ) -> Plan:
     """Leads the journal, and does all that a plan says can be done. May be killed at any step and called again.
 
-    Raises LeaseHeld if a driver is at work, UsageError if there is no journal, LineageFound if the WAL is another one's,
+    Raises LeaseHeld if a driver is at work, UsageError if there is no journal, TimelineFound if the WAL is another one's,
     FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
     """
     from driver.journal import log as journal
@@ -346,7 +346,7 @@ def tables(plan: Plan) -> list[Group]:
 
     made = [
         table(
-            f"Stream {plan.stream}, lineage {plan.lineage}: {plan.segments} segments",
+            f"Stream {plan.stream}, lineage {plan.timeline}: {plan.segments} segments",
             ("decision", "places"),
             sorted(plan.counts.items()),
         ),
@@ -399,7 +399,7 @@ def tables(plan: Plan) -> list[Group]:
                 "Kafka",
                 ("partition", "life", "position", "committed", "first held", "end"),
                 [
-                    (f"{p.topic}/{p.partition}", p.life, p.position, p.committed, p.low, p.high)
+                    (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.committed, p.low, p.high)
                     for p in plan.kafka.partitions
                 ],
             )
@@ -433,8 +433,8 @@ def range_label(text: str) -> str:
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)' as `forebay recover` shows it")
-    life = " ".join((match["life"] or "").split())
-    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {life}" if life else "")
+    incarnation = " ".join((match["life"] or "").split())
+    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
 
 
 def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
@@ -442,7 +442,7 @@ def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
     for batch in batches:
         if batch.state != "completed" and named in (batch.batch_id, batch.number):
             return batch
-    what = "id" if named >= 1 << LINEAGE_SHIFT else "number or id"
+    what = "id" if named >= 1 << TIMELINE_SHIFT else "number or id"
     raise RefusedError(f"no unfinished batch has the {what} {named}: `forebay status` shows them", "not-found")
 
 

@@ -113,7 +113,8 @@ def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
 
 def _again(batch: FinishedBatch, held: bool) -> BatchAgain:
     ranges = tuple(
-        f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})" + (f" life {r.life}" if r.life > 1 else "")
+        f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})"
+        + (f" life {r.incarnation}" if r.incarnation > 1 else "")
         for r in batch.ranges
     )
     return BatchAgain(batch.batch_id, batch.number, batch.time_ms, batch.records, ranges, batch.lost, held)

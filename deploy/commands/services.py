@@ -58,7 +58,7 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     settings = invocation.settings()
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     if settings.driver.job is not None:
         import_jobs(settings, invocation.config_path)
@@ -106,7 +106,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
         require_writable("wal.url", settings.wal.url)
     else:
         require_writable("agent.blocks", settings.agent.blocks)
-    if settings.own_source:
+    if settings.custom_source:
         prepare_job_imports(invocation.config_path)
     from receiver.main import run
 
@@ -193,7 +193,7 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
 def receiver_name(settings: Settings, number: int) -> str:
     """The id of this machine's receiver ``number``, from 1: its host's name and the number, unique over hosts. With a source of
     the user's own the id says which partitions are whose, so this machine has all receivers of the stream."""
-    if settings.own_source:
+    if settings.custom_source:
         return managed_id(settings.stream, number - 1)
     host = settings.receiver.host or socket.gethostname()
     return check_name("receiver id", f"{host[:56]}-{number}")

@@ -100,7 +100,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
             [
                 ("driver", state),
                 ("release", _releases(answer)),
-                ("journal", f"lineage {answer.lineage}, epoch {answer.driver_epoch:x}"),
+                ("journal", f"lineage {answer.timeline}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
                 ("replay", _replay(answer.replay)),
                 *([("rate that the job can take", _learned(answer.rate))] if answer.backpressure else []),
@@ -129,7 +129,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 (
                     f"{p.topic}/{p.partition}",
                     p.state,
-                    p.life,
+                    p.incarnation,
                     p.position,
                     p.completed,
                     p.high_watermark if p.high_watermark >= 0 else "-",

@@ -30,7 +30,7 @@ from deploy.console.invocation import (
 from driver.spark.address import check_address, check_master
 from driver.spark.java import check_java
 from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings, load, mistakes
 from forebay_start import hidden
 
@@ -70,8 +70,8 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield _check_master(settings)
         master = settings.spark.options.get("spark.master", "")
         yield _outcome("spark address", "this host has one", lambda: check_address(master))
-    if settings.own_source:
-        yield from _check_own_source(settings, config_path)
+    if settings.custom_source:
+        yield from _check_custom_source(settings, config_path)
     else:
         yield from _check_kafka(settings)
 
@@ -91,7 +91,7 @@ def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield Check("configuration", "fine", str(config_path))
     if settings.driver.engine == "spark":
         yield _check_master(settings)
-    if not settings.own_source:
+    if not settings.custom_source:
         yield _check_kafka_options(settings)
 
 
@@ -239,14 +239,14 @@ def make_listeners(settings: Settings, config_path: Path) -> None:
         find_listener(name)
 
 
-def _check_own_source(settings: Settings, config_path: Path) -> Iterator[Check]:
+def _check_custom_source(settings: Settings, config_path: Path) -> Iterator[Check]:
     """The class, made but not started, and the partitions that it names here."""
-    from forebay.sources.custom import OwnUpstream
+    from forebay.sources.custom import CustomUpstream
 
     prepare_job_imports(config_path)
-    made: list[OwnUpstream] = []
+    made: list[CustomUpstream] = []
     words = f"{settings.receiver.source} can be made"
-    checked = _outcome("source", words, lambda: made.append(OwnUpstream(settings)))
+    checked = _outcome("source", words, lambda: made.append(CustomUpstream(settings)))
     yield checked
     if checked.outcome != "fine":
         yield Check("partitions", "unknown", "not asked: the source is wrong")

@@ -215,5 +215,7 @@ class Checkpoint:
             yield kept
 
     def _held_in_kafka(self, state: State) -> Callable[[Span], bool]:
-        held = self._held(state, {partition.tp: partition.life.topic_id for partition in state.partitions.values()})
+        held = self._held(
+            state, {partition.tp: partition.incarnation.topic_id for partition in state.partitions.values()}
+        )
         return lambda span: not lost_of(span, held)

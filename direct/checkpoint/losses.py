@@ -233,7 +233,7 @@ def topic_ids(state: State) -> dict[TopicPartition, str]:
     found = {}
     for key in state.next_offsets:
         tp, partition = _partition(key), state.partitions.get(key)  # None if an older release began it
-        found[tp] = partition.life.topic_id if partition is not None else state.topic_ids.get(tp.topic, "")
+        found[tp] = partition.incarnation.topic_id if partition is not None else state.topic_ids.get(tp.topic, "")
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from direct.intake.access import IntakeEndpoint
 from forebay.kafka.consume.spans import Span, without
-from forebay.messages import IntakeAnswer, LifeSpan, SpanRequest
+from forebay.messages import IncarnationSpan, IntakeAnswer, SpanRequest
 from forebay.model.errors import LostBlockError, UnreachableError, UnreadableBlockError, UsageError
 from forebay.model.values import TopicPartition
 from pyspark_forebay.intake.client import Intake
@@ -18,7 +18,7 @@ from pyspark_forebay.intake.reading import read_part
 COMMITTED = "read_committed"
 
 
-def kept_of(span: Span, wanted: Sequence[LifeSpan], covered: Cover) -> list[Span]:
+def kept_of(span: Span, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[Span]:
     """Return the parts of ``span`` that blocks hold, in order. ``wanted``: the parts that were taken in."""
     holes = [str(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset)) for hole in covered.holes]
     parts = [Span(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]

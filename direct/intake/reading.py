@@ -14,7 +14,7 @@ from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, without
-from forebay.model.errors import HoleError, LostBlockError, RangeNotHeldError, UnknownTopicError
+from forebay.model.errors import LostBlockError, OffsetGapError, RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.intake.planning import read_plan
 from pyspark_forebay.intake.reading import read_part
 
@@ -102,25 +102,25 @@ def _read_from_wal(
         for batch in batches:
             position = _after(batch, position, lost, reading)
             yield batch
-    if position < lost.until_offset and not reading.allow_holes:
-        raise HoleError(f"{lost}: from offset {position} on there is no record in the WAL{_HOLES}")
+    if position < lost.until_offset and not reading.allow_offset_gaps:
+        raise OffsetGapError(f"{lost}: from offset {position} on there is no record in the WAL{_HOLES}")
 
 
-_HOLES = ": offsets without a record were compacted or belong to a transaction; set allow_holes to skip them"
+_HOLES = ": offsets without a record were compacted or belong to a transaction; set allow_offset_gaps to skip them"
 
 
 def _after(batch: pa.RecordBatch, position: int, lost: Span, reading: Reading) -> int:
     """Return the offset after ``batch``.
 
-    Raises HoleError unless it has all offsets from ``position`` on, or holes are allowed.
+    Raises OffsetGapError unless it has all offsets from ``position`` on, or holes are allowed.
     """
     offsets = batch.column("offset").to_numpy()
-    if not reading.allow_holes:
+    if not reading.allow_offset_gaps:
         expected = np.arange(position, position + len(offsets))
         holes = np.flatnonzero(offsets != expected)
         if len(holes):
             place = int(holes[0])
-            raise HoleError(
+            raise OffsetGapError(
                 f"{lost}: from offset {position + place} on the next record is {int(offsets[place])}{_HOLES}"
             )
     return int(offsets[-1]) + 1

@@ -34,7 +34,7 @@ def create_rdd(
     key_deserializer: Deserializer = None,
     value_deserializer: Deserializer = None,
     headers: bool = False,
-    allow_holes: bool = False,
+    allow_offset_gaps: bool = False,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
     timeout_seconds: float = 20.0,
@@ -55,7 +55,7 @@ def create_rdd(
     empty; ``min_partitions`` and ``max_records_per_partition`` divide large ranges.
 
     ``key_deserializer``, ``value_deserializer``: a name (``bytes``, ``string``, ``json``, ``short``, ``integer``,
-    ``long``, ``float``, ``double``), ``module:function``, or a function of bytes; null stays None. ``allow_holes``:
+    ``long``, ``float``, ``double``), ``module:function``, or a function of bytes; null stays None. ``allow_offset_gaps``:
     whether offsets may have no record, as in compacted and transactional topics. ``timeout_seconds``: maximum time in
     which a broker may return nothing. ``range_seconds_max``: maximum time to read one range. Each Python worker keeps
     up to ``consumers_max`` idle consumers, each with at most 8 MB, for ``consumer_idle_seconds``, unless
@@ -82,7 +82,7 @@ def create_rdd(
     access = KafkaAccess(safe.options, safe.task_group, timeout_seconds)
     reading = Reading(
         headers=headers,
-        allow_holes=allow_holes,
+        allow_offset_gaps=allow_offset_gaps,
         range_seconds_max=range_seconds_max,
         keep=keep_consumers,
         kept_max=consumers_max,
@@ -120,7 +120,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
     """An RDD of :class:`direct.KafkaRecord`, returned by :func:`direct.create_rdd`.
 
     ``offset_ranges``: the ranges that were passed to ``create_rdd``. ``count``, ``isEmpty`` and the choice of
-    partitions in ``take`` use only the offsets and do not read Kafka. With ``allow_holes`` they read Kafka, because
+    partitions in ``take`` use only the offsets and do not read Kafka. With ``allow_offset_gaps`` they read Kafka, because
     offsets may have no record.
     """
 
@@ -177,4 +177,4 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
     @property
     def _known(self) -> bool:
         """Whether the number of offsets is the number of records."""
-        return not self._how.reading.allow_holes
+        return not self._how.reading.allow_offset_gaps

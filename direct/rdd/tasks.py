@@ -49,19 +49,19 @@ def encode(range_: Span) -> bytes:
     return msgspec.msgpack.encode(range_)
 
 
-def encode_task(number: int, range_: Span, life: int) -> bytes:
+def encode_task(number: int, range_: Span, incarnation: int) -> bytes:
     """Return a row for :func:`decode_span`.
 
     ``number``: of the task in its batch, from 0. ``life``: the partition's incarnation.
     """
-    return msgspec.msgpack.encode((number, range_, life))
+    return msgspec.msgpack.encode((number, range_, incarnation))
 
 
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
     """Yield the decoded records of ``row``, which :func:`encode_task` made, as ``driver.batches.decoding.decode_task``
     does."""
-    number, span, life = _task_decoder.decode(row)
-    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): life})
+    number, span, incarnation = _task_decoder.decode(row)
+    part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): incarnation})
     yield from decode_parts([part], number, span.size, decoder, place)
 
 

@@ -117,8 +117,8 @@ class DirectRows:
             yield from decode_span(self._how, row, decoder, place)
 
     def _tasks(self) -> list[bytes]:
-        lived = zip(self._work.spans, self._work.lives, strict=True)
-        return [encode_task(number, span, life) for number, (span, life) in enumerate(lived)]
+        lived = zip(self._work.spans, self._work.incarnations, strict=True)
+        return [encode_task(number, span, incarnation) for number, (span, incarnation) in enumerate(lived)]
 
     def _frame(self, rows: Sequence[bytes]) -> DataFrame:
         placed = list(zip(rows, self._places(), strict=True))

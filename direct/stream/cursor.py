@@ -53,11 +53,11 @@ def place_of(span: Span, partition: IntakePartition) -> Place | None:
 
     That is in the newest incarnation of the topic that has the offset, otherwise in the first incarnation of the topic.
     """
-    same = [one for one in partition.lives if not span.topic_id or one.topic_id in ("", span.topic_id)]
+    same = [one for one in partition.incarnations if not span.topic_id or one.topic_id in ("", span.topic_id)]
     if not same:
         return None
-    life = next((one for one in reversed(same) if one.start <= span.from_offset), same[0])
-    return life.life, span.from_offset
+    incarnation = next((one for one in reversed(same) if one.start <= span.from_offset), same[0])
+    return incarnation.number, span.from_offset
 
 
 def places_of(

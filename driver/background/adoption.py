@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal.events import ClaimGiven, Event, GapRecorded, TroubleFound
+from driver.journal.events import ClaimGiven, Event, FaultRecorded, GapRecorded
 from driver.journal.state import ADOPTER, EndedEpoch, State
-from driver.tracker.requests import AdoptionHindered, Ask, Barred, NothingToAdopt, Request, Search, Searches
+from driver.tracker.requests import AdoptionBlocked, Ask, Barred, NothingToAdopt, Request, Search, Searches
 from forebay import messages as m
 from forebay.model.errors import (
     CorruptionError,
@@ -32,7 +32,7 @@ from forebay.model.errors import (
     UnreachableError,
 )
 from forebay.model.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
-from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, lineage_of
+from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, timeline_of
 from forebay.process import failpoints
 from wal import layout
 from wal.barrier import bar
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 #: between two rounds while a partition waits for its search
 ROUND_SECONDS = 0.5
 #: … after a store or Kafka did not answer
-HINDERED_SECONDS = 5.0
+BLOCKED_SECONDS = 5.0
 
 #: what a round yields: the name of a place where a process may die, or a request whose answer it is sent
 Round = Generator[str | Request, Any, float | None]
@@ -80,7 +80,7 @@ def eligible(found: Iterable[Orphan], search: Search, same_topic: bool) -> list[
     return [
         orphan
         for orphan in found
-        if (orphan.held.tp, orphan.held.life) == (search.tp, search.life)
+        if (orphan.held.tp, orphan.held.incarnation) == (search.tp, search.incarnation)
         and orphan.held.until_offset > search.position
         and (same_topic or orphan.checked)
     ]
@@ -144,7 +144,7 @@ class Adopter:
         self._writer: LogWriter | None = None
         self._sequence = 0
         self._registrations = 0
-        self._hindered: dict[TopicPartition, str] = {}  # told
+        self._blocked: dict[TopicPartition, str] = {}  # told
         self._damaged: set[Handle] = set()  # told
         self._refused: set[Handle] = set()  # told
         self._passed_over: set[tuple[str, int]] = set()  # told
@@ -157,7 +157,7 @@ class Adopter:
                 try:
                     yield from self._register()
                 except TurnedAwayError:
-                    return HINDERED_SECONDS
+                    return BLOCKED_SECONDS
             self._looked_back = True
         searches: tuple[Search, ...] = yield Searches()
         ready = [search for search in searches if not search.waits_for]
@@ -171,37 +171,37 @@ class Adopter:
             found = self._find(ready)
         except (StoreError, UnreachableError, NewerVersionError) as error:
             for search in ready:
-                yield from self._hinder(search, str(error))
-            return HINDERED_SECONDS
+                yield from self._block_adoption(search, str(error))
+            return BLOCKED_SECONDS
         for search in ready:
             orphans = found[search.tp]
             try:
                 first, rows = self._readable(orphans, search.position, search.limit)
             except (StoreError, NewerVersionError, MissingKeyError, SettingsError) as error:
-                yield from self._hinder(search, str(error))
-                due = HINDERED_SECONDS
+                yield from self._block_adoption(search, str(error))
+                due = BLOCKED_SECONDS
                 continue
             if first is not None:
                 try:
-                    hindered = yield from self._adopt(search, orphans, first, rows)
+                    blocked = yield from self._adopt(search, orphans, first, rows)
                 except TurnedAwayError as error:
                     # the claim, if there is one, ends with the next registration; what was written under it is an orphan
                     self._start_over()
                     self._looked_back = False
-                    yield from self._hinder(search, str(error))
-                    return HINDERED_SECONDS
-                due = HINDERED_SECONDS if hindered else ROUND_SECONDS  # what does not touch may remain
+                    yield from self._block_adoption(search, str(error))
+                    return BLOCKED_SECONDS
+                due = BLOCKED_SECONDS if blocked else ROUND_SECONDS  # what does not touch may remain
             elif not (yield NothingToAdopt(search, next_from(orphans, search))):
                 due = ROUND_SECONDS
         return due
 
-    def _hinder(self, search: Search, words: str) -> Round:
-        if self._hindered.get(search.tp) != words:
+    def _block_adoption(self, search: Search, words: str) -> Round:
+        if self._blocked.get(search.tp) != words:
             log.warning(
                 "%s: what the WAL may hold from %d on can't be adopted yet: %s", search.tp, search.position, words
             )
-        self._hindered[search.tp] = words
-        yield AdoptionHindered(search.tp, words)
+        self._blocked[search.tp] = words
+        yield AdoptionBlocked(search.tp, words)
         return None
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class Adopter:
                     Orphan(handle, meta, held)
                     for held in meta.ranges
                     if (search := wanted.get(held.tp)) is not None
-                    and held.life == search.life
+                    and held.incarnation == search.incarnation
                     and held.until_offset > search.position
                 ]
         except FileNotFoundError:
@@ -365,15 +365,18 @@ class Adopter:
             return None
         view = grant.view
         position, gap = view.position, view.preceding_gap
-        hindered = ""
-        if (view.life, position) != (search.life, search.position):  # its owner's report came before the claim
+        blocked = ""
+        if (view.incarnation, position) != (
+            search.incarnation,
+            search.position,
+        ):  # its owner's report came before the claim
             orphan = None
         while orphan is not None:
             yield "write"
             try:
                 block = self._write(orphan, search, rows, position, view.token, gap)
             except (StoreError, SettingsError) as error:
-                hindered = str(error)
+                blocked = str(error)
                 break
             yield "report"
             report: m.ReportAnswer = yield m.ReportRequest(receiver_id=ADOPTER, epoch=self._epoch, blocks=(block,))
@@ -385,18 +388,18 @@ class Adopter:
             try:
                 orphan, rows = self._readable(orphans, position, search.limit)
             except (StoreError, NewerVersionError, MissingKeyError, SettingsError) as error:
-                hindered = str(error)
+                blocked = str(error)
                 break
         yield "release"
         release = m.Release(topic=search.tp.topic, partition=search.tp.partition, token=view.token)
         yield m.ReleaseRequest(receiver_id=ADOPTER, epoch=self._epoch, releases=(release,))
-        if not hindered:
+        if not blocked:
             return None
         # What was written, and may yet land in a store that did not answer, carries a token that has ended. It stays in the
         # folder of this epoch, and nothing is written there again.
         self._start_over()
-        yield from self._hinder(search, hindered)
-        return HINDERED_SECONDS
+        yield from self._block_adoption(search, blocked)
+        return BLOCKED_SECONDS
 
     def _start_over(self) -> None:
         """Under a new epoch."""
@@ -431,7 +434,7 @@ class Adopter:
         held = OffsetRange(
             topic=search.tp.topic,
             partition=search.tp.partition,
-            life=search.life,
+            incarnation=search.incarnation,
             from_offset=position,
             until_offset=until_offset,
             records=sum(batch.num_rows for batch in rows),
@@ -470,7 +473,7 @@ class Adopter:
         return LogWriter(
             self._log,
             lambda sequence: layout.block_segment(stream, ADOPTER, epoch, sequence),
-            SegmentIdentity(stream, ADOPTER, epoch, lineage_of(epoch)),
+            SegmentIdentity(stream, ADOPTER, epoch, timeline_of(epoch)),
             self._limits,
             now=lambda: self._logl_ms() / 1000,
             new_uid=self._new_uid,
@@ -521,7 +524,7 @@ class AdoptionThread:
     def note(self, events: Sequence[Event]) -> None:
         """Hears of durable events, in the deciding thread: trouble, new tokens of partitions that may be in trouble, and gaps
         before what the WAL holds."""
-        if any(isinstance(event, TroubleFound | ClaimGiven | GapRecorded) for event in events):
+        if any(isinstance(event, FaultRecorded | ClaimGiven | GapRecorded) for event in events):
             self._wanted.set()
 
     def _run(self) -> None:

@@ -16,17 +16,17 @@ class CatchUp:
     ends: Mapping[TopicPartition, tuple[int, int]]
 
     @classmethod
-    def of(cls, offsets: Mapping[TopicPartition, int], lives: Mapping[TopicPartition, int]) -> CatchUp:
-        return cls({tp: (lives[tp], offset) for tp, offset in offsets.items()})
+    def of(cls, offsets: Mapping[TopicPartition, int], incarnations: Mapping[TopicPartition, int]) -> CatchUp:
+        return cls({tp: (incarnations[tp], offset) for tp, offset in offsets.items()})
 
     def missing(self, state: State) -> list[TopicPartition]:
         """The partitions that are not completed so far. What a life that has ended since did not give is gone: Kafka no
         longer has it, and a person or the policy has decided so."""
         return sorted(
             tp
-            for tp, (life, offset) in self.ends.items()
+            for tp, (incarnation, offset) in self.ends.items()
             if (partition := state.partition(tp)) is None
-            or (partition.life.life == life and partition.completed < offset)
+            or (partition.incarnation.number == incarnation and partition.completed < offset)
         )
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from driver.background.upstream import Upstream
-from driver.journal.events import LifeStart
+from driver.journal.events import IncarnationStart
 from driver.tracker.requests import FoundPartitions
 from forebay.kafka.client.admin import Committed
 from forebay.model.errors import ForebayError, UnreachableError
@@ -53,7 +53,7 @@ def discover(
         return None
     topics = {tp.topic for tp in new}
     ids = admin.topic_ids(topics)
-    named = kafka.pattern is None and not settings.own_source
+    named = kafka.pattern is None and not settings.custom_source
     by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and named)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:
@@ -64,7 +64,7 @@ def discover(
     if again != ids or (any(ids.values()) and not all(ids.values())):
         raise UnreachableError(f"topics change while they are looked at: {', '.join(sorted(topics))}; asking again")
     starts = tuple(
-        LifeStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
+        IncarnationStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
         for tp in sorted(new)
     )
     cause = f"starting_offsets = {kafka.starting_offsets!r}" if by_policy else "appeared later: from its beginning"
@@ -74,19 +74,19 @@ def discover(
 def check_commits(
     committed: Mapping[TopicPartition, Committed],
     group: str,
-    lineage: int,
+    timeline: int,
     positions: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
     """Rule 5: a committed offset beyond the position, with metadata of our own (``forebay:<lineage>:<life>``), proves that
     the journal lost events; so does a commit of a later life or lineage, wherever it stands. ``positions``: partition →
     (life, position), read after ``committed``. Raises LostJournal. For any other value, :func:`foreign_commits`."""
     for tp, commit in committed.items():
-        life, position = positions[tp]
+        incarnation, position = positions[tp]
         own = _OWN.fullmatch(commit.metadata)
-        if own is not None and (int(own[1]), int(own[2]), commit.offset) > (lineage, life, position):
+        if own is not None and (int(own[1]), int(own[2]), commit.offset) > (timeline, incarnation, position):
             raise LostJournal(
                 f"group {group} holds a commit of ours of {tp} at {commit.offset} (lineage {own[1]}, life {own[2]}), but "
-                f"the journal's position is {position} (lineage {lineage}, life {life}): the journal has lost events. "
+                f"the journal's position is {position} (lineage {timeline}, life {incarnation}): the journal has lost events. "
                 "Nothing was changed. Bring back the journal, or look with `forebay recover`"
             )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.background.upstream import Upstream
-from driver.journal.events import LifeStart
+from driver.journal.events import IncarnationStart
 from driver.tracker.requests import Ask, HoldForReset, LetGo, Request, Reset
 from forebay.messages import PlannedReset, ResetAnswer, ResetRequest
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
@@ -62,21 +62,25 @@ class Resetting:
 
     def _starts(
         self, request: ResetRequest, partitions: tuple[TopicPartition, ...]
-    ) -> Mapping[TopicPartition, LifeStart]:
+    ) -> Mapping[TopicPartition, IncarnationStart]:
         topic = request.topic
         topic_id = self.admin.topic_ids([topic])[topic]
         offsets = self.admin.starting_offsets(_policy(request, partitions), partitions, self.group)
         if self.admin.topic_ids([topic])[topic] != topic_id:
             raise UnreachableError(f"topic {topic} changed while it was looked at: ask again")
-        return {tp: LifeStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
+        return {tp: IncarnationStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
 
-    def _planned(self, request: ResetRequest, starts: Mapping[TopicPartition, LifeStart]) -> ResetAnswer:
-        at = self.ask(Ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()}))
+    def _planned(self, request: ResetRequest, starts: Mapping[TopicPartition, IncarnationStart]) -> ResetAnswer:
+        at = self.ask(Ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()}))
         return ResetAnswer(
             done=request.apply,
             partitions=tuple(
                 PlannedReset(
-                    topic=tp.topic, partition=tp.partition, life=at[tp][0] + 1, position=at[tp][1], start=start.start
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    incarnation=at[tp][0] + 1,
+                    position=at[tp][1],
+                    start=start.start,
                 )
                 for tp, start in starts.items()
             ),

@@ -22,7 +22,7 @@ from driver.journal.log import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
 from driver.tracker.requests import Ask, Copied, Request
 from forebay.model.errors import StoreError
-from forebay.model.values import lineage_of
+from forebay.model.values import timeline_of
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from wal import layout
@@ -125,7 +125,7 @@ class SnapshotCopies:
         writer = LogWriter(
             self._wal,
             lambda sequence: layout.snapshot_copy(self._stream, self._epoch, sequence),
-            SegmentIdentity(stream=self._stream, writer="driver", epoch=self._epoch, lineage=lineage_of(self._epoch)),
+            SegmentIdentity(stream=self._stream, writer="driver", epoch=self._epoch, timeline=timeline_of(self._epoch)),
             SegmentLimits(size_bytes=0, age_seconds=0.0),
             lambda: self._clock.wall_ms() / 1000.0,
             self._new_uid,

@@ -1,6 +1,6 @@
 """The seam to what the stream is received from, as the driver sees it: which partitions there are, and where they begin and end.
 
-Implemented by ``forebay.kafka.client.admin.KafkaAdmin``, and by ``forebay.sources.custom.OwnUpstream`` over a class of the
+Implemented by ``forebay.kafka.client.admin.KafkaAdmin``, and by ``forebay.sources.custom.CustomUpstream`` over a class of the
 user's own.
 """
 
@@ -44,10 +44,10 @@ class Upstream(Protocol):
 
 def upstream_of(settings: Settings) -> Upstream:
     """What ``settings`` receive from. Raises SettingsError for a class that can't be had."""
-    if settings.own_source:
-        from forebay.sources.custom import OwnUpstream
+    if settings.custom_source:
+        from forebay.sources.custom import CustomUpstream
 
-        return OwnUpstream(settings)
+        return CustomUpstream(settings)
     from forebay.kafka.client.admin import KafkaAdmin
 
     return KafkaAdmin(settings.kafka.options)

@@ -12,7 +12,7 @@ from driver.batches.decoding import DeadLetterPlan, Decoder
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import Span, without
 from forebay.model.errors import UsageError
-from forebay.model.values import OffsetRange, lineage_of
+from forebay.model.values import OffsetRange, timeline_of
 from wal.reading import BlockReference, TierCounts
 
 if TYPE_CHECKING:
@@ -68,17 +68,17 @@ class BatchWork:
     attempt: int = 1
     decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
     spans: tuple[Span, ...] = ()
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
         """As ``Batch.key``."""
-        return f"{self.lineage}-{self.replay}-{self.batch_id}"
+        return f"{self.timeline}-{self.replay}-{self.batch_id}"
 
     @property
-    def lineage(self) -> int:
-        """As ``Batch.lineage``."""
-        return lineage_of(self.epoch) if self.replay and self.epoch else lineage_of(self.batch_id)
+    def timeline(self) -> int:
+        """As ``Batch.timeline``."""
+        return timeline_of(self.epoch) if self.replay and self.epoch else timeline_of(self.batch_id)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -97,13 +97,13 @@ class BatchWork:
 
 
 def lived_without(
-    spans: Iterable[Span], lives: Iterable[int], lost: Collection[str]
+    spans: Iterable[Span], incarnations: Iterable[int], lost: Collection[str]
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """What is left of ``spans`` without ``lost`` (as ``forebay.kafka.consume.spans.without``), and the life of each part.
     ``lives``: of each of ``spans``, or none, as an older release journalled them: then all are of the first one."""
-    lived = zip(spans, chain(lives, repeat(1)), strict=False)
-    parts = [(part, life) for span, life in lived for part in without([span], lost)]
-    return tuple(part for part, _ in parts), tuple(life for _, life in parts)
+    lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
+    parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]
+    return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 
 class Rows(Protocol):
@@ -201,11 +201,11 @@ class Batch:
         return self._work.key
 
     @property
-    def lineage(self) -> int:
+    def timeline(self) -> int:
         """The journal's lineage in which this run of the batch began. A batch keeps the one of its id when a rebuilt journal
         reruns it; a replay has the one of the journal that began it, since no replay outlives its journal, and the next
         journal may count replays anew."""
-        return self._work.lineage
+        return self._work.timeline
 
     @property
     def stream(self) -> str:
@@ -252,19 +252,19 @@ class Batch:
             )
         past = self._work.past[-(batches - 1) :] if batches > 1 else ()
         works = (*past, self._work)
-        spans, lives = lived_without(
+        spans, incarnations = lived_without(
             chain.from_iterable(work.spans for work in works),
-            chain.from_iterable(work.lives for work in works),
+            chain.from_iterable(work.incarnations for work in works),
             self._work.lost,
         )
         over = replace(
             self._work,
             tasks=tuple(task for work in works for task in work.tasks),
             spans=spans,
-            lives=lives,
+            incarnations=incarnations,
             lost=frozenset().union(*(work.lost for work in works)),
             headers=any(work.headers for work in works),
-            topic_ids={life: topic_id for work in works for life, topic_id in work.topic_ids.items()},
+            topic_ids={incarnation: topic_id for work in works for incarnation, topic_id in work.topic_ids.items()},
             past=past,
             covers=tuple(work.batch_id for work in past),
         )

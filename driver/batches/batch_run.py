@@ -16,7 +16,7 @@ from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import Block
-from wal.reading import BlockReference, life_key
+from wal.reading import BlockReference, incarnation_key
 
 _HAS_HEADERS = attrgetter("meta.headers")
 
@@ -32,11 +32,11 @@ class _Looked:
     lost: tuple[str, ...]
     outputs: tuple[str, ...]
     spans: tuple[Span, ...]
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchRun:
     """``batches``: those that its window reaches back to, in order, and the batch itself. ``topic_ids``: of every life, by its
     ``life_key``."""
 
@@ -47,7 +47,7 @@ class Taken:
     topic_ids: Mapping[str, str]
 
     @classmethod
-    def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> Taken:
+    def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> BatchRun:
         """Called in the deciding thread."""
         blocks = state.blocks
         looked = tuple(
@@ -59,14 +59,14 @@ class Taken:
                 tuple(batch.lost),
                 tuple(batch.outputs),
                 batch.spans,
-                batch.lives,
+                batch.incarnations,
             )
             for batch in batches
         )
         topic_ids = {
-            f"{key}/{life.life}": life.topic_id
+            f"{key}/{incarnation.number}": incarnation.topic_id
             for key, partition in state.partitions.items()
-            for life in partition.lives
+            for incarnation in partition.incarnations
         }
         return cls(state.stream, looked, replay, rerun, topic_ids)
 
@@ -82,7 +82,7 @@ class Taken:
         given copies which the journal does not name."""
         for batch in self.batches:
             blocks = list(chain.from_iterable(batch.tasks))
-            spans, lives = lived_without(batch.spans, batch.lives, batch.lost)
+            spans, incarnations = lived_without(batch.spans, batch.incarnations, batch.lost)
             yield BatchWork(
                 batch_id=batch.batch_id,
                 number=batch.number,
@@ -100,15 +100,15 @@ class Taken:
                 outputs=frozenset(batch.outputs),
                 window_batches=window_batches,
                 spans=spans,
-                lives=lives,
+                incarnations=incarnations,
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:
         """Of the lives of ``blocks``. Where they are many, of all: to look through them would take longer than to send it."""
         if len(blocks) > len(self.topic_ids):
             return self.topic_ids
-        lives = {life_key(r) for block in blocks for r in block.meta.ranges}
-        return {life: self.topic_ids.get(life, "") for life in lives}
+        incarnations = {incarnation_key(r) for block in blocks for r in block.meta.ranges}
+        return {incarnation: self.topic_ids.get(incarnation, "") for incarnation in incarnations}
 
 
 def _references(task: Sequence[Block], copies: Mapping[str, tuple[str, ...]]) -> Iterator[BlockReference]:

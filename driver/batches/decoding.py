@@ -203,7 +203,7 @@ def decode_task(
     parts = (
         Part(
             read_task([reference], plan, count),
-            {(range_.topic, range_.partition): range_.life for range_ in reference.ranges},
+            {(range_.topic, range_.partition): range_.incarnation for range_ in reference.ranges},
         )
         for reference in references
     )
@@ -214,7 +214,7 @@ class Part(NamedTuple):
     """Rows of a task, and of each of their partitions the life."""
 
     rows: Iterable[pa.RecordBatch]
-    lives: Mapping[tuple[str, int], int]
+    incarnations: Mapping[tuple[str, int], int]
 
 
 def decode_parts(
@@ -226,7 +226,7 @@ def decode_parts(
         for batch in part.rows:
             decoded = decoder.decode(batch)
             if decoded.causes:
-                letters.add(batch, decoded.causes, part.lives)
+                letters.add(batch, decoded.causes, part.incarnations)
             if decoded.rows.num_rows:
                 yield decoded.rows
     letters.write()
@@ -262,7 +262,9 @@ class _Letters:
         self._piece = 0
         self._records = 0
 
-    def add(self, batch: pa.RecordBatch, causes: Mapping[int, str], lives: Mapping[tuple[str, int], int]) -> None:
+    def add(
+        self, batch: pa.RecordBatch, causes: Mapping[int, str], incarnations: Mapping[tuple[str, int], int]
+    ) -> None:
         indexes = sorted(causes)
         self._records += len(indexes)
         failed: Any = pa.Table.from_batches([batch]).take(pa.array(indexes, pa.int64()))
@@ -278,9 +280,9 @@ class _Letters:
         headers = DATAFRAME_SCHEMA(True).field("headers").type
         if "headers" not in failed.schema.names:
             failed = failed.append_column("headers", pa.nulls(len(indexes), headers))
-        lives_of = zip(failed.column("topic").to_pylist(), failed.column("partition").to_pylist(), strict=True)
+        incarnations_of = zip(failed.column("topic").to_pylist(), failed.column("partition").to_pylist(), strict=True)
         own: dict[str, list[Any]] = {
-            "life": [lives[tp] for tp in lives_of],
+            "life": [incarnations[tp] for tp in incarnations_of],
             "cause": [causes[index] for index in indexes],
             **{name: [value] * len(indexes) for name, value in self._context().items()},
         }

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
-from driver.batches.batch_run import Taken
+from driver.batches.batch_run import BatchRun
 from driver.batches.job_failures import FailingJobs, shown
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import Run, following, window
@@ -230,7 +230,7 @@ class Scheduler:
     def _next(self) -> BatchWork | None:
         while not self._stopping.is_set():
             seen = self._changes
-            taken: Taken | None = self._loop.ask(Ask(self._begin))
+            taken: BatchRun | None = self._loop.ask(Ask(self._begin))
             if taken is not None:
                 return self._work(taken)
             with self._changed:
@@ -238,7 +238,7 @@ class Scheduler:
                 self._changed.wait_for(lambda seen=seen: self._changes != seen or self._stopping.is_set())  # type: ignore[misc]
         return None
 
-    def _begin(self, state: State) -> Taken | None:
+    def _begin(self, state: State) -> BatchRun | None:
         """Takes the next batch into work; called in the deciding thread, so that no two workers get the same one."""
         found = following(state, frozenset(self._in_work)) if not self._held_up else None
         if found is None:
@@ -247,17 +247,17 @@ class Scheduler:
         self._in_work.add((replay, batch.batch_id))
         return self._take(state, batch, replay)
 
-    def _again(self, state: State, work: BatchWork) -> Taken:
+    def _again(self, state: State, work: BatchWork) -> BatchRun:
         """The batch of ``work`` as the journal holds it now: a loss may have been accepted, a replay begun behind it."""
         if work.replay:
             return self._take(state, state.replaying[work.batch_id], work.replay)
         return self._take(state, state.batches[work.batch_id])
 
-    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> Taken:
+    def _take(self, state: State, batch: Batch | ReplayedBatch, replay: int = 0) -> BatchRun:
         past = window(state, batch, replay > 0)[-self._window_batches :] if self._window_batches else ()
-        return Taken.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
+        return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in self._reruns)
 
-    def _work(self, taken: Taken) -> BatchWork:
+    def _work(self, taken: BatchRun) -> BatchWork:
         *past, work = taken.work(
             self._epoch, self._headers, self._concurrent_jobs, self._window_batches, self._copies()
         )

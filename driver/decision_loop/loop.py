@@ -17,7 +17,7 @@ from driver.journal.events import Event
 from driver.journal.log import Journal
 from driver.tracker import Action, Tracker
 from driver.tracker.requests import BeginReplay, Request
-from forebay.messages import ClaimRequest, Message, OpenCursorRequest, RegisterRequest, ReportRequest, Trouble
+from forebay.messages import ClaimRequest, Fault, Message, OpenCursorRequest, RegisterRequest, ReportRequest
 from forebay.model.errors import (
     FencedError,
     ForebayError,
@@ -33,7 +33,7 @@ from forebay.process.clock import Clock
 log = logging.getLogger(__name__)
 
 #: what makes the journal grow and can wait: whoever sent it sends it again
-GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Trouble, BeginReplay, OpenCursorRequest)
+GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Fault, BeginReplay, OpenCursorRequest)
 RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
 #: between two looks at the space that is left
 SPACE_SECONDS = 0.5

@@ -59,7 +59,7 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
         name = receiver.receiver_id
         if is_reserved(name) or not receiver.instance_id:
             continue
-        news = tracker.receiver_news.get(name)
+        news = tracker.receiver_heartbeats.get(name)
         is_lost = now - (news.at if news is not None else since) > receiver_timeout
         has_not_obeyed = tracker.is_to_drain(name)
         if not is_lost and (name in owners or (news is not None and has_not_obeyed)):

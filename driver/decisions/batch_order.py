@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 
 #: names one run of a batch: (replay, batch id); replay 0: its first run
 Run = tuple[int, int]
@@ -32,7 +32,7 @@ def window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> tuple[Ba
     """
     held: dict[int, Batch | ReplayedBatch] = {**state.replay_window} if replay else {**state.batches}
     found: list[Batch | ReplayedBatch] = []
-    first = max(numbered(lineage_of(batch.batch_id), 0), batch.batch_id - 1 - state.window_batches)
+    first = max(numbered(timeline_of(batch.batch_id), 0), batch.batch_id - 1 - state.window_batches)
     for batch_id in range(batch.batch_id - 1, first, -1):
         before = held.get(batch_id)
         if before is None:

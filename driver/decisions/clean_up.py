@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from driver.journal.state import State, is_fenced, is_forgotten
-from forebay.model.values import TopicPartition, lineage_of
+from forebay.model.values import TopicPartition, timeline_of
 from forebay.settings.schema import Settings
 from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
@@ -52,7 +52,7 @@ def is_stray(state: State, block_id: str) -> bool:
     if named is None:
         return False
     receiver_id, epoch = named[1], int(named[2], 16)
-    if 0 < lineage_of(epoch) < state.lineage or is_forgotten(state, receiver_id, epoch):
+    if 0 < timeline_of(epoch) < state.timeline or is_forgotten(state, receiver_id, epoch):
         return True
     receiver = state.receivers.get(receiver_id)
     if receiver is None:
@@ -113,7 +113,7 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     for frame in facts.frames:
         for r in frame.ranges:
             if (partition := state.partition(r.tp)) is not None:
-                positions[r.tp] = Position(partition.life.life, partition.position)
+                positions[r.tp] = Position(partition.incarnation.number, partition.position)
         known = state.blocks.get(frame.block_id)
         if known is None or known.handle.path != facts.path:
             if known is not None and frame.block_id not in state.released:

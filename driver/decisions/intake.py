@@ -9,7 +9,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from driver.journal.block_index import LifeBlocks, Place
+from driver.journal.block_index import IncarnationBlocks, Place
 from driver.journal.state import Partition, State
 from forebay import messages as m
 from forebay.model.errors import UsageError
@@ -24,8 +24,13 @@ def intake(state: State) -> tuple[m.IntakePartition, ...]:
 
 
 def partition(known: Partition) -> m.IntakePartition:
-    lives = (m.LifeView(life=one.life, start=one.start, topic_id=one.topic_id, end=one.end) for one in known.lives)
-    return m.IntakePartition(topic=known.topic, partition=known.partition, position=known.position, lives=tuple(lives))
+    incarnations = (
+        m.IncarnationView(number=one.number, start=one.start, topic_id=one.topic_id, end=one.end)
+        for one in known.incarnations
+    )
+    return m.IntakePartition(
+        topic=known.topic, partition=known.partition, position=known.position, incarnations=tuple(incarnations)
+    )
 
 
 def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
@@ -35,8 +40,8 @@ def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
     for tp in request.partitions:
         if state.partition(tp) is None:
             raise UsageError(f"the stream has no partition {tp}")
-        life, offset = _earliest(state, str(tp), going)
-        places.append(m.CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset))
+        incarnation, offset = _earliest(state, str(tp), going)
+        places.append(m.CursorPlace(topic=tp.topic, partition=tp.partition, incarnation=incarnation, offset=offset))
     return m.EarliestAnswer(places=tuple(places))
 
 
@@ -47,28 +52,28 @@ def _going(state: State) -> dict[tuple[str, int], int]:
         share = state.index.segments.get(path)
         for block_id in share.blocks if share is not None else ():
             for r in state.blocks[block_id].meta.ranges:
-                key = (f"{r.topic}/{r.partition}", r.life)
+                key = (f"{r.topic}/{r.partition}", r.incarnation)
                 found[key] = max(found.get(key, 0), r.until_offset)
     return found
 
 
 def _earliest(state: State, key: str, going: Mapping[tuple[str, int], int]) -> Place:
     partition = state.partitions[key]
-    gaps = {(g.life, g.gap.until_offset): g.gap.from_offset for g in partition.gaps}
-    place = (partition.life.life, partition.position)
-    for life in reversed(partition.lives):
-        end = partition.position if life.end is None else life.end
+    gaps = {(g.incarnation, g.gap.until_offset): g.gap.from_offset for g in partition.gaps}
+    place = (partition.incarnation.number, partition.position)
+    for incarnation in reversed(partition.incarnations):
+        end = partition.position if incarnation.end is None else incarnation.end
         reached = end
-        held = state.index.by_offset(state.blocks).get(key, {}).get(life.life, LifeBlocks())
-        gone = going.get((key, life.life), 0)
-        while reached > max(life.start, gone):
-            further = gaps.get((life.life, reached), max(held.reaches_back(reached), gone))
+        held = state.index.by_offset(state.blocks).get(key, {}).get(incarnation.number, IncarnationBlocks())
+        gone = going.get((key, incarnation.number), 0)
+        while reached > max(incarnation.start, gone):
+            further = gaps.get((incarnation.number, reached), max(held.reaches_back(reached), gone))
             if further == reached:
                 break
             reached = further
-        if life.end is None or reached < end:
-            place = (life.life, reached)
-        if reached > life.start:
+        if incarnation.end is None or reached < end:
+            place = (incarnation.number, reached)
+        if reached > incarnation.start:
             break
     return place
 
@@ -83,30 +88,30 @@ def span(
     blocks are read, with these partitions."""
     known = state.partition(request.tp)
     own = () if known is None else (partition(known),)
-    spans = tuple(part for one in own for part in life_spans(request, one))
+    spans = tuple(part for one in own for part in incarnation_spans(request, one))
     return m.SpanAnswer(intake=read_intake(own), spans=spans, found=blocks(state, m.BlocksRequest(spans=spans), given))
 
 
-def life_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple[m.LifeSpan, ...]:
+def incarnation_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple[m.IncarnationSpan, ...]:
     """The parts of what is asked for that were taken in, the older lives first, in the order of offsets."""
-    found: list[m.LifeSpan] = []
+    found: list[m.IncarnationSpan] = []
     until = request.until_offset
-    for life in reversed(known.lives):
-        if request.topic_id and life.topic_id and life.topic_id != request.topic_id:
+    for incarnation in reversed(known.incarnations):
+        if request.topic_id and incarnation.topic_id and incarnation.topic_id != request.topic_id:
             continue
-        end = min(until, known.position if life.end is None else life.end)
-        begin = max(request.from_offset, life.start)
+        end = min(until, known.position if incarnation.end is None else incarnation.end)
+        begin = max(request.from_offset, incarnation.start)
         if begin < end:
             found.append(
-                m.LifeSpan(
+                m.IncarnationSpan(
                     topic=request.topic,
                     partition=request.partition,
-                    life=life.life,
+                    incarnation=incarnation.number,
                     from_offset=begin,
                     until_offset=end,
                 )
             )
-        until = min(until, life.start)  # below lies what the life before it had already
+        until = min(until, incarnation.start)  # below lies what the life before it had already
     return tuple(found[::-1])
 
 
@@ -161,7 +166,7 @@ def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
         span = wanted.span
         if state.partition(span.tp) is None:
             raise UsageError(f"the stream has no partition {span.tp}")
-        held = state.index.by_offset(state.blocks).get(str(span.tp), {}).get(span.life, LifeBlocks())
+        held = state.index.by_offset(state.blocks).get(str(span.tp), {}).get(span.incarnation, IncarnationBlocks())
         first = at = bisect_right(held.until_offsets, span.from_offset)
         last = bisect_left(held.from_offsets, span.until_offset)
         while at < min(last, first + left) and not _may_hold(state, held, at, wanted):
@@ -176,19 +181,20 @@ def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
     return m.TimesAnswer(found=tuple(found))
 
 
-def _may_hold(state: State, held: LifeBlocks, at: int, wanted: m.TimedSpan) -> bool:
+def _may_hold(state: State, held: IncarnationBlocks, at: int, wanted: m.TimedSpan) -> bool:
     if held.newest_ms[at] < max(wanted.time_ms, 0) or not _is_there(state, held.block_ids[at]):
         return False
     span, begins = wanted.span, held.from_offsets[at]
     ranges = state.blocks[held.block_ids[at]].meta.ranges if state.lost else ()
     return not any(
-        (r.tp, r.life, r.from_offset) == (span.tp, span.life, begins) and r.label in state.lost for r in ranges
+        (r.tp, r.incarnation, r.from_offset) == (span.tp, span.incarnation, begins) and r.label in state.lost
+        for r in ranges
     )
 
 
-def _of_span(state: State, span: m.LifeSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
+def _of_span(state: State, span: m.IncarnationSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
     """When it was sealed, the span's number, where its range begins, its id."""
-    held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.life)
+    held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.incarnation)
     if held is None or span.until_offset <= span.from_offset:
         return
     at = bisect_right(held.until_offsets, span.from_offset)
@@ -205,19 +211,19 @@ def _is_there(state: State, block_id: str) -> bool:
     return state.blocks[block_id].handle.path not in state.cleaning_segments
 
 
-def _gaps(state: State, spans: Iterable[m.LifeSpan]) -> Iterator[m.RecordedGap]:
+def _gaps(state: State, spans: Iterable[m.IncarnationSpan]) -> Iterator[m.RecordedGap]:
     for span in spans:
         for recorded in state.partitions[f"{span.topic}/{span.partition}"].gaps:
             gap = recorded.gap
             if (
-                recorded.life == span.life
+                recorded.incarnation == span.incarnation
                 and gap.from_offset < span.until_offset
                 and span.from_offset < gap.until_offset
             ):
                 yield m.RecordedGap(
                     topic=span.topic,
                     partition=span.partition,
-                    life=span.life,
+                    incarnation=span.incarnation,
                     from_offset=gap.from_offset,
                     until_offset=gap.until_offset,
                     cause=gap.cause,

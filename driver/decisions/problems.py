@@ -10,8 +10,8 @@ RETRY_COMMAND = "forebay batch retry"
 
 def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
     """The problems that the rest of ``answer`` shows: what a person must decide, and batches that fail."""
-    found = [Problem(kind="partition", cause=p.trouble) for p in answer.partitions if p.trouble]
-    found += [Problem(kind="receiver-without-host", cause=r.trouble) for r in answer.managed if r.trouble]
+    found = [Problem(kind="partition", cause=p.fault) for p in answer.partitions if p.fault]
+    found += [Problem(kind="receiver-without-host", cause=r.fault) for r in answer.managed if r.fault]
     for batch in answer.batches:
         name = f"batch {batch.batch_id}"
         if batch.state == "unreadable":

@@ -119,7 +119,7 @@ class RateSharing:
         self.rate = rate
         self._due = -math.inf
 
-    def news(self, receiver_id: str, lags: Callable[[], Lags], now: float) -> Rates | None:
+    def changed_rates(self, receiver_id: str, lags: Callable[[], Lags], now: float) -> Rates | None:
         """What ``receiver_id`` is to be told now; None: nothing that it does not know. ``lags`` is asked at most each
         ``SHARING_SECONDS``, since it looks at every partition."""
         if not self.rate:

@@ -24,10 +24,10 @@ from forebay.security.access import OPEN, Guard
 FromReceiver = (
     m.RegisterRequest
     | m.HeartbeatRequest
-    | m.LookRequest
+    | m.LookupRequest
     | m.ClaimRequest
     | m.ReleaseRequest
-    | m.Trouble
+    | m.Fault
     | m.ReportRequest
 )
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
@@ -149,7 +149,7 @@ def tracker_application(
         tags=["receivers"],
         opt=RECEIVER,
     )
-    async def look(data: JSONBody[m.LookRequest]) -> m.LookAnswer:
+    async def look(data: JSONBody[m.LookupRequest]) -> m.LookupAnswer:
         return await of_receiver(data)  # type: ignore[no-any-return]
 
     @post(
@@ -173,7 +173,7 @@ def tracker_application(
         tags=["receivers"],
         opt=RECEIVER,
     )
-    async def trouble(data: JSONBody[m.Trouble]) -> m.TroubleAnswer:
+    async def fault(data: JSONBody[m.Fault]) -> m.FaultAnswer:
         return await of_receiver(data)  # type: ignore[no-any-return]
 
     @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"], opt=RECEIVER)
@@ -314,7 +314,7 @@ def tracker_application(
             look,
             claim,
             release_claims,
-            trouble,
+            fault,
             report,
             agent_heartbeat,
             intake,

@@ -19,7 +19,7 @@ from driver.journal.state import Partition
 from driver.tracker import Tracker
 from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError
-from forebay.model.values import TopicPartition, is_reserved, lineage_of
+from forebay.model.values import TopicPartition, is_reserved, timeline_of
 
 log = logging.getLogger(__name__)
 
@@ -122,17 +122,17 @@ class Health:
 
     def forget(self, name: str, now: float) -> None:
         """The receiver or host ``name`` is gone on purpose. Raises RefusedError for one that is not known, or not silent."""
-        known = {host: news.at for host, news in self._tracker.agent_news.items()}
+        known = {host: latest.at for host, latest in self._tracker.agent_heartbeats.items()}
         for receiver in self._tracker.state.receivers.values():
-            news = self._tracker.receiver_news.get(receiver.receiver_id)
-            known[receiver.receiver_id] = news.at if news is not None else self._since
+            latest = self._tracker.receiver_heartbeats.get(receiver.receiver_id)
+            known[receiver.receiver_id] = latest.at if latest is not None else self._since
         if name not in known:
             raise RefusedError(
                 f"no receiver and no agent's host is named {name!r}: `forebay status` shows them", "not-found"
             )
         silent, timeout = now - known[name], self._grace.timeout
         if silent <= timeout:
-            heard = name in self._tracker.agent_news or name in self._tracker.receiver_news
+            heard = name in self._tracker.agent_heartbeats or name in self._tracker.receiver_heartbeats
             words = (
                 f"{name} sent a heartbeat {silent:.0f} s ago: stop it first (SIGTERM)"
                 if heard
@@ -171,7 +171,7 @@ class Health:
                 continue
             heard_at = self._heard_at(partition)
             live_at = self._live_at[tp] = max(self._live_at.get(tp, heard_at or now), heard_at)
-            if partition.trouble is None and (not heard_at or now - heard_at > self._grace.timeout):
+            if partition.fault is None and (not heard_at or now - heard_at > self._grace.timeout):
                 missing.append((tp, now - max(live_at, self._since)))
         if not missing:
             return
@@ -190,8 +190,8 @@ class Health:
         return topics is None or topic in topics
 
     def _heard_at(self, partition: Partition) -> float:
-        news = self._tracker.receiver_news.get(partition.owner) if partition.owner else None
-        return news.at if news is not None else 0.0
+        latest = self._tracker.receiver_heartbeats.get(partition.owner) if partition.owner else None
+        return latest.at if latest is not None else 0.0
 
     @property
     def _start_command(self) -> str:
@@ -207,12 +207,12 @@ class Health:
             name = receiver.receiver_id
             if is_reserved(name) or not receiver.instance_id or name in managed:
                 continue
-            news = tracker.receiver_news.get(name)
-            if news is None and name not in owners:
+            latest = tracker.receiver_heartbeats.get(name)
+            if latest is None and name not in owners:
                 continue  # it drained before this driver began, or others have its partitions: nobody waits for it
-            heard_at = news.at if news is not None else self._since
+            heard_at = latest.at if latest is not None else self._since
             silent = now - heard_at
-            drained = news is not None and news.heartbeat.state == "draining"
+            drained = latest is not None and latest.heartbeat.state == "draining"
             if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
                 found.add(
                     "receiver-gone",
@@ -220,7 +220,7 @@ class Health:
                     f"start it again there, or say that it is not to come back: `forebay forget {name}`",
                     silent,
                 )
-            beat = news.heartbeat if news is not None and silent <= timeout else None
+            beat = latest.heartbeat if latest is not None and silent <= timeout else None
             waits = beat is not None and beat.state == "waiting" and bool(beat.detail)
             seconds = self._waiting(name, waits, now)
             if beat is not None and waits:
@@ -235,7 +235,7 @@ class Health:
                 self._ran_at[name] = now
                 continue
             seconds = now - self._ran_at.setdefault(name, now)
-            if receiver.trouble:
+            if receiver.fault:
                 continue  # said as such
             again = receiver.restarts >= RESTARTS_MAX
             words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
@@ -243,10 +243,10 @@ class Health:
             found.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
 
     def _agents(self, found: _Found, now: float) -> None:
-        for host, news in self._tracker.agent_news.items():
-            silent = now - news.at
-            gone = silent > self._grace.timeout and news.heartbeat.state != "draining"
-            if gone and not self._is_forgotten(host, news.at):
+        for host, latest in self._tracker.agent_heartbeats.items():
+            silent = now - latest.at
+            gone = silent > self._grace.timeout and latest.heartbeat.state != "draining"
+            if gone and not self._is_forgotten(host, latest.at):
                 found.add(
                     "agent-gone",
                     f"the agent of host {host} is silent for {silent:.0f} s",
@@ -295,7 +295,7 @@ def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> Statu
     return StatusAnswer(
         stream=stream,
         release=release,
-        lineage=lineage_of(epoch),
+        timeline=timeline_of(epoch),
         driver_epoch=epoch,
         state="waiting",
         detail=problem.cause,

@@ -34,7 +34,7 @@ def lag(state: State) -> LagAnswer:
             PartitionProgress(
                 topic=partition.topic,
                 partition=partition.partition,
-                life=partition.life.life,
+                incarnation=partition.incarnation.number,
                 position=partition.position,
                 completed=partition.completed,
                 record_bytes=_mean(records.get(partition.tp, 0), sizes.get(partition.tp, 0)) or of_all,

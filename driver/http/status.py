@@ -32,20 +32,20 @@ def status(
     partitions = []
     said: dict[tuple[str, str, int], m.PartitionStatus] = {
         (receiver_id, p.topic, p.partition): p
-        for receiver_id, news in tracker.receiver_news.items()
-        for p in news.heartbeat.partitions
+        for receiver_id, latest in tracker.receiver_heartbeats.items()
+        for p in latest.heartbeat.partitions
     }
     for p in state.partitions.values():
-        news = said.get((p.owner, p.topic, p.partition))
-        heard = tracker.receiver_news.get(p.owner)
-        told = (news.high_watermark, now - heard.at) if news is not None and heard is not None else (-1, -1.0)
+        latest = said.get((p.owner, p.topic, p.partition))
+        heard = tracker.receiver_heartbeats.get(p.owner)
+        told = (latest.high_watermark, now - heard.at) if latest is not None and heard is not None else (-1, -1.0)
         end, age = told if ends is None else _end(ends.of(p.tp), told[0])
         partitions.append(
             m.TrackedPartition(
                 topic=p.topic,
                 partition=p.partition,
-                life=p.life.life,
-                topic_id=p.life.topic_id,
+                incarnation=p.incarnation.number,
+                topic_id=p.incarnation.topic_id,
                 position=p.position,
                 completed=p.completed,
                 high_watermark=end,
@@ -54,22 +54,22 @@ def status(
                 receiver_id=p.owner,
                 token=p.token,
                 state="trouble"
-                if p.trouble
-                else news.state
-                if news is not None
+                if p.fault
+                else latest.state
+                if latest is not None
                 else "claimed"
                 if p.owner
                 else "unclaimed",
-                trouble=tracker.describe_trouble(p) if p.trouble else "",
+                fault=tracker.describe_fault(p) if p.fault else "",
                 foreign=soft.get("foreign", {}).get(p.tp, ""),
-                rate=news.rate if news is not None else 0.0,
+                rate=latest.rate if latest is not None else 0.0,
             )
         )
     receivers = []
     for r in state.receivers.values():
         if is_reserved(r.receiver_id):
             continue
-        heard = tracker.receiver_news.get(r.receiver_id)
+        heard = tracker.receiver_heartbeats.get(r.receiver_id)
         silent = now - heard.at if heard is not None else -1.0
         receivers.append(
             m.TrackedReceiver(
@@ -105,7 +105,7 @@ def status(
             damaged=a.heartbeat.damaged,
             damaged_blocks=a.heartbeat.damaged_blocks,
         )
-        for a in tracker.agent_news.values()
+        for a in tracker.agent_heartbeats.values()
     ]
     running: Mapping[int, tuple[str, int, str]] = soft["running"]
     again = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
@@ -117,11 +117,11 @@ def status(
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
-        lineage=state.lineage,
+        timeline=state.timeline,
         driver_epoch=tracker.driver_epoch,
         state=soft["state"],
         detail=soft["detail"],
-        topic_ids_known=bool(state.partitions) and all(p.life.topic_id for p in state.partitions.values()),
+        topic_ids_known=bool(state.partitions) and all(p.incarnation.topic_id for p in state.partitions.values()),
         waiting_blocks=len(state.waiting),
         waiting_records=state.index.waiting_records,
         batches_completed=state.batches_completed,
@@ -153,7 +153,7 @@ def receiver_state(tracker: Tracker, receiver: Receiver, now: float, receiver_ti
     """As ``messages.TrackedReceiver.state``."""
     if not receiver.instance_id:
         return "fenced"
-    heard = tracker.receiver_news.get(receiver.receiver_id)
+    heard = tracker.receiver_heartbeats.get(receiver.receiver_id)
     if heard is None:
         return "registered"
     return "lost" if now - heard.at > receiver_timeout else heard.heartbeat.state

@@ -40,7 +40,7 @@ NO_RECORDS, ANY_TIME = -1, 2**63 - 1
 
 
 @dataclass(slots=True)
-class LifeBlocks:
+class IncarnationBlocks:
     """The blocks of one partition in one life, in the order of their offsets: their ranges' two ends, their ids. ``begins``:
     where those begin that no other one touches from below. ``newest_ms``: the latest time of a record of each range,
     ``NO_RECORDS``, or ``ANY_TIME`` where the block does not say."""
@@ -121,7 +121,7 @@ class BlockIndex:
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
     lowest: dict[str, Place] = field(default_factory=dict)
-    lives: dict[str, dict[int, LifeBlocks]] | None = field(default=None, compare=False)
+    incarnations: dict[str, dict[int, IncarnationBlocks]] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, state: State) -> BlockIndex:
@@ -156,25 +156,25 @@ class BlockIndex:
         """The journal names ``block`` from now on; it is held."""
         if not block.in_wal:
             return
-        if self.lives is not None:
-            self._enter(self.lives, block)
+        if self.incarnations is not None:
+            self._enter(self.incarnations, block)
         self._put(block)
 
-    def by_offset(self, blocks: Mapping[str, Block]) -> dict[str, dict[int, LifeBlocks]]:
+    def by_offset(self, blocks: Mapping[str, Block]) -> dict[str, dict[int, IncarnationBlocks]]:
         """``topic/partition`` → life → its blocks in the WAL. Made from all ``blocks`` when first asked for, and kept from then
         on."""
-        if self.lives is None:
-            self.lives = {}
+        if self.incarnations is None:
+            self.incarnations = {}
             for block in blocks.values():
                 if block.in_wal:
-                    self._enter(self.lives, block)
-        return self.lives
+                    self._enter(self.incarnations, block)
+        return self.incarnations
 
     @staticmethod
-    def _enter(lives: dict[str, dict[int, LifeBlocks]], block: Block) -> None:
+    def _enter(incarnations: dict[str, dict[int, IncarnationBlocks]], block: Block) -> None:
         for r in block.meta.ranges:
-            own = lives.setdefault(f"{r.topic}/{r.partition}", {})
-            own.setdefault(r.life, LifeBlocks()).add(r, block.id)
+            own = incarnations.setdefault(f"{r.topic}/{r.partition}", {})
+            own.setdefault(r.incarnation, IncarnationBlocks()).add(r, block.id)
 
     def _put(self, block: Block) -> None:
         """Its segment has ``block``, which is held."""
@@ -194,7 +194,7 @@ class BlockIndex:
         if not self.lowest:
             return 0
         lows = ((r, self.lowest.get(f"{r.topic}/{r.partition}")) for r in block.meta.ranges)
-        return sum(low is not None and (r.life, r.until_offset) > low for r, low in lows)
+        return sum(low is not None and (r.incarnation, r.until_offset) > low for r, low in lows)
 
     def hold(self, block: Block) -> None:
         """A released block is needed again."""
@@ -256,16 +256,16 @@ class BlockIndex:
             self._not_free(share, path)
         self.bytes -= share.bytes
         self.blocks -= len(share.blocks)
-        if self.lives is not None:
+        if self.incarnations is not None:
             for block_id in share.blocks:
                 for r in blocks[block_id].meta.ranges:
                     key = f"{r.topic}/{r.partition}"
-                    life = self.lives[key][r.life]
-                    life.remove(r.from_offset)
-                    if not life.block_ids:
-                        del self.lives[key][r.life]
-                    if not self.lives[key]:
-                        del self.lives[key]
+                    incarnation = self.incarnations[key][r.incarnation]
+                    incarnation.remove(r.from_offset)
+                    if not incarnation.block_ids:
+                        del self.incarnations[key][r.incarnation]
+                    if not self.incarnations[key]:
+                        del self.incarnations[key]
         return tuple(share.blocks)
 
     def read_to(self, key: str, place: Place | None, blocks: Mapping[str, Block]) -> None:
@@ -329,11 +329,11 @@ class BlockIndex:
         del self.free[at]
 
 
-def _ids(lives: Mapping[int, LifeBlocks], after: Place, upto: Place | None) -> Iterator[str]:
+def _ids(incarnations: Mapping[int, IncarnationBlocks], after: Place, upto: Place | None) -> Iterator[str]:
     """Blocks of a partition whose ranges end after the one place, and not after the other."""
-    for life, held in lives.items():
-        if life < after[0] or (upto is not None and life > upto[0]):
+    for incarnation, held in incarnations.items():
+        if incarnation < after[0] or (upto is not None and incarnation > upto[0]):
             continue
-        begin = bisect_right(held.until_offsets, after[1]) if life == after[0] else 0
-        end = bisect_right(held.until_offsets, upto[1]) if upto is not None and life == upto[0] else None
+        begin = bisect_right(held.until_offsets, after[1]) if incarnation == after[0] else 0
+        end = bisect_right(held.until_offsets, upto[1]) if upto is not None and incarnation == upto[0] else None
         yield from held.block_ids[begin:end]

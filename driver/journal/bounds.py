@@ -51,22 +51,24 @@ def begin_again(state: State) -> tuple[str, ...]:
             f"the journal of an older release had block {block_id or '(deleted)'} end beyond the last offset there is: begun "
             f"again at {start}"
         )
-        begun = ev.LifeStart(partition.topic, partition.partition, start, partition.life.topic_id)
-        apply(state, ev.LifeBegun(begun, partition.life.time_ms, cause))  # of the life before: a reader has no clock
-        said.append(f"{partition.tp}: life {partition.life.life} begins at offset {start}: {cause}")
+        begun = ev.IncarnationStart(partition.topic, partition.partition, start, partition.incarnation.topic_id)
+        apply(
+            state, ev.IncarnationBegun(begun, partition.incarnation.time_ms, cause)
+        )  # of the life before: a reader has no clock
+        said.append(f"{partition.tp}: life {partition.incarnation.number} begins at offset {start}: {cause}")
     return tuple(said)
 
 
 def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
     """Where the last range of the newest life begins, and its block; the life's start and "" if the block is deleted."""
-    life = partition.life
+    incarnation = partition.incarnation
     found = (
         (r.from_offset, block.id)
         for block in state.blocks.values()
         for r in block.meta.ranges
-        if (r.tp, r.life, r.until_offset) == (partition.tp, life.life, OFFSET_MAX)
+        if (r.tp, r.incarnation, r.until_offset) == (partition.tp, incarnation.number, OFFSET_MAX)
     )
-    return min(found, default=(life.start, ""))
+    return min(found, default=(incarnation.start, ""))
 
 
 class _Bringing:

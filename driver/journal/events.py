@@ -31,7 +31,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
     pass
 
 
-class LifeStart(msgspec.Struct, frozen=True):
+class IncarnationStart(msgspec.Struct, frozen=True):
     """The beginning of a life: offsets from ``start`` on, of the topic with ``topic_id`` ("" where the broker can't tell)."""
 
     topic: str
@@ -50,21 +50,21 @@ class LifeStart(msgspec.Struct, frozen=True):
 class StreamCreated(_Event, frozen=True, tag="stream-created"):
     """The starting policy, resolved for every partition there is, in one event, before any claim."""
 
-    starts: tuple[LifeStart, ...]
+    starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
     cause: str  # the policy, as configured
 
 
 class PartitionsAdded(_Event, frozen=True, tag="partitions-added"):
-    starts: tuple[LifeStart, ...]
+    starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
     cause: str
 
 
-class LifeBegun(_Event, frozen=True, tag="life-begun"):
+class IncarnationBegun(_Event, frozen=True, tag="life-begun"):
     """A new life of a known partition; ends its token (rule 8)."""
 
-    start: LifeStart
+    start: IncarnationStart
     time_ms: TimeMs
     cause: str
 
@@ -138,7 +138,7 @@ class BlockMoved(_Event, frozen=True, tag="block-moved"):
     sha256: Sha256 | msgspec.UnsetType = msgspec.UNSET
 
 
-class TroubleFound(_Event, frozen=True, tag="trouble-found"):
+class FaultRecorded(_Event, frozen=True, tag="trouble-found"):
     """Kafka does not go on at the position; a person decides. ``accept`` is what accepting would do."""
 
     topic: str
@@ -146,7 +146,7 @@ class TroubleFound(_Event, frozen=True, tag="trouble-found"):
     kind: str
     position: Offset
     accept_until: Offset  # the gap's end, or the start of the new life
-    new_life: bool
+    new_incarnation: bool
     topic_id: str
     leader_epoch: LeaderEpoch
 
@@ -243,7 +243,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
     spans: tuple[Span, ...] = ()  # of a direct stream
-    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
@@ -373,7 +373,7 @@ class CursorNamed(_Event, frozen=True, tag="cursor-named"):
 Event: TypeAlias = (
     StreamCreated
     | PartitionsAdded
-    | LifeBegun
+    | IncarnationBegun
     | ReceiverRegistered
     | ReceiverFenced
     | ReceiversForgotten
@@ -383,7 +383,7 @@ Event: TypeAlias = (
     | EpochBarred
     | BlockAdded
     | BlockMoved
-    | TroubleFound
+    | FaultRecorded
     | AdoptionTried
     | GapRecorded
     | BatchAllocated

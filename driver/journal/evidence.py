@@ -18,7 +18,7 @@ import contextlib
 from dataclasses import dataclass
 
 from driver.journal.lease import stored_lease
-from forebay.model.values import lineage_of
+from forebay.model.values import timeline_of
 from wal.storage import Storage
 
 
@@ -43,9 +43,9 @@ class Witness:
     epoch: int
     events: int
 
-    def lacks_events(self, lineage: int, events: int) -> bool:
+    def lacks_events(self, timeline: int, events: int) -> bool:
         """Whether a journal of ``lineage`` with so many ``events`` has lost some of them."""
-        return lineage_of(self.epoch) == lineage and events < self.events
+        return timeline_of(self.epoch) == timeline and events < self.events
 
     def words(self, events: int) -> str:
         return (

@@ -17,7 +17,7 @@ from driver.journal.state import Batch, State
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.values import Block, OffsetRange, lineage_of
+from forebay.model.values import Block, OffsetRange, timeline_of
 from forebay.process import failpoints
 from wal import layout
 from wal.frame import UNDECODABLE, FrameKind
@@ -34,7 +34,7 @@ class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     from_offset: int
     until_offset: int
     records: int
@@ -54,7 +54,7 @@ class FinishedBatch(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
-    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,17 +65,17 @@ def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange,
     """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
     lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
     for r in ranges:
-        lines.setdefault((r.topic, r.partition, r.life), []).append((r.from_offset, r.until_offset, r.records))
+        lines.setdefault((r.topic, r.partition, r.incarnation), []).append((r.from_offset, r.until_offset, r.records))
     merged: list[FinishedRange] = []
-    for (topic, partition, life), pieces in sorted(lines.items()):
+    for (topic, partition, incarnation), pieces in sorted(lines.items()):
         pieces.sort()
         begin, end, records = pieces[0]
         for from_offset, until_offset, more in pieces[1:]:
             if from_offset != end:
-                merged.append(FinishedRange(topic, partition, life, begin, end, records))
+                merged.append(FinishedRange(topic, partition, incarnation, begin, end, records))
                 begin, records = from_offset, 0
             end, records = until_offset, records + more
-        merged.append(FinishedRange(topic, partition, life, begin, end, records))
+        merged.append(FinishedRange(topic, partition, incarnation, begin, end, records))
     return tuple(merged)
 
 
@@ -102,14 +102,14 @@ class Leaving:
             lost=batch.lost,
             loss_causes=batch.loss_causes,
             spans=batch.spans,
-            lives=batch.lives,
+            incarnations=batch.incarnations,
         )
 
 
 def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
     """Nobody knows how many records a span holds: as many as offsets, unless its topic is compacted or transactional."""
-    for span, life in batch.lived_spans:
-        yield FinishedRange(span.topic, span.partition, life, span.from_offset, span.until_offset, span.size)
+    for span, incarnation in batch.lived_spans:
+        yield FinishedRange(span.topic, span.partition, incarnation, span.from_offset, span.until_offset, span.size)
 
 
 def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[Leaving, ...]:
@@ -144,7 +144,7 @@ class HistoryWriter:
         self._writer = LogWriter(
             storage,
             lambda sequence: layout.history_segment(stream, epoch, sequence),
-            SegmentIdentity(stream=stream, writer="driver", epoch=epoch, lineage=lineage_of(epoch)),
+            SegmentIdentity(stream=stream, writer="driver", epoch=epoch, timeline=timeline_of(epoch)),
             SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf")),
             now,
             new_uid,

@@ -32,7 +32,7 @@ from typing import cast
 
 import msgspec
 
-from driver.journal import bounds, evidence, lineage
+from driver.journal import bounds, evidence, timeline
 from driver.journal import events as ev
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -44,7 +44,7 @@ from forebay.model.errors import (
     OutOfSpaceError,
     StoreError,
 )
-from forebay.model.values import lineage_of, numbered
+from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
 from wal import layout
 from wal.frame import UNDECODABLE, Frame, FrameKind
@@ -165,12 +165,12 @@ class Journal:
     def check(self) -> None:
         """Raises FencedError if a newer epoch, or the first one of a rebuilt journal, was claimed. To be called after each
         durable write, before any answer or action (INV-4)."""
-        own = lineage_of(self.epoch)
+        own = timeline_of(self.epoch)
         for epoch in (self.epoch + 1, numbered(own + 1, 1)):
             if self._storage.exists(claim_path(self._stream, epoch)):
                 raise FencedError(
                     f"another driver leads stream {self._stream!r} since epoch {epoch}; this was {self.epoch}"
-                    if lineage_of(epoch) == own
+                    if timeline_of(epoch) == own
                     else f"the journal of stream {self._stream!r} was rebuilt: lineage {own + 1} goes on, this was {own}"
                 )
         self.confirmed = self._durable
@@ -243,7 +243,7 @@ class Journal:
     def _drop_epochs(self, newest: int) -> None:
         """Everything of the epoch ``newest`` and of older ones of this lineage."""
         empty = 0
-        for epoch in range(newest, numbered(lineage_of(self.epoch), 0), -1):
+        for epoch in range(newest, numbered(timeline_of(self.epoch), 0), -1):
             paths = self._storage.list(epoch_folder(self._stream, epoch))
             for path in paths:
                 self._storage.delete(path)
@@ -258,7 +258,7 @@ class Journal:
     def _new_writer(self) -> LogWriter:
         first = 1 if self._writer is None else self._writer.next_sequence
         identity = SegmentIdentity(
-            stream=self._stream, writer="driver", epoch=self.epoch, lineage=lineage_of(self.epoch)
+            stream=self._stream, writer="driver", epoch=self.epoch, timeline=timeline_of(self.epoch)
         )
         return LogWriter(
             self._storage,
@@ -296,7 +296,7 @@ def lead(
     ``wal``: the WAL that this journal's stream is in, whose markers tell a lost journal from a new one; it is marked as this
     journal's. ``owner`` is written into the claim; ``claimed`` hears of the epoch at once, before the reading, which may take
     long. Raises FencedError if another one claimed a newer epoch while this one
-    was opening; LineageFound where the WAL is not this journal's; CorruptionError, NewerVersionError, StoreError.
+    was opening; TimelineFound where the WAL is not this journal's; CorruptionError, NewerVersionError, StoreError.
     """
     steps = opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal, claimed)
     while True:
@@ -320,7 +320,7 @@ def opening(
     """:func:`lead`, step by step: yields the name of each step done, returns (journal, state). The simulation crashes and
     interleaves drivers between steps."""
     newest = newest_claim(storage, stream)
-    marked = lineage.refuse_other(storage, wal, stream, lineage_of(newest)) if wal is not None else 0
+    marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
         claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
@@ -343,8 +343,8 @@ def opening(
     for sentence in reading.brought:
         log.error("journal of stream %s: %s", stream, sentence)
     if reading.state is None and marked:
-        raise lineage.unfinished(storage, stream, marked)
-    state = reading.state if reading.state is not None else State(stream=stream, lineage=lineage_of(epoch))
+        raise timeline.unfinished(storage, stream, marked)
+    state = reading.state if reading.state is not None else State(stream=stream, timeline=timeline_of(epoch))
     yield "read"
     journal = Journal(storage, stream, epoch, state, segment_bytes, now, new_uid)
     journal.snapshot()
@@ -353,10 +353,10 @@ def opening(
     journal.check()
     if wal is not None:
         try:
-            first_claim = storage.read(claim_path(stream, numbered(lineage_of(epoch), 1)))
+            first_claim = storage.read(claim_path(stream, numbered(timeline_of(epoch), 1)))
         except FileNotFoundError:  # lost while it was opened
-            raise lineage.unfinished(storage, stream, lineage_of(epoch)) from None
-        lineage.mark(storage, wal, stream, lineage_of(epoch), first_claim)
+            raise timeline.unfinished(storage, stream, timeline_of(epoch)) from None
+        timeline.mark(storage, wal, stream, timeline_of(epoch), first_claim)
     evidence.mark(storage, stream, epoch, claim)
     journal.drop_superseded()
     return journal, state
@@ -367,7 +367,7 @@ def newest_claim(storage: Storage, stream: str) -> int:
     names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
     newest = max((int(name, 16) for name in names), default=0)
     while True:
-        for following in (newest + 1 if newest else 0, numbered(lineage_of(newest) + 1, 1)):
+        for following in (newest + 1 if newest else 0, numbered(timeline_of(newest) + 1, 1)):
             if following and storage.exists(claim_path(stream, following)):
                 newest = following
                 break
@@ -387,7 +387,7 @@ def read(storage: Storage, stream: str) -> Reading:
             "segments are there, another start finds them"
         )  # fmt: skip
     segments = 0
-    for epoch in range(newest, numbered(max(1, lineage_of(newest)), 0), -1):
+    for epoch in range(newest, numbered(max(1, timeline_of(newest)), 0), -1):
         led = epoch == seen.epoch or evidence.is_marked(storage, stream, epoch)  # asked first: it may begin to lead now
         paths = segment_paths(storage, stream, epoch)
         segments += len(paths)
@@ -398,7 +398,7 @@ def read(storage: Storage, stream: str) -> Reading:
             state = _snapshot_of(first, paths[base], brought)
             if state is not None:
                 after = _replay(source, paths[base:], state, brought)
-                if seen.lacks_events(lineage_of(epoch), state.events):
+                if seen.lacks_events(timeline_of(epoch), state.events):
                     raise CorruptionError(paths[-1], source.size(paths[-1]), seen.words(state.events))
                 if brought:
                     brought += bounds.begin_again(state)

@@ -98,7 +98,7 @@ def room_for(
     partitions = state.partitions.values()
     writing = {writer.receiver_id for partition in partitions for writer in partition.writers}
     writing -= {partition.owner for partition in partitions}
-    writing -= {writer.receiver_id for partition in partitions if partition.trouble for writer in partition.writers}
+    writing -= {writer.receiver_id for partition in partitions if partition.fault for writer in partition.writers}
     return Room(
         tuple(name for _, name in silent if name not in needed)[: limits.at_once],
         tuple(name for _, name in silent if name in writing)[: limits.at_once],

@@ -9,7 +9,7 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place
-from driver.journal.lineage import REBUILDER
+from driver.journal.timeline import REBUILDER
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import ForebayError
 from forebay.model.values import (
@@ -23,8 +23,8 @@ from forebay.model.values import (
     PartitionNumber,
     TopicPartition,
     count_of,
-    lineage_of,
     numbered,
+    timeline_of,
 )
 
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
@@ -37,10 +37,10 @@ class BrokenInvariant(ForebayError):
     """The journal's events contradict an invariant. Not to be repaired by going on."""
 
 
-class Life(msgspec.Struct):
+class Incarnation(msgspec.Struct):
     """One life of a partition: offsets ``[start, end)``; ``end`` is None while it lasts."""
 
-    life: Number
+    incarnation: Number
     topic_id: str
     start: Offset
     time_ms: int
@@ -49,7 +49,7 @@ class Life(msgspec.Struct):
 
 
 class RecordedGap(msgspec.Struct, frozen=True):
-    life: int
+    incarnation: int
     gap: Gap
     time_ms: int
 
@@ -71,7 +71,7 @@ class EndedEpoch(msgspec.Struct, frozen=True):
     segments: int
 
 
-class OpenTrouble(msgspec.Struct, frozen=True):
+class OpenFault(msgspec.Struct, frozen=True):
     """What Kafka says, as it was told. ``tried``: the newest token when adoption found nothing at the position, 0: not yet;
     ``adoptable_from``: where it could go on, -1: nowhere. ``kept``: the WAL went on with the life that is to end; from the new
     position nobody could see any more that it is, so nobody but the adopter may claim before that is decided."""
@@ -79,7 +79,7 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     kind: str
     position: Offset
     accept_until: Offset
-    new_life: bool
+    new_incarnation: bool
     topic_id: str
     leader_epoch: LeaderEpoch
     tried: int = 0
@@ -87,18 +87,18 @@ class OpenTrouble(msgspec.Struct, frozen=True):
     kept: bool = False
 
     @property
-    def begins_life(self) -> bool:
+    def begins_incarnation(self) -> bool:
         """Whether accepting begins a new life; else it records a gap."""
-        return self.new_life and self.adoptable_from < 0
+        return self.new_incarnation and self.adoptable_from < 0
 
     @property
     def accepted_until(self) -> int:
         """Where intake goes on once it is accepted."""
         return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
 
-    def moved(self, position: int) -> OpenTrouble | None:
+    def moved(self, position: int) -> OpenFault | None:
         """What is left of it after the WAL went on to ``position``: a life that is to end still is."""
-        if not self.new_life:
+        if not self.new_incarnation:
             return None
         return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
@@ -109,7 +109,7 @@ class Partition(msgspec.Struct):
 
     topic: str
     partition: PartitionNumber
-    lives: list[Life]
+    incarnations: list[Incarnation]
     position: Offset
     completed: Offset
     leader_epoch: LeaderEpoch
@@ -117,20 +117,20 @@ class Partition(msgspec.Struct):
     owner: str = ""
     owner_epoch: int = 0
     gaps: list[RecordedGap] = []
-    trouble: OpenTrouble | None = None
+    fault: OpenFault | None = None
     writers: list[Writer] = []
 
     @property
-    def life(self) -> Life:
-        return self.lives[-1]
+    def incarnation(self) -> Incarnation:
+        return self.incarnations[-1]
 
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def topic_id(self, life: int) -> str:
+    def topic_id(self, incarnation: int) -> str:
         """The topic's id in ``life``; "" where the broker could not tell."""
-        return next((one.topic_id for one in self.lives if one.life == life), "")
+        return next((one.topic_id for one in self.incarnations if one.number == incarnation), "")
 
     @property
     def preceding_gap(self) -> Gap | None:
@@ -138,7 +138,7 @@ class Partition(msgspec.Struct):
         of them as one, so that the WAL alone tells how the position got here."""
         begin, cause = self.position, ""
         for recorded in reversed(self.gaps):
-            if recorded.life != self.life.life or recorded.gap.until_offset != begin:
+            if recorded.incarnation != self.incarnation.number or recorded.gap.until_offset != begin:
                 break
             begin, cause = recorded.gap.from_offset, cause or recorded.gap.cause
         return Gap(begin, self.position, cause) if begin < self.position else None
@@ -165,7 +165,7 @@ class Batch(msgspec.Struct):
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     outputs: tuple[str, ...] = ()  # of several, those that returned while others had yet to
     spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
-    lives: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
 
     @property
     def block_ids(self) -> list[str]:
@@ -174,7 +174,7 @@ class Batch(msgspec.Struct):
     @property
     def lived_spans(self) -> Iterator[tuple[Span, int]]:
         """Each of ``spans`` with its life."""
-        return zip(self.spans, self.lives or itertools.repeat(1), strict=False)
+        return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 
 
 class Replay(msgspec.Struct):
@@ -228,7 +228,7 @@ class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     from_offset: int
     until_offset: int
 
@@ -238,7 +238,7 @@ class Rebuild(msgspec.Struct, frozen=True):
     number above ``known_number`` do not count: what they held waited again. Batches of its own have numbers above
     ``batch_count``."""
 
-    lineage: int
+    timeline: int
     time_ms: int
     cause: str
     copy: str
@@ -282,7 +282,7 @@ class State(msgspec.Struct, dict=True):
     """
 
     stream: str
-    lineage: int
+    timeline: int
     created: bool = False
     events: int = 0  # how many were applied since the lineage began: the number of the next one
     epochs: int = 0  # given in this lineage: receivers' epochs
@@ -353,13 +353,13 @@ class State(msgspec.Struct, dict=True):
         return self.partitions.get(str(tp))
 
     def next_epoch(self) -> int:
-        return numbered(self.lineage, self.epochs + 1)
+        return numbered(self.timeline, self.epochs + 1)
 
     def next_token(self) -> int:
-        return numbered(self.lineage, self.tokens + 1)
+        return numbered(self.timeline, self.tokens + 1)
 
     def next_batch_id(self) -> int:
-        return numbered(self.lineage, self.batch_count + 1)
+        return numbered(self.timeline, self.batch_count + 1)
 
     def next_replay(self) -> int:
         return self.replays[-1].replay + 1 if self.replays else 1
@@ -380,7 +380,7 @@ class State(msgspec.Struct, dict=True):
 
 def is_void(rebuilds: Iterable[Rebuild], batch_id: int, number: int) -> bool:
     """Whether a rebuild dissolved the batch, though a driver of an older lineage may still have called it finished."""
-    following = next((r for r in rebuilds if r.lineage > lineage_of(batch_id)), None)
+    following = next((r for r in rebuilds if r.timeline > timeline_of(batch_id)), None)
     return following is not None and number > following.known_number
 
 
@@ -389,7 +389,7 @@ def is_fenced(state: State, writer: str, epoch: int) -> bool:
     journal while they write, so beside whoever leads now they are at their end."""
     receiver = state.receivers.get(writer)
     return (
-        lineage_of(epoch) < state.lineage
+        timeline_of(epoch) < state.timeline
         or writer in (REPAIR_WRITER, REBUILDER)
         or (receiver is not None and receiver.epoch != epoch)
         or is_forgotten(state, writer, epoch)
@@ -400,6 +400,6 @@ def is_forgotten(state: State, receiver_id: str, epoch: int) -> bool:
     """Whether ``epoch`` was given in this lineage before ``state``, to a receiver that the state no longer knows."""
     return (
         receiver_id not in state.receivers
-        and lineage_of(epoch) == state.lineage
+        and timeline_of(epoch) == state.timeline
         and 0 < count_of(epoch) <= state.epochs
     )

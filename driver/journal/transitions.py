@@ -21,9 +21,9 @@ from driver.journal.state import (
     Cursor,
     EndedCursor,
     EndedEpoch,
+    Incarnation,
     LearnedRate,
-    Life,
-    OpenTrouble,
+    OpenFault,
     Partition,
     Receiver,
     RecordedGap,
@@ -66,7 +66,7 @@ def _partitions_added(state: State, event: ev.PartitionsAdded) -> None:
     _add_partitions(state, event.starts, event.time_ms, event.cause)
 
 
-def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int, cause: str) -> None:
+def _add_partitions(state: State, starts: tuple[ev.IncarnationStart, ...], time_ms: int, cause: str) -> None:
     state.shaped = state.events + 1
     for start in starts:
         key = f"{start.topic}/{start.partition}"
@@ -80,21 +80,23 @@ def _add_partitions(state: State, starts: tuple[ev.LifeStart, ...], time_ms: int
         state.partitions[key] = Partition(
             topic=start.topic,
             partition=start.partition,
-            lives=[Life(life=1, topic_id=start.topic_id, start=start.start, time_ms=time_ms, cause=cause)],
+            incarnations=[
+                Incarnation(number=1, topic_id=start.topic_id, start=start.start, time_ms=time_ms, cause=cause)
+            ],
             position=start.start,
             completed=start.start,
             leader_epoch=start.leader_epoch,
         )
 
 
-def _life_begun(state: State, event: ev.LifeBegun) -> None:
+def _incarnation_begun(state: State, event: ev.IncarnationBegun) -> None:
     start = event.start
     state.shaped = state.events + 1
     partition = _partition(state, start.topic, start.partition)
-    partition.life.end = partition.position
-    partition.lives.append(
-        Life(
-            life=partition.life.life + 1,
+    partition.incarnation.end = partition.position
+    partition.incarnations.append(
+        Incarnation(
+            number=partition.incarnation.number + 1,
             topic_id=start.topic_id,
             start=start.start,
             time_ms=event.time_ms,
@@ -103,7 +105,7 @@ def _life_begun(state: State, event: ev.LifeBegun) -> None:
     )
     partition.position = partition.completed = start.start
     partition.leader_epoch = start.leader_epoch
-    partition.trouble = None
+    partition.fault = None
     partition.writers = []
     _end_claim(partition)
 
@@ -207,17 +209,17 @@ def _block_added(state: State, event: ev.BlockAdded) -> None:
         raise BrokenInvariant(f"block {block.meta.id} is held by no WAL and no host (INV-1)")
     for r in block.meta.ranges:
         partition = _partition(state, r.topic, r.partition)
-        if r.life != partition.life.life or r.from_offset != partition.position:
+        if r.incarnation != partition.incarnation.number or r.from_offset != partition.position:
             raise BrokenInvariant(
-                f"block {block.meta.id}: {r.label} of life {r.life} does not continue position {partition.position} "
-                f"of life {partition.life.life} (INV-2)"
+                f"block {block.meta.id}: {r.label} of life {r.incarnation} does not continue position {partition.position} "
+                f"of life {partition.incarnation.number} (INV-2)"
             )
         if r.token != partition.token or partition.owner != block.meta.receiver_id:
             raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
-        if partition.trouble is not None:  # where a receiver goes on by itself nothing is left to decide
+        if partition.fault is not None:  # where a receiver goes on by itself nothing is left to decide
             adopted = block.meta.receiver_id == ADOPTER
-            partition.trouble = partition.trouble.moved(r.until_offset) if adopted else None
+            partition.fault = partition.fault.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
     receiver = state.receivers[block.meta.receiver_id]
@@ -245,12 +247,12 @@ def _block_moved(state: State, event: ev.BlockMoved) -> None:
     state.index.move(block, state)
 
 
-def _trouble_found(state: State, event: ev.TroubleFound) -> None:
-    _partition(state, event.topic, event.partition).trouble = OpenTrouble(
+def _fault_recorded(state: State, event: ev.FaultRecorded) -> None:
+    _partition(state, event.topic, event.partition).fault = OpenFault(
         kind=event.kind,
         position=event.position,
         accept_until=event.accept_until,
-        new_life=event.new_life,
+        new_incarnation=event.new_incarnation,
         topic_id=event.topic_id,
         leader_epoch=event.leader_epoch,
     )
@@ -258,21 +260,19 @@ def _trouble_found(state: State, event: ev.TroubleFound) -> None:
 
 def _adoption_tried(state: State, event: ev.AdoptionTried) -> None:
     partition = _partition(state, event.topic, event.partition)
-    if partition.trouble is None or event.token != partition.token:
+    if partition.fault is None or event.token != partition.token:
         raise BrokenInvariant(f"adoption was tried in {partition.tp}, which has no trouble or a newer token (INV-2)")
-    partition.trouble = msgspec.structs.replace(
-        partition.trouble, tried=event.token, adoptable_from=event.adoptable_from
-    )
+    partition.fault = msgspec.structs.replace(partition.fault, tried=event.token, adoptable_from=event.adoptable_from)
 
 
 def _gap_recorded(state: State, event: ev.GapRecorded) -> None:
     partition = _partition(state, event.topic, event.partition)
     if event.gap.from_offset != partition.position:
         raise BrokenInvariant(f"a gap of {partition.tp} begins at {event.gap.from_offset}, not at the position (INV-2)")
-    partition.gaps.append(RecordedGap(life=partition.life.life, gap=event.gap, time_ms=event.time_ms))
+    partition.gaps.append(RecordedGap(incarnation=partition.incarnation.number, gap=event.gap, time_ms=event.time_ms))
     partition.position = event.gap.until_offset
     _complete_gaps(partition)
-    partition.trouble = partition.trouble.moved(partition.position) if partition.trouble is not None else None
+    partition.fault = partition.fault.moved(partition.position) if partition.fault is not None else None
     partition.writers = []
     _end_claim(partition)
 
@@ -309,13 +309,17 @@ def _spans_begun(state: State, event: ev.SpansBegun) -> None:
     for key, offset in event.offsets.items():
         topic, _, number = key.rpartition("/")
         before = state.partitions.get(key)
-        life = Life(
-            before.life.life + 1 if before else 1, event.topic_ids.get(topic, ""), offset, event.time_ms, event.cause
+        incarnation = Incarnation(
+            before.incarnation.number + 1 if before else 1,
+            event.topic_ids.get(topic, ""),
+            offset,
+            event.time_ms,
+            event.cause,
         )
         if before is None:
-            state.partitions[key] = Partition(topic, int(number), [life], offset, offset, leader_epoch=-1)
+            state.partitions[key] = Partition(topic, int(number), [incarnation], offset, offset, leader_epoch=-1)
         else:
-            before.lives.append(life)
+            before.incarnations.append(incarnation)
             before.position = before.completed = offset
     state.next_offsets.update(event.offsets)
     state.topic_ids.update(event.topic_ids)
@@ -324,7 +328,7 @@ def _spans_begun(state: State, event: ev.SpansBegun) -> None:
 def _spans_ended(state: State, event: ev.SpansEnded) -> None:
     for key in event.partitions:
         partition = _direct_partition(state, key, state.next_offsets.pop(key))
-        partition.life.end = partition.position
+        partition.incarnation.end = partition.position
     left = {partition.rpartition("/")[0] for partition in state.next_offsets}
     state.topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic in left}
 
@@ -333,7 +337,7 @@ def _spans_skipped(state: State, event: ev.SpansSkipped) -> None:
     for span in event.spans:
         partition = _move_on(state, span)
         gap = Gap(span.from_offset, span.until_offset, event.cause)
-        partition.gaps.append(RecordedGap(partition.life.life, gap, event.time_ms))
+        partition.gaps.append(RecordedGap(partition.incarnation.number, gap, event.time_ms))
         _complete_gaps(partition)
 
 
@@ -351,19 +355,24 @@ def _direct_partition(state: State, key: str, position: int) -> Partition:
     """Of a direct stream; one that began under an older release, which kept no lives, has its first one from ``position`` on."""
     if key not in state.partitions:
         topic, _, number = key.rpartition("/")
-        life = Life(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
-        state.partitions[key] = Partition(topic, int(number), [life], position, position, leader_epoch=-1)
+        incarnation = Incarnation(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
+        state.partitions[key] = Partition(topic, int(number), [incarnation], position, position, leader_epoch=-1)
     return state.partitions[key]
 
 
 def _spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
-    lives = tuple(_move_on(state, span).life.life for span in event.spans)
+    incarnations = tuple(_move_on(state, span).incarnation.number for span in event.spans)
     state.batch_count += 1
     state.index.records[event.batch_id] = sum(span.size for span in event.spans)
     state.batches[event.batch_id] = Batch(
-        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=(), spans=event.spans, lives=lives
+        batch_id=event.batch_id,
+        number=event.number,
+        time_ms=event.time_ms,
+        tasks=(),
+        spans=event.spans,
+        incarnations=incarnations,
     )
 
 
@@ -420,29 +429,29 @@ def _rate_learned(state: State, event: ev.RateLearned) -> None:
 def _advance_completed_prefix(state: State) -> None:
     """The completed position, the clean-up and the published position follow the contiguous completed prefix."""
     while True:
-        following = state.batches.get(numbered(state.lineage, state.completed_number + 1))
+        following = state.batches.get(numbered(state.timeline, state.completed_number + 1))
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
-        _spare_copies(state, state.completed_number - state.window_batches)
+        _unneeded_copies(state, state.completed_number - state.window_batches)
         reached = {  # of a life's ranges, which may be thousands, the last is the furthest (INV-2)
-            (r.topic, r.partition, r.life): r.until_offset
+            (r.topic, r.partition, r.incarnation): r.until_offset
             for block in map(state.blocks.__getitem__, following.block_ids)
             for r in block.meta.ranges
         }
-        for span, life in following.lived_spans:
+        for span, incarnation in following.lived_spans:
             _direct_partition(state, str(span.tp), span.from_offset)  # it may be of an older release
-            reached[span.topic, span.partition, life] = span.until_offset
-        for (topic, number, life_number), until in reached.items():
+            reached[span.topic, span.partition, incarnation] = span.until_offset
+        for (topic, number, incarnation_number), until in reached.items():
             partition = _partition(state, topic, number)
-            if life_number == partition.life.life:
+            if incarnation_number == partition.incarnation.number:
                 partition.completed = max(partition.completed, until)
                 _complete_gaps(partition)
 
 
-def _spare_copies(state: State, number: int) -> None:
+def _unneeded_copies(state: State, number: int) -> None:
     """No window reaches back to the batch any more: its local copies may go, unless a replay wants them."""
-    batch = state.batches.get(numbered(state.lineage, number)) if number > 0 else None
+    batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
         blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
         state.index.finish(block for block in blocks if block.in_wal)
@@ -453,16 +462,16 @@ def _window_changed(state: State, event: ev.WindowChanged) -> None:
         raise BrokenInvariant(f"a window can't reach back {event.batches} batches")
     before, state.window_batches = state.window_batches, event.batches
     for number in range(state.completed_number - before + 1, state.completed_number - event.batches + 1):
-        _spare_copies(state, number)
+        _unneeded_copies(state, number)
     for number in range(max(1, state.completed_number - event.batches + 1), state.completed_number - before + 1):
-        batch = state.batches.get(numbered(state.lineage, number))
+        batch = state.batches.get(numbered(state.timeline, number))
         state.index.clean(state.blocks[block_id] for block_id in (batch.block_ids if batch is not None else ()))
 
 
 def _complete_gaps(partition: Partition) -> None:
     """No batch will ever hold a gap: what is completed up to one is completed to its end."""
     for recorded in partition.gaps:
-        if recorded.life == partition.life.life and recorded.gap.from_offset == partition.completed:
+        if recorded.incarnation == partition.incarnation.number and recorded.gap.from_offset == partition.completed:
             partition.completed = recorded.gap.until_offset
 
 
@@ -702,7 +711,7 @@ def _end_claim(partition: Partition) -> None:
 _APPLY = {
     ev.StreamCreated: _stream_created,
     ev.PartitionsAdded: _partitions_added,
-    ev.LifeBegun: _life_begun,
+    ev.IncarnationBegun: _incarnation_begun,
     ev.ReceiverRegistered: _receiver_registered,
     ev.ReceiverFenced: _receiver_fenced,
     ev.ReceiversForgotten: _receivers_forgotten,
@@ -712,7 +721,7 @@ _APPLY = {
     ev.EpochBarred: _epoch_barred,
     ev.BlockAdded: _block_added,
     ev.BlockMoved: _block_moved,
-    ev.TroubleFound: _trouble_found,
+    ev.FaultRecorded: _fault_recorded,
     ev.AdoptionTried: _adoption_tried,
     ev.GapRecorded: _gap_recorded,
     ev.BatchAllocated: _batch_allocated,

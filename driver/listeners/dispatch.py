@@ -121,7 +121,7 @@ class GapFound(_Happened, frozen=True, tag="gap-found"):
     until_offset: int
     recorded: bool
     detail: str
-    new_life: bool = False
+    new_incarnation: bool = False
 
 
 Happened: TypeAlias = (
@@ -219,7 +219,7 @@ def told_of(event: ev.Event, now_ms: int) -> list[Happened]:
                 detail=event.gap.cause,
             )
         ]
-    if isinstance(event, ev.TroubleFound):
+    if isinstance(event, ev.FaultRecorded):
         return [
             GapFound(
                 time_ms=now_ms,
@@ -229,7 +229,7 @@ def told_of(event: ev.Event, now_ms: int) -> list[Happened]:
                 until_offset=event.accept_until,
                 recorded=False,
                 detail=event.kind,
-                new_life=event.new_life,
+                new_incarnation=event.new_incarnation,
             )
         ]
     return []

@@ -33,7 +33,7 @@ def transaction(run: Run) -> tuple[str, int]:
     batches have new ids in a new lineage, is another application, and so is each replay: neither is taken for what was
     written before. Within one the versions ascend with the batches.
     """
-    return f"forebay/{run.stream}/{run.output}/{run.lineage}/{run.replay}", run.batch_id
+    return f"forebay/{run.stream}/{run.output}/{run.timeline}/{run.replay}", run.batch_id
 
 
 def transaction_of(batch: Batch, output: str) -> tuple[str, int]:

@@ -20,7 +20,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: str
     output: str
-    lineage: int
+    timeline: int
     replay: int
     number: int
     batch_id: int
@@ -31,7 +31,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def line(self) -> tuple[int, int]:
         """Runs of one line follow each other by batch id. Batches that run for the first time are one line, since their ids
         ascend over all lineages; each replay is another, and no replay outlives its journal."""
-        return (self.lineage, self.replay) if self.replay else (0, 0)
+        return (self.timeline, self.replay) if self.replay else (0, 0)
 
     @property
     def words(self) -> str:
@@ -71,7 +71,7 @@ def run_of(batch: Batch, output: str) -> Run:
     return Run(
         stream=batch.stream,
         output=output,
-        lineage=batch.lineage,
+        timeline=batch.timeline,
         replay=batch.replay,
         number=batch.number,
         batch_id=batch.id,

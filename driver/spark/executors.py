@@ -39,7 +39,7 @@ class Found(NamedTuple):
     forebay: str
     pyarrow: str
     module: str
-    trouble: str
+    fault: str
 
 
 def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
@@ -169,15 +169,15 @@ def _look(modules: Sequence[str]) -> Any:
             except metadata.PackageNotFoundError:
                 return ""
 
-        module = trouble = ""
+        module = fault = ""
         for module in modules:
             try:
                 importlib.import_module(module)
             except Exception as error:
-                trouble = str(error) or type(error).__name__
+                fault = str(error) or type(error).__name__
                 break
         archive = getattr(getattr(sys.modules.get("forebay"), "__loader__", None), "archive", "")
-        yield socket.gethostname(), "" if archive else release("forebay"), release("pyarrow"), module, trouble
+        yield socket.gethostname(), "" if archive else release("forebay"), release("pyarrow"), module, fault
 
     return look
 
@@ -195,14 +195,14 @@ def refused(found: Found, release: str) -> str | None:
             f"{where} has forebay {found.forebay}, and this driver is {release}: install the same one there, or set "
             'ship = "auto" in [spark]'
         )
-    if found.trouble and found.module not in _FIRST:
+    if found.fault and found.module not in _FIRST:
         return (
-            f"{where} can't import {found.module} ({found.trouble}): install what it needs there, or name in spark.modules what "
+            f"{where} can't import {found.module} ({found.fault}): install what it needs there, or name in spark.modules what "
             "of your own the driver shall bring"
         )
-    if found.trouble:
+    if found.fault:
         return (
-            f"{where} can't import forebay ({found.trouble}): install forebay {release} with its packages there; with "
+            f"{where} can't import forebay ({found.fault}): install forebay {release} with its packages there; with "
             'ship = "auto" in [spark] the driver brings forebay itself'
         )
     return None

@@ -17,8 +17,8 @@
 from __future__ import annotations
 
 from driver.tracker.decision import Action, Decision, DeleteSegment
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.replicas import CopyRules
 from driver.tracker.tracker import Tracker
 
-__all__ = ["Action", "AgentNews", "CopyRules", "Decision", "DeleteSegment", "ReceiverNews", "Tracker"]
+__all__ = ["Action", "CopyRules", "Decision", "DeleteSegment", "LastAgentHeartbeat", "LastHeartbeat", "Tracker"]

@@ -27,7 +27,7 @@ class Adoption:
         """
         searches = []
         for partition in self._recorder.state.partitions.values():
-            fault = partition.trouble
+            fault = partition.fault
             if fault is None or fault.tried == partition.token or partition.position != fault.position:
                 continue
             unsettled = self._writers.unsettled(partition)
@@ -37,10 +37,10 @@ class Adoption:
             searches.append(
                 Search(
                     tp=partition.tp,
-                    life=partition.life.life,
-                    topic_id=partition.life.topic_id,
+                    incarnation=partition.incarnation.number,
+                    topic_id=partition.incarnation.topic_id,
                     position=partition.position,
-                    limit=fault.accept_until if fault.kind == "out-of-range" and not fault.new_life else None,
+                    limit=fault.accept_until if fault.kind == "out-of-range" and not fault.new_incarnation else None,
                     token=partition.token,
                     waits_for=tuple(writer.receiver_id for writer in unsettled),
                 )
@@ -60,17 +60,17 @@ class Adoption:
         """Journal that the WAL holds nothing at the fault's position. Return False if the journal has moved on since."""
         search = request.search
         partition = self._recorder.state.partition(search.tp)
-        fault = partition.trouble if partition is not None else None
+        fault = partition.fault if partition is not None else None
         if (
             partition is None
             or fault is None
-            or (partition.life.life, partition.position) != (search.life, search.position)
+            or (partition.incarnation.number, partition.position) != (search.incarnation, search.position)
             or fault.position != search.position
             # the owner of a newer token may write since the search began; all others were settled, and stay so
             or partition.token != search.token
         ):
             return False
-        self._faults.hinder(search.tp, "")
+        self._faults.block(search.tp, "")
         self._recorder.apply(
             ev.AdoptionTried(
                 topic=search.tp.topic,
@@ -80,7 +80,7 @@ class Adoption:
             )
         )
         if self._faults.is_recorded(fault):
-            tried = partition.trouble
+            tried = partition.fault
             assert tried is not None
             self._faults.accept(partition, tried, now_ms, f"{fault.kind}, recorded by on_gap")
         return True

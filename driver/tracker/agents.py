@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import msgspec
 
 from driver.decisions.clean_up import is_left_over, is_stray, to_give_up
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
 from driver.tracker.decision import Recorder
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.names import check_names
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
@@ -34,16 +34,16 @@ class Agents:
         self,
         recorder: Recorder,
         driver_epoch: int,
-        news: dict[str, AgentNews],
-        receiver_news: Mapping[str, ReceiverNews],
+        latest: dict[str, LastAgentHeartbeat],
+        receiver_heartbeats: Mapping[str, LastHeartbeat],
         managed: ManagedReceivers,
         host_timeout_seconds: float,
     ) -> None:
-        self.news = news
+        self.latest = latest
         self.managed = managed
         self._recorder = recorder
         self._driver_epoch = driver_epoch
-        self._receiver_news = receiver_news
+        self._receiver_heartbeats = receiver_heartbeats
         self._host_timeout_seconds = host_timeout_seconds
 
     def heartbeat(self, request: m.AgentHeartbeatRequest, now: float) -> m.AgentHeartbeatAnswer:
@@ -53,14 +53,14 @@ class Agents:
         RefusedError.
         """
         _check(request)
-        before = self.news.get(request.host)
+        before = self.latest.get(request.host)
         if before is None:
             self._make_room(now)
         else:
             self._check_url(request, before, now)
         copies = request.copies if request.copies is not None else before.copies if before is not None else ()
         kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
-        self.news[request.host] = AgentNews(kept, now, copies)
+        self.latest[request.host] = LastAgentHeartbeat(kept, now, copies)
         commands = self._deletions(request) + self.managed.heard(request, now)
         return m.AgentHeartbeatAnswer(driver_epoch=self._driver_epoch, commands=commands)
 
@@ -68,12 +68,12 @@ class Agents:
         """Run a placing interval. Return what changed of managed receivers since the last one, a sentence each."""
         self.managed.look(
             now,
-            {host: news.at for host, news in self.news.items()},
-            {receiver_id: news.at for receiver_id, news in self._receiver_news.items()},
+            {host: latest.at for host, latest in self.latest.items()},
+            {receiver_id: latest.at for receiver_id, latest in self._receiver_heartbeats.items()},
         )
         return tuple(self.managed.notes())
 
-    def _check_url(self, request: m.AgentHeartbeatRequest, before: AgentNews, now: float) -> None:
+    def _check_url(self, request: m.AgentHeartbeatRequest, before: LastAgentHeartbeat, now: float) -> None:
         """Raise RefusedError while another agent of the host is active: tasks send tokens to its address, receivers replicas."""
         silent_seconds = now - before.at
         if (
@@ -89,15 +89,15 @@ class Agents:
 
     def _make_room(self, now: float) -> None:
         """Forget the agent that was silent longest if there are too many. Raises RefusedError."""
-        if len(self.news) < AGENTS_MAX:
+        if len(self.latest) < AGENTS_MAX:
             return
-        host, news = min(self.news.items(), key=lambda item: item[1].at)
-        if now - news.at < AGENT_FORGOTTEN_SECONDS:
+        host, latest = min(self.latest.items(), key=lambda item: item[1].at)
+        if now - latest.at < AGENT_FORGOTTEN_SECONDS:
             raise RefusedError(
                 f"{AGENTS_MAX} hosts have agents, and each was heard within {AGENT_FORGOTTEN_SECONDS:g} s: no more are known",
                 "too-many",
             )
-        del self.news[host]
+        del self.latest[host]
         self.managed.forget(host)
 
     def _deletions(self, request: m.AgentHeartbeatRequest) -> tuple[m.Command, ...]:

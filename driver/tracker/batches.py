@@ -201,7 +201,13 @@ class Batches:
 
 def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
     return ev.ReplayedBatch(
-        batch.batch_id, batch.number, batch.time_ms, batch.tasks, batch.lost, spans=batch.spans, lives=batch.lives
+        batch.batch_id,
+        batch.number,
+        batch.time_ms,
+        batch.tasks,
+        batch.lost,
+        spans=batch.spans,
+        incarnations=batch.incarnations,
     )
 
 

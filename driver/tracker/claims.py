@@ -23,9 +23,9 @@ class Claims:
         #: partitions that nobody may claim before a reset → their owner before it
         self._held_for_reset: dict[TopicPartition, str] = {}
 
-    def look_up(self, request: m.LookRequest) -> m.LookAnswer:
+    def look_up(self, request: m.LookupRequest) -> m.LookupAnswer:
         """Return what a receiver must know to claim the partitions."""
-        return m.LookAnswer(partitions=tuple(self._view(tp) for tp in request.partitions))
+        return m.LookupAnswer(partitions=tuple(self._view(tp) for tp in request.partitions))
 
     def claim(self, request: m.ClaimRequest) -> m.ClaimAnswer:
         """Give the claims that name the newest token, each under a new token."""
@@ -57,7 +57,7 @@ class Claims:
                 self._recorder.apply(
                     ev.ClaimReleased(topic=release.topic, partition=release.partition, token=release.token)
                 )
-                if request.receiver_id == ADOPTER and (partition.trouble is None or not partition.trouble.kept):
+                if request.receiver_id == ADOPTER and (partition.fault is None or not partition.fault.kept):
                     self._commands.reclaim(self._adopting.pop(partition.tp, ""), partition.tp)
             elif partition is not None and partition.owner != request.receiver_id:
                 given = (request.receiver_id, request.epoch, release.token)
@@ -97,7 +97,7 @@ class Claims:
             self._adopting[partition.tp] = self.owner_to_tell(partition)
             return True
         # the adopter releases its claim soon: a claim now would only make it begin again
-        return partition.owner != ADOPTER and (partition.trouble is None or not partition.trouble.kept)
+        return partition.owner != ADOPTER and (partition.fault is None or not partition.fault.kept)
 
     def _view(self, tp: TopicPartition) -> m.PartitionView:
         partition = self._recorder.state.partition(tp)
@@ -108,9 +108,9 @@ class Claims:
             partition=tp.partition,
             known=True,
             token=partition.token,
-            life=partition.life.life,
+            incarnation=partition.incarnation.number,
             position=partition.position,
             leader_epoch=partition.leader_epoch,
-            topic_id=partition.life.topic_id,
+            topic_id=partition.incarnation.topic_id,
             preceding_gap=partition.preceding_gap,
         )

@@ -40,7 +40,7 @@ class CursorRules:
 
 
 @dataclass(slots=True)
-class CursorNews:
+class LastCursorHeartbeat:
     """When users were heard last, on the monotonic clock: not journalled, lost with the driver. ``closed``: those that ended in
     order. ``since``: since when this driver hears."""
 
@@ -74,7 +74,7 @@ class Cursors:
 
     def __init__(self, state: State, rules: CursorRules, has_wal: bool) -> None:
         self.rules = rules
-        self.news = CursorNews()
+        self.latest = LastCursorHeartbeat()
         self._state = state
         self._has_wal = has_wal
 
@@ -91,20 +91,20 @@ class Cursors:
                 (words,), events = self._end(_dropped(self._state, request, now_ms))
                 return m.OperatorAnswer(message=words), events
             case ExpireCursors():
-                return self._end(*_expired(self._state, self.news, self.rules, now, now_ms))
+                return self._end(*_expired(self._state, self.latest, self.rules, now, now_ms))
 
     def _open(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
         if not self._has_wal:
             raise RefusedError(NO_WAL, "conflict")
-        opened = _opened(self._state, self.news, self.rules, request, now, now_ms)
-        self.news.hear(request.cursor, now)
+        opened = _opened(self._state, self.latest, self.rules, request, now, now_ms)
+        self.latest.hear(request.cursor, now)
         epoch = self._state.cursors[request.cursor].epoch if opened is None else opened.epoch
         answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_words(self._state, request.cursor))
         return answer, () if opened is None else (opened,)
 
     def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
         moved = _moved(self._state, self.rules, request, now_ms)
-        self.news.hear(request.cursor, now)
+        self.latest.hear(request.cursor, now)
         return m.Done(), () if moved is None else (moved,)
 
     def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
@@ -112,19 +112,19 @@ class Cursors:
         if request.forget:
             cause = f"given up by {cursor.user}, whose query could not begin"
             return m.Done(), self._end(ev.CursorEnded(cursor.name, now_ms, cause))[1]
-        self.news.hear(request.cursor, now)
-        self.news.closed.add(request.cursor)
+        self.latest.hear(request.cursor, now)
+        self.latest.closed.add(request.cursor)
         return m.Done(), ()
 
     def _end(self, *ended: ev.CursorEnded) -> tuple[tuple[str, ...], tuple[ev.Event, ...]]:
         """→ a sentence for each."""
         for event in ended:
-            self.news.forget(event.name)
+            self.latest.forget(event.name)
         return tuple(f"cursor {event.name} {event.cause}" for event in ended), ended
 
 
 def _opened(
-    state: State, news: CursorNews, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
+    state: State, latest: LastCursorHeartbeat, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
 ) -> ev.CursorOpened | None:
     """None: the same user, which has it already. Raises RefusedError, UsageError."""
     try:
@@ -145,9 +145,9 @@ def _opened(
             )
     elif cursor.user == request.user and _is_key(cursor, request.key):
         return None
-    elif news.in_use(request.cursor, now, rules):
+    elif latest.in_use(request.cursor, now, rules):
         raise RefusedError(
-            f"cursor {request.cursor} is in use by {cursor.user}, heard {now - news.at(request.cursor, now):.0f} s ago: two "
+            f"cursor {request.cursor} is in use by {cursor.user}, heard {now - latest.at(request.cursor, now):.0f} s ago: two "
             "queries can't read by one cursor; stop that one, or begin this one with a checkpoint of its own",
             "in-use",
         )
@@ -155,7 +155,10 @@ def _opened(
     known = cursor.vector.keys() if cursor is not None else set()
     # the user may have looked before a partition came: it is held from its beginning, as one that comes later
     unseen = state.partitions.keys() - places.keys() - known - {str(tp) for tp in request.left}
-    places |= {key: (state.partitions[key].lives[0].life, state.partitions[key].lives[0].start) for key in unseen}
+    places |= {
+        key: (state.partitions[key].incarnations[0].number, state.partitions[key].incarnations[0].start)
+        for key in unseen
+    }
     return ev.CursorOpened(request.cursor, state.next_epoch(), request.user, places, now_ms, left, _digest(request.key))
 
 
@@ -196,12 +199,14 @@ def _ended_words(state: State, name: str) -> str:
     return next((ended.cause for ended in state.ended_cursors if ended.name == name), "")
 
 
-def _expired(state: State, news: CursorNews, rules: CursorRules, now: float, now_ms: int) -> tuple[ev.CursorEnded, ...]:
+def _expired(
+    state: State, latest: LastCursorHeartbeat, rules: CursorRules, now: float, now_ms: int
+) -> tuple[ev.CursorEnded, ...]:
     """Of the cursors whose users this driver has not heard for too long. A driver's start begins the time anew: while none was
     there, none could be heard."""
     gone = []
     for cursor in state.cursors.values():
-        if now - news.at(cursor.name, now) > rules.timeout_seconds:
+        if now - latest.at(cursor.name, now) > rules.timeout_seconds:
             silent_ms = max(now_ms - cursor.heard_ms, 0)
             cause = (
                 f"expired: {cursor.user} was not heard for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
@@ -225,9 +230,9 @@ def _checked(state: State, places: Iterable[m.CursorPlace]) -> dict[str, Place]:
         partition = state.partition(place.tp)
         if partition is None:
             raise UsageError(f"the stream has no partition {place.tp}: a cursor reads what the stream takes in")
-        if not 1 <= place.life <= partition.life.life or not 0 <= place.offset < 1 << 63:
-            raise UsageError(f"{place.tp} has no offset {place.offset} in life {place.life}")
-        found[str(place.tp)] = (place.life, place.offset)
+        if not 1 <= place.incarnation <= partition.incarnation.number or not 0 <= place.offset < 1 << 63:
+            raise UsageError(f"{place.tp} has no offset {place.offset} in life {place.incarnation}")
+        found[str(place.tp)] = (place.incarnation, place.offset)
     if len(found) > PLACES_MAX:
         raise UsageError(f"a cursor has {PLACES_MAX} partitions at most")
     return found
@@ -242,13 +247,13 @@ def _left(cursor: Cursor | None, left: Iterable[TopicPartition]) -> tuple[str, .
 
 def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
     """``now_ms``: wall clock."""
-    news, rules = known.news, known.rules
+    latest, rules = known.latest, known.rules
     shown = []
     for cursor in sorted(state.cursors.values(), key=lambda cursor: cursor.name):
-        silent = now - news.at(cursor.name, now)
-        if cursor.name not in news.heard:
+        silent = now - latest.at(cursor.name, now)
+        if cursor.name not in latest.heard:
             silent = max(silent, (now_ms - cursor.heard_ms) / 1000)
-        at_work = news.in_use(cursor.name, now, rules)
+        at_work = latest.in_use(cursor.name, now, rules)
         shown.append(
             m.TrackedCursor(
                 cursor=cursor.name,
@@ -278,14 +283,20 @@ def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.Tr
 
 def _behind(state: State, vector: Mapping[str, Place]) -> int:
     total = 0
-    for key, (life, offset) in vector.items():
+    for key, (incarnation, offset) in vector.items():
         partition = state.partitions[key]
-        total += max(0, partition.position - (offset if life == partition.life.life else partition.life.start))
+        total += max(
+            0,
+            partition.position
+            - (offset if incarnation == partition.incarnation.number else partition.incarnation.start),
+        )
     return total
 
 
 def _places(vector: Mapping[str, Place]) -> tuple[m.CursorPlace, ...]:
     return tuple(
-        m.CursorPlace(topic=topic, partition=int(partition), life=life, offset=offset)
-        for (topic, _, partition), (life, offset) in ((key.rpartition("/"), at) for key, at in sorted(vector.items()))
+        m.CursorPlace(topic=topic, partition=int(partition), incarnation=incarnation, offset=offset)
+        for (topic, _, partition), (incarnation, offset) in (
+            (key.rpartition("/"), at) for key, at in sorted(vector.items())
+        )
     )

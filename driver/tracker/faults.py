@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from driver.journal import events as ev
-from driver.journal.state import ADOPTER, OpenTrouble, Partition
+from driver.journal.state import ADOPTER, OpenFault, Partition
 from driver.tracker.claims import Claims
 from driver.tracker.decision import Recorder
 from driver.tracker.writers import Writers
@@ -21,56 +21,56 @@ class Faults:
     """
 
     def __init__(self, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
-        self.hindered: dict[TopicPartition, str] = {}  # why the WAL can't be searched, of faults that wait for it
+        self.blocked: dict[TopicPartition, str] = {}  # why the WAL can't be searched, of faults that wait for it
         self._recorder = recorder
         self._claims = claims
         self._writers = writers
         self._on_gap = on_gap
 
-    def report(self, request: m.Trouble) -> m.TroubleAnswer:
+    def report(self, request: m.Fault) -> m.FaultAnswer:
         """Journal what a receiver found at its position. Raises UsageError."""
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
         if partition is None:
             raise UsageError(f"partition {tp} has no life in this stream yet")
         outdated = partition.token != request.token or partition.position != request.position or not partition.owner
-        if outdated and partition.trouble is not None and partition.trouble.kept:
-            return m.TroubleAnswer(proceed=False, message=self.describe(partition))
+        if outdated and partition.fault is not None and partition.fault.kept:
+            return m.FaultAnswer(proceed=False, message=self.describe(partition))
         if outdated:
-            return m.TroubleAnswer(proceed=True, message="the journal has moved on since: claim again")
+            return m.FaultAnswer(proceed=True, message="the journal has moved on since: claim again")
         found = _found(request, partition)
-        known = partition.trouble
+        known = partition.fault
         if known is None or (known.kind, known.accept_until) != (found.kind, found.accept_until):
             self._recorder.apply(found)
-        return m.TroubleAnswer(proceed=False, message=self.describe(partition))
+        return m.FaultAnswer(proceed=False, message=self.describe(partition))
 
-    def is_recorded(self, fault: OpenTrouble) -> bool:
+    def is_recorded(self, fault: OpenFault) -> bool:
         """Return whether the policy decides about ``fault``, and no person."""
         return self._on_gap == "record" and fault.kind != "corrupt"
 
-    def accept(self, partition: Partition, fault: OpenTrouble, now_ms: int, cause: str) -> None:
+    def accept(self, partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> None:
         """Journal the gap or the new incarnation, and order the partition's owner to claim it again."""
         owner = self._claims.owner_to_tell(partition)
         self._recorder.apply(_accepted(partition, fault, now_ms, cause))
-        if partition.trouble is None:
+        if partition.fault is None:
             self._claims.resume(partition.tp, owner)
         else:  # a gap before what the WAL holds of an incarnation that is to end
             self._claims.resume_later(partition.tp, owner)
 
-    def hinder(self, tp: TopicPartition, reason: str) -> None:
+    def block(self, tp: TopicPartition, reason: str) -> None:
         """Keep for the status why the WAL can't be searched for ``tp``; "": nothing hinders it any more."""
         if reason:
-            self.hindered[tp] = reason
+            self.blocked[tp] = reason
         else:
-            self.hindered.pop(tp, None)
+            self.blocked.pop(tp, None)
 
     def forget_reasons(self, waiting: Collection[TopicPartition]) -> None:
         """Drop the reasons of :meth:`hinder` for all but the partitions that wait for a search."""
-        self.hindered = {tp: self.hindered[tp] for tp in waiting if tp in self.hindered}
+        self.blocked = {tp: self.blocked[tp] for tp in waiting if tp in self.blocked}
 
     def describe(self, partition: Partition) -> str:
         """Return what was lost and the way out, in one sentence. The partition must have a fault."""
-        fault = partition.trouble
+        fault = partition.fault
         assert fault is not None
         tp, until = partition.tp, fault.accepted_until
         words = {
@@ -78,7 +78,7 @@ class Faults:
             "out-of-range": f"Kafka's log ended below offset {fault.position}",
             "recreated": f"the topic was deleted and created again; what it held from offset {fault.position} on is gone",
             "corrupt": f"the record batch at offset {fault.position} fails its checksum",
-        }.get(fault.kind if fault.kind == "corrupt" or fault.begins_life else "")
+        }.get(fault.kind if fault.kind == "corrupt" or fault.begins_incarnation else "")
         words = words or f"Kafka no longer holds offsets {fault.position} to {until}"
         if fault.kept:
             words += f" (the WAL went on up to there; nobody reads before a new life begins at {fault.accept_until})"
@@ -99,25 +99,25 @@ class Faults:
                 f", which waits for what receiver {names} may still write: stop or restart it; or, if its host is gone for "
                 f"good, add `--fence {unsettled[0].receiver_id}`"
             )
-        hindered = self.hindered.get(partition.tp, "")
-        return f", which can't be done yet: {hindered}" if hindered else ""
+        blocked = self.blocked.get(partition.tp, "")
+        return f", which can't be done yet: {blocked}" if blocked else ""
 
 
-def _accepted(partition: Partition, fault: OpenTrouble, now_ms: int, cause: str) -> ev.Event:
-    if fault.begins_life:
-        start = ev.LifeStart(
+def _accepted(partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> ev.Event:
+    if fault.begins_incarnation:
+        start = ev.IncarnationStart(
             topic=partition.topic,
             partition=partition.partition,
             start=fault.accept_until,
             topic_id=fault.topic_id,
             leader_epoch=fault.leader_epoch,
         )
-        return ev.LifeBegun(start=start, time_ms=now_ms, cause=cause)
+        return ev.IncarnationBegun(start=start, time_ms=now_ms, cause=cause)
     gap = Gap(from_offset=partition.position, until_offset=fault.accepted_until, cause=cause)
     return ev.GapRecorded(topic=partition.topic, partition=partition.partition, gap=gap, time_ms=now_ms)
 
 
-def _found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
+def _found(request: m.Fault, partition: Partition) -> ev.FaultRecorded:
     """Return the fault, with what accepting it would do. Raises UsageError.
 
     If the records aged out, accepting records the gap up to the low watermark. Otherwise the offsets name other records from some
@@ -140,13 +140,13 @@ def _found(request: m.Trouble, partition: Partition) -> ev.TroubleFound:
             f"{request.topic}/{request.partition}: nothing is missing at {request.position} "
             f"(watermarks {request.low} to {request.high})"
         )
-    return ev.TroubleFound(
+    return ev.FaultRecorded(
         topic=request.topic,
         partition=request.partition,
         kind=request.kind,
         position=request.position,
         accept_until=accept_until,
-        new_life=recreated or truncated,
-        topic_id=request.topic_id or partition.life.topic_id,
+        new_incarnation=recreated or truncated,
+        topic_id=request.topic_id or partition.incarnation.topic_id,
         leader_epoch=request.leader_epoch if (recreated or truncated) else partition.leader_epoch,
     )

@@ -8,7 +8,7 @@ from forebay import messages as m
 
 
 @dataclass(slots=True)
-class ReceiverNews:
+class LastHeartbeat:
     """A receiver's last heartbeat. ``at``: when it arrived, in monotonic seconds."""
 
     heartbeat: m.HeartbeatRequest
@@ -16,7 +16,7 @@ class ReceiverNews:
 
 
 @dataclass(slots=True)
-class AgentNews:
+class LastAgentHeartbeat:
     """An agent's last heartbeat. ``at``: when it arrived, in monotonic seconds. ``copies``: ids of its cached copies."""
 
     heartbeat: m.AgentHeartbeatRequest

@@ -44,7 +44,7 @@ class Operators:
         """Journal the gap or the new incarnation that ends a fault, after the WAL was searched."""
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
-        fault = partition.trouble if partition is not None else None
+        fault = partition.fault if partition is not None else None
         if partition is None or fault is None:
             raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "not-found")
         shown = (fault.position, fault.accepted_until)
@@ -61,7 +61,7 @@ class Operators:
                 "not-searched",
             )
         self._faults.accept(partition, fault, now_ms, f"{fault.kind}, accepted by {said_by(request.cause)}")
-        done = "a new life was begun" if fault.begins_life else "the gap was recorded"
+        done = "a new life was begun" if fault.begins_incarnation else "the gap was recorded"
         return m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}")
 
     def fence(self, request: m.FenceRequest) -> m.OperatorAnswer:
@@ -69,7 +69,7 @@ class Operators:
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
         waits_for = []
-        if partition is not None and partition.trouble is not None:
+        if partition is not None and partition.fault is not None:
             waits_for = [writer.receiver_id for writer in self._writers.unsettled(partition)]
         if request.receiver_id not in waits_for or is_reserved(request.receiver_id):
             raise RefusedError(
@@ -96,7 +96,7 @@ class Operators:
         """Return what ``partitions`` wait for before a reset, as a sentence; "" if they wait for nothing."""
         for tp in partitions:
             partition = self._recorder.state.partitions[str(tp)]
-            if partition.trouble is not None and partition.trouble.tried != partition.token:
+            if partition.fault is not None and partition.fault.tried != partition.token:
                 return self._faults.describe(partition)
             if unsettled := self._writers.unsettled(partition):
                 names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
@@ -109,7 +109,7 @@ class Operators:
         if reason := self.why_not_reset(partitions):
             raise RefusedError(f"nothing was changed: {reason}", "not-settled")
         cause = f"{request.words} by {said_by(request.cause)}"
-        self._recorder.apply(*(ev.LifeBegun(start, now_ms, cause) for start in request.starts))
+        self._recorder.apply(*(ev.IncarnationBegun(start, now_ms, cause) for start in request.starts))
 
     def end_hold(self, request: LetGo) -> None:
         """Allow claims of the partitions again."""

@@ -16,7 +16,7 @@ from driver.journal.receiver_limits import (
 )
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
-from driver.tracker.heartbeats import ReceiverNews
+from driver.tracker.heartbeats import LastHeartbeat
 from driver.tracker.names import check_names
 from driver.tracker.replicas import Replicas
 from driver.tracker.requests import LearnRate
@@ -37,14 +37,14 @@ class Receivers:
         self,
         recorder: Recorder,
         driver_epoch: int,
-        news: dict[str, ReceiverNews],
+        latest: dict[str, LastHeartbeat],
         commands: Commands,
         writers: Writers,
         replicas: Replicas,
         sharing: RateSharing | None,
         id_limits: IdLimits,
     ) -> None:
-        self.news = news
+        self.latest = latest
         self.sharing = sharing
         self.id_limits = id_limits
         self.subscription: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics; set by discovery
@@ -85,7 +85,7 @@ class Receivers:
         return m.RegisterAnswer(
             epoch=state.receivers[request.receiver_id].epoch,
             driver_epoch=self._driver_epoch,
-            lineage=state.lineage,
+            timeline=state.timeline,
             topics=self.subscription,
         )
 
@@ -108,7 +108,7 @@ class Receivers:
     def _make_room(self, receiver_id: str, now: float) -> None:
         """Forget ids and end epochs to make room for a new id. Raises RefusedError if there is none."""
         state = self._recorder.state
-        room = room_for(state, receiver_id, self.id_limits, self.news, self._presence, now)
+        room = room_for(state, receiver_id, self.id_limits, self.latest, self._presence, now)
         gone = (*room.forgotten, *room.fenced)
         if room.forgotten:
             self._recorder.apply(ev.ReceiversForgotten(room.forgotten))
@@ -124,7 +124,7 @@ class Receivers:
         """Drop what was ordered and said under an epoch that has ended."""
         self._commands.forget(receiver_id)
         self._replicas.forget(receiver_id)
-        self.news.pop(receiver_id, None)
+        self.latest.pop(receiver_id, None)
         if self.sharing is not None:
             self.sharing.forget(receiver_id)
 
@@ -133,17 +133,17 @@ class Receivers:
     def heartbeat(self, request: m.HeartbeatRequest, now: float) -> m.HeartbeatAnswer:
         """Keep the heartbeat, and answer with what the receiver is to do. Raises RefusedError if too many send heartbeats."""
         receiver_id = request.receiver_id
-        if (silent := makes_room(self.news, receiver_id, now)) is not None:
-            del self.news[silent]
-        self.news[receiver_id] = ReceiverNews(kept(request, self._recorder.state), now)
+        if (silent := makes_room(self.latest, receiver_id, now)) is not None:
+            del self.latest[silent]
+        self.latest[receiver_id] = LastHeartbeat(kept(request, self._recorder.state), now)
         self._commands.acknowledge(receiver_id, request.acknowledged)
-        rates = self.sharing.news(receiver_id, self._lags, now) if self.sharing is not None else None
+        rates = self.sharing.changed_rates(receiver_id, self._lags, now) if self.sharing is not None else None
         if rates is not None:
             self._commands.order(receiver_id, "rate", rates=rates)
         answer = m.HeartbeatAnswer(
             driver_epoch=self._driver_epoch,
             commands=self._commands.open(receiver_id),
-            second_host=self._replicas.answer(request, now),
+            replica_host=self._replicas.answer(request, now),
             topics=self.subscription,
         )
         self._writers.record_settled(receiver_id)
@@ -173,10 +173,10 @@ class Receivers:
         The lag of a partition is None if its owner's heartbeat does not name it yet: it was just given the partition, or this
         driver has just started.
         """
-        lags: dict[str, dict[TopicPartition, int | None]] = {receiver_id: {} for receiver_id in self.news}
+        lags: dict[str, dict[TopicPartition, int | None]] = {receiver_id: {} for receiver_id in self.latest}
         said = {
-            receiver_id: {TopicPartition(p.topic, p.partition): p for p in news.heartbeat.partitions}
-            for receiver_id, news in self.news.items()
+            receiver_id: {TopicPartition(p.topic, p.partition): p for p in latest.heartbeat.partitions}
+            for receiver_id, latest in self.latest.items()
         }
         for partition in self._recorder.state.partitions.values():
             if not partition.owner or is_reserved(partition.owner):

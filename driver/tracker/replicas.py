@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driver.decisions.second_hosts import Host, loads, second_host
+from driver.decisions.replica_hosts import Host, loads, replica_host
 from driver.tracker.decision import Recorder
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.names import check_names
 from forebay import messages as m
 from forebay.model.errors import UsageError
@@ -38,13 +38,13 @@ class Replicas:
         self,
         recorder: Recorder,
         rules: CopyRules | None,
-        receiver_news: Mapping[str, ReceiverNews],
-        agent_news: Mapping[str, AgentNews],
+        receiver_heartbeats: Mapping[str, LastHeartbeat],
+        agent_heartbeats: Mapping[str, LastAgentHeartbeat],
     ) -> None:
         self.rules = rules
         self._recorder = recorder
-        self._receiver_news = receiver_news
-        self._agent_news = agent_news
+        self._receiver_heartbeats = receiver_heartbeats
+        self._agent_heartbeats = agent_heartbeats
         #: receiver id → hosts that hold its replicas or were named to it, as far as this driver knows
         self._hosts: dict[str, set[str]] = {}
 
@@ -52,11 +52,11 @@ class Replicas:
         """Return the known replica hosts of the receiver."""
         return self._hosts.get(receiver_id, set())
 
-    def answer(self, request: m.HeartbeatRequest, now: float) -> m.SecondHost | None:
+    def answer(self, request: m.HeartbeatRequest, now: float) -> m.ReplicaHost | None:
         """Return the replica host that the receiver is to use from now on; None: it needs none, or there is none."""
         chosen = self._choose(request, now)
-        named = {request.second_host} | ({chosen.host} if chosen is not None else set())
-        self._hosts.setdefault(request.receiver_id, set()).update(named & self._agent_news.keys())
+        named = {request.replica_host} | ({chosen.host} if chosen is not None else set())
+        self._hosts.setdefault(request.receiver_id, set()).update(named & self._agent_heartbeats.keys())
         return chosen
 
     def forget(self, receiver_id: str) -> None:
@@ -81,21 +81,21 @@ class Replicas:
                 f'this stream has wal.url = "none" and receiver.copies = {rules.copies}: give the receiver the same settings'
             )
 
-    def _choose(self, request: m.HeartbeatRequest, now: float) -> m.SecondHost | None:
+    def _choose(self, request: m.HeartbeatRequest, now: float) -> m.ReplicaHost | None:
         rules = self.rules
         if rules is None or rules.copies < 2:
             return None
         hosts = {
-            host: Host(news.heartbeat.url, news.heartbeat.free_bytes)
-            for host, news in self._agent_news.items()
-            if now - news.at < rules.timeout_seconds and news.heartbeat.state == "active"
+            host: Host(latest.heartbeat.url, latest.heartbeat.free_bytes)
+            for host, latest in self._agent_heartbeats.items()
+            if now - latest.at < rules.timeout_seconds and latest.heartbeat.state == "active"
         }
-        others = (news.heartbeat for name, news in self._receiver_news.items() if name != request.receiver_id)
-        return second_host(
+        others = (latest.heartbeat for name, latest in self._receiver_heartbeats.items() if name != request.receiver_id)
+        return replica_host(
             self._recorder.state.receivers[request.receiver_id].host,
-            request.second_host,
+            request.replica_host,
             request.refusing_hosts,
             hosts,
-            loads(heartbeat.second_host for heartbeat in others),
+            loads(heartbeat.replica_host for heartbeat in others),
             rules.room_bytes,
         )

@@ -61,7 +61,7 @@ class Reports:
         if partition is None:
             return self._stale_for(r, "life")
         owned = partition.owner == request.receiver_id and partition.owner_epoch == request.epoch
-        if r.life != partition.life.life:
+        if r.incarnation != partition.incarnation.number:
             reason = "life"
         elif r.token != partition.token or not owned:
             reason = "token"

@@ -25,7 +25,7 @@ CAUSE_LENGTH_MAX = 300
 class FoundPartitions:
     """Discovery resolved where these partitions begin. Those already known are ignored."""
 
-    starts: tuple[ev.LifeStart, ...]
+    starts: tuple[ev.IncarnationStart, ...]
     time_ms: int
     cause: str
 
@@ -176,7 +176,7 @@ class Search:
     after that of all of them is settled."""
 
     tp: TopicPartition
-    life: int
+    incarnation: int
     topic_id: str
     position: int
     limit: int | None
@@ -206,7 +206,7 @@ class NothingToAdopt:
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionHindered:
+class AdoptionBlocked:
     """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
 
     tp: TopicPartition
@@ -225,7 +225,7 @@ class HoldForReset:
 class Reset:
     """A person begins new lives of partitions that are held."""
 
-    starts: tuple[ev.LifeStart, ...]
+    starts: tuple[ev.IncarnationStart, ...]
     words: str
     cause: str
 
@@ -254,11 +254,11 @@ class Ask:
 
 Request = (
     m.RegisterRequest
-    | m.LookRequest
+    | m.LookupRequest
     | m.ClaimRequest
     | m.ReleaseRequest
     | m.ReportRequest
-    | m.Trouble
+    | m.Fault
     | m.HeartbeatRequest
     | m.AgentHeartbeatRequest
     | m.AcceptGapRequest
@@ -274,7 +274,7 @@ Request = (
     | Searches
     | Barred
     | NothingToAdopt
-    | AdoptionHindered
+    | AdoptionBlocked
     | FoundPartitions
     | Allocate
     | BeginSpans

@@ -15,7 +15,7 @@ from driver.decisions import intake
 from driver.decisions.allocation import UNLIMITED, BatchLimits
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.rate_sharing import RateSharing
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import Partition, State
@@ -28,13 +28,13 @@ from driver.tracker.cursors import CursorRequest, CursorRules, Cursors
 from driver.tracker.decision import Action, Decision, Recorder
 from driver.tracker.deletion import Deletion
 from driver.tracker.faults import Faults
-from driver.tracker.heartbeats import AgentNews, ReceiverNews
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.operators import Operators
 from driver.tracker.receivers import Receivers
 from driver.tracker.replicas import CopyRules, Replicas
 from driver.tracker.reports import Reports
 from driver.tracker.requests import (
-    AdoptionHindered,
+    AdoptionBlocked,
     Allocate,
     AllocateSpans,
     Archived,
@@ -99,23 +99,25 @@ class Tracker:
         id_limits: IdLimits | None = None,
     ) -> None:
         self.driver_epoch = driver_epoch
-        receiver_news: dict[str, ReceiverNews] = {}
-        agent_news: dict[str, AgentNews] = {}
+        receiver_heartbeats: dict[str, LastHeartbeat] = {}
+        agent_heartbeats: dict[str, LastAgentHeartbeat] = {}
         managed = managed or ManagedReceivers(state.stream, driver_epoch, 0, {})
         # one for all parts
         self.recorder = recorder = Recorder(state)
         self.commands = commands = Commands(driver_epoch)
-        self.writers = writers = Writers(recorder, receiver_news)
-        self.replicas = replicas = Replicas(recorder, copy_rules, receiver_news, agent_news)
+        self.writers = writers = Writers(recorder, receiver_heartbeats)
+        self.replicas = replicas = Replicas(recorder, copy_rules, receiver_heartbeats, agent_heartbeats)
         # the parts that decide
         self.receivers = Receivers(
-            recorder, driver_epoch, receiver_news, commands, writers, replicas, sharing, id_limits or IdLimits()
+            recorder, driver_epoch, receiver_heartbeats, commands, writers, replicas, sharing, id_limits or IdLimits()
         )
         self.claims = Claims(recorder, commands, writers)
         self.reports = Reports(recorder, replicas)
         self.faults = Faults(recorder, self.claims, writers, on_gap)
         self.adoption = Adoption(recorder, commands, writers, self.faults)
-        self.agents = Agents(recorder, driver_epoch, agent_news, receiver_news, managed, host_timeout_seconds)
+        self.agents = Agents(
+            recorder, driver_epoch, agent_heartbeats, receiver_heartbeats, managed, host_timeout_seconds
+        )
         self.operators = Operators(recorder, commands, writers, self.claims, self.faults, self.receivers)
         self.batches = Batches(recorder, max_queued_batches, batch_limits)
         self.cursors = Cursors(state, cursor_rules or CursorRules(), has_wal=copy_rules is None)
@@ -153,11 +155,11 @@ class Tracker:
             case m.RegisterRequest():
                 return self.receivers.register(request, now)
             case (
-                m.LookRequest()
+                m.LookupRequest()
                 | m.ClaimRequest()
                 | m.ReleaseRequest()
                 | m.ReportRequest()
-                | m.Trouble()
+                | m.Fault()
                 | m.HeartbeatRequest()
             ):
                 self.receivers.check_epoch(request.receiver_id, request.epoch)
@@ -179,8 +181,8 @@ class Tracker:
                 return self.adoption.bar(request)
             case NothingToAdopt():
                 return self.adoption.nothing_found(request, now_ms)
-            case AdoptionHindered():
-                self.faults.hinder(request.tp, request.words)
+            case AdoptionBlocked():
+                self.faults.block(request.tp, request.words)
             # operators
             case m.AcceptGapRequest():
                 return self.operators.accept_gap(request, now_ms)
@@ -235,7 +237,7 @@ class Tracker:
             case m.TimesRequest():
                 return intake.times(self.state, request)
             case m.BlocksRequest():
-                copies = ((news.heartbeat.host, news.copies) for news in self.agent_news.values())
+                copies = ((latest.heartbeat.host, latest.copies) for latest in self.agent_heartbeats.values())
                 return intake.blocks(self.state, request, copies)
             # deletion
             case CleanLocalCopies():
@@ -255,12 +257,12 @@ class Tracker:
 
     def _answer_receiver(
         self,
-        request: m.LookRequest | m.ClaimRequest | m.ReleaseRequest | m.ReportRequest | m.Trouble | m.HeartbeatRequest,
+        request: m.LookupRequest | m.ClaimRequest | m.ReleaseRequest | m.ReportRequest | m.Fault | m.HeartbeatRequest,
         now: float,
     ) -> object:
         """Answer a receiver whose epoch is current."""
         match request:
-            case m.LookRequest():
+            case m.LookupRequest():
                 return self.claims.look_up(request)
             case m.ClaimRequest():
                 return self.claims.claim(request)
@@ -268,7 +270,7 @@ class Tracker:
                 return self.claims.release(request)
             case m.ReportRequest():
                 return self.reports.accept(request)
-            case m.Trouble():
+            case m.Fault():
                 return self.faults.report(request)
             case m.HeartbeatRequest():
                 return self.receivers.heartbeat(request, now)
@@ -288,14 +290,14 @@ class Tracker:
         return self.recorder.state
 
     @property
-    def receiver_news(self) -> Mapping[str, ReceiverNews]:
+    def receiver_heartbeats(self) -> Mapping[str, LastHeartbeat]:
         """Receiver id → its last heartbeat."""
-        return self.receivers.news
+        return self.receivers.latest
 
     @property
-    def agent_news(self) -> Mapping[str, AgentNews]:
+    def agent_heartbeats(self) -> Mapping[str, LastAgentHeartbeat]:
         """Host → its agent's last heartbeat."""
-        return self.agents.news
+        return self.agents.latest
 
     @property
     def managed(self) -> ManagedReceivers:
@@ -317,11 +319,11 @@ class Tracker:
         self.receivers.subscription = topics
 
     @property
-    def hindered(self) -> Mapping[TopicPartition, str]:
+    def blocked(self) -> Mapping[TopicPartition, str]:
         """Partitions with a fault → why the WAL can't be searched for them."""
-        return self.faults.hindered
+        return self.faults.blocked
 
-    def describe_trouble(self, partition: Partition) -> str:
+    def describe_fault(self, partition: Partition) -> str:
         """Return what was lost of ``partition`` and the way out, in one sentence."""
         return self.faults.describe(partition)
 

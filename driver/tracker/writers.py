@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from driver.journal import events as ev
 from driver.journal.state import ADOPTER, Partition, State, Writer
 from driver.tracker.decision import Recorder
-from driver.tracker.heartbeats import ReceiverNews
+from driver.tracker.heartbeats import LastHeartbeat
 from forebay.model.values import TopicPartition
 
 
@@ -18,9 +18,9 @@ class Writers:
     settled by its own heartbeat, sent after it knew of the claim. ``receiver_news``: receiver id → its last heartbeat.
     """
 
-    def __init__(self, recorder: Recorder, receiver_news: Mapping[str, ReceiverNews]) -> None:
+    def __init__(self, recorder: Recorder, receiver_heartbeats: Mapping[str, LastHeartbeat]) -> None:
         self._recorder = recorder
-        self._receiver_news = receiver_news
+        self._receiver_heartbeats = receiver_heartbeats
         #: receiver id → partitions where it may write under a token that another receiver's claim has ended
         self._outdated = _outdated(recorder.state)
 
@@ -30,10 +30,10 @@ class Writers:
 
     def is_holding(self, writer: Writer, tp: TopicPartition) -> bool:
         """Return whether the receiver's last heartbeat names the writer's token of ``tp``, or an older one, as in use."""
-        news = self._receiver_news.get(writer.receiver_id)
-        return news is not None and any(
+        latest = self._receiver_heartbeats.get(writer.receiver_id)
+        return latest is not None and any(
             (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
-            for held in news.heartbeat.holding
+            for held in latest.heartbeat.holding
         )
 
     def outdate(self, partition: Partition, new_owner: str) -> None:
@@ -66,8 +66,8 @@ class Writers:
     def _is_settled(self, writer: Writer, tp: TopicPartition) -> bool:
         if writer.receiver_id == ADOPTER:
             return False  # it sends no heartbeats, and releases what it claims
-        news = self._receiver_news.get(writer.receiver_id)
-        if news is None or news.heartbeat.epoch != writer.epoch or news.heartbeat.claims_done < writer.claim:
+        latest = self._receiver_heartbeats.get(writer.receiver_id)
+        if latest is None or latest.heartbeat.epoch != writer.epoch or latest.heartbeat.claims_done < writer.claim:
             return False
         return not self.is_holding(writer, tp)
 

@@ -12,7 +12,7 @@ from forebay.http.connections import connections
 from forebay.model.errors import (
     AccessError,
     FencedError,
-    NobodyListensError,
+    NoListenerError,
     NotTakenError,
     RefusedError,
     UnreachableError,
@@ -56,7 +56,7 @@ class Client:
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             words = f"{self._url} did not answer {method} {path}: {_reason(error)}"
-            raise NobodyListensError(words, _reason(error)) from None
+            raise NoListenerError(words, _reason(error)) from None
         except urllib3.exceptions.HTTPError as error:
             raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
         if 200 <= response.status < 300:

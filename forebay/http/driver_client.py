@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from forebay.http.client import Client
-from forebay.model.errors import AccessError, NobodyListensError, NotTakenError, UnreachableError
+from forebay.model.errors import AccessError, NoListenerError, NotTakenError, UnreachableError
 from forebay.security.access import NO_ACCESS, Access
 from forebay.security.roles import Role
 from forebay.settings.schema import Settings
@@ -70,11 +70,11 @@ class DriverClient:
                 return ask(self._clients[tried])
             except UnreachableError as error:
                 self._pass_on(tried)
-                silent += isinstance(error, NobodyListensError)
+                silent += isinstance(error, NoListenerError)
                 if self._stream and silent == len(self._clients):
                     raise NotTakenError(
                         f"no driver of stream {self._stream} at {', '.join(self._urls)}: start it with `forebay up` "
-                        f"({error.reason if isinstance(error, NobodyListensError) else error})"
+                        f"({error.reason if isinstance(error, NoListenerError) else error})"
                     ) from None
                 if len(self._clients) == 1 or not (repeatable or isinstance(error, NotTakenError)):
                     raise

@@ -44,8 +44,8 @@ class EndOfPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTrouble:
-    """The source can't continue this partition at its position. ``kind`` as in ``messages.Trouble``. ``end``: where the log of
+class PartitionFault:
+    """The source can't continue this partition at its position. ``kind`` as in ``messages.Fault``. ``end``: where the log of
     the epochs that were read ends now, if the broker told it (truncation); else -1."""
 
     tp: TopicPartition

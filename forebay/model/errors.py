@@ -9,7 +9,7 @@
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     │   ├── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
     │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
-    │       ├── NobodyListensError … and nothing accepts connections at that address
+    │       ├── NoListenerError … and nothing accepts connections at that address
     │       └── AccessError        … or who listens knows no token of ours that may do that                exit 2
     ├── AlreadyRunningError        another process does this already: names it; nothing was started            exit 5
     ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
@@ -23,7 +23,7 @@
     │   ├── OutOfRangeError        … it holds none at the range's first offset any more
     │   ├── ShortReadError         … its log ends before the range does
     │   ├── OvershotError          … the next record after one inside lies at the range's end or beyond it
-    │   └── HoleError              … offsets inside hold no record: compacted, or of a transaction
+    │   └── OffsetGapError              … offsets inside hold no record: compacted, or of a transaction
     ├── RecordError                a record of a batch RDD or direct stream could not be deserialised: names its offset
     ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
     ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
@@ -78,7 +78,7 @@ class NotTakenError(UnreachableError):
         self.leader = leader
 
 
-class NobodyListensError(NotTakenError):
+class NoListenerError(NotTakenError):
     """``reason``: as the connection's library reported it."""
 
     def __init__(self, message: str, reason: str) -> None:
@@ -178,7 +178,7 @@ class OvershotError(RangeNotHeldError):
     pass
 
 
-class HoleError(RangeNotHeldError):
+class OffsetGapError(RangeNotHeldError):
     pass
 
 

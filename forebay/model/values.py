@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 #: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
-LINEAGE_SHIFT = 40
+TIMELINE_SHIFT = 40
 
 #: the SHA-256 of bytes
 Sha256 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -84,19 +84,19 @@ def managed_ordinal(stream: str, receiver_id: str) -> int | None:
     return int(found[2]) if found is not None and found[1] == stream else None
 
 
-def numbered(lineage: int, count: int) -> int:
+def numbered(timeline: int, count: int) -> int:
     """The ``count``-th number of ``lineage``. Raises ValueError outside 1 ≤ lineage < 8192, 0 ≤ count < 2**40."""
-    if not 1 <= lineage < 8192 or not 0 <= count < 1 << LINEAGE_SHIFT:
-        raise ValueError(f"lineage {lineage}, count {count}: out of range")
-    return lineage << LINEAGE_SHIFT | count
+    if not 1 <= timeline < 8192 or not 0 <= count < 1 << TIMELINE_SHIFT:
+        raise ValueError(f"lineage {timeline}, count {count}: out of range")
+    return timeline << TIMELINE_SHIFT | count
 
 
-def lineage_of(number: int) -> int:
-    return number >> LINEAGE_SHIFT
+def timeline_of(number: int) -> int:
+    return number >> TIMELINE_SHIFT
 
 
 def count_of(number: int) -> int:
-    return number & ((1 << LINEAGE_SHIFT) - 1)
+    return number & ((1 << TIMELINE_SHIFT) - 1)
 
 
 def check_name(kind: str, name: str) -> str:
@@ -143,7 +143,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
 
     topic: Topic
     partition: PartitionNumber
-    life: Number
+    incarnation: Number
     from_offset: Offset
     until_offset: Offset
     records: RecordCount
@@ -172,8 +172,8 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": 
     @property
     def label(self) -> str:
         """The range in words, unique within its stream: offsets mean other records in another life."""
-        life = "" if self.life == 1 else f" life {self.life}"
-        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){life}"
+        incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
+        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){incarnation}"
 
 
 class Handle(msgspec.Struct, frozen=True, gc=False):

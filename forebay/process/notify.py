@@ -28,7 +28,7 @@ WORDS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceStatus:
     """How a service stands. ``ready``: it does what others wait for; ``words``: one line for people; ``stop_seconds``: it
     stops, and takes no longer than that (None: it does not stop)."""
 
@@ -66,27 +66,33 @@ class Notifier:
     """Speaks to systemd for one process. ``standing`` is asked about once a second, in the loop that came round: it must not
     block. May be used from any thread. ``address``: "" if nobody listens."""
 
-    def __init__(self, address: str, watchdog_seconds: float, clock: Clock, standing: Callable[[], Standing]) -> None:
+    def __init__(
+        self, address: str, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
+    ) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_seconds = watchdog_seconds
         self._clock = clock
-        self._standing = standing
+        self._service_status = service_status
         self._lock = threading.Lock()
         self._pulse = Pulse(min(watchdog_seconds / PINGS_PER_WATCHDOG or PING_SECONDS_MAX, PING_SECONDS_MAX))
         self._look_at = 0.0
-        self._said: Standing | None = None
+        self._said: ServiceStatus | None = None
         self._failed = ""
 
     @classmethod
     def of(
-        cls, environment: MutableMapping[str, str], clock: Clock, standing: Callable[[], Standing], process_id: int
+        cls,
+        environment: MutableMapping[str, str],
+        clock: Clock,
+        service_status: Callable[[], ServiceStatus],
+        process_id: int,
     ) -> Notifier:
         """As systemd says in ``environment``, from which it is taken: child processes are none of systemd's business."""
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
         ours = watchdog.isdigit() and watched in ("", str(process_id))
-        return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, standing)
+        return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, service_status)
 
     def watch(self, loop: str) -> None:
         """From now on no ping leaves without ``loop``."""
@@ -103,7 +109,7 @@ class Notifier:
             if not ping and now < self._look_at:
                 return
             self._look_at = now + LOOK_SECONDS
-            before, self._said = self._said, self._standing()
+            before, self._said = self._said, self._service_status()
             lines = changes(before, self._said)
             if ping and self._said.ready and self._watchdog_seconds:
                 lines.append("WATCHDOG=1")
@@ -127,7 +133,7 @@ class Notifier:
         self._failed = words
 
 
-def changes(before: Standing | None, now: Standing) -> list[str]:
+def changes(before: ServiceStatus | None, now: ServiceStatus) -> list[str]:
     """What systemd is told of the way from ``before`` to ``now``."""
     lines = []
     if now.ready and not (before and before.ready):

@@ -287,7 +287,7 @@ class Settings(Section, frozen=True, kw_only=True):
         return [("of stream", self.stream)]
 
     @property
-    def own_source(self) -> bool:
+    def custom_source(self) -> bool:
         """Whether receivers read from a class of the user's own, not from Kafka."""
         return self.receiver.source != "kafka"
 
@@ -472,7 +472,7 @@ def _from_values(raw: Mapping[str, Any], source: str, variables: Mapping[str, st
         settings = msgspec.convert(values, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise _explain(refuse, values, str(error)) from None
-    if "kafka" not in values and not settings.own_source:
+    if "kafka" not in values and not settings.custom_source:
         raise refuse("kafka", "the section [kafka] is missing")
     _check(settings, refuse)
     return settings
@@ -771,8 +771,8 @@ def _check(settings: Settings, refuse: _Refusals) -> None:
                 check_name(key, name)
             except ValueError as error:
                 raise refuse(key, str(error)) from None
-    if settings.own_source:
-        _check_own_source(settings, refuse)
+    if settings.custom_source:
+        _check_custom_source(settings, refuse)
     else:
         _check_kafka(settings.kafka, refuse)
         if settings.receiver.source_options:
@@ -868,7 +868,7 @@ def _check_placing(settings: Settings, refuse: _Refusals) -> None:
         if not _LABEL.fullmatch(preferred) and not _HOST.fullmatch(preferred):
             words = 'write a host\'s name, or a label of hosts as key=value, as in "rack=a"'
             raise refuse.value("receiver.preferred_hosts", preferred, words)
-    if settings.receiver.mode == "managed" or settings.own_source:
+    if settings.receiver.mode == "managed" or settings.custom_source:
         if settings.receiver.count > MANAGED_COUNT_MAX:
             words = f"with managed receivers, or a source of your own, at most {MANAGED_COUNT_MAX}"
             raise refuse.value("receiver.count", settings.receiver.count, words)
@@ -882,7 +882,7 @@ def _check_placing(settings: Settings, refuse: _Refusals) -> None:
             raise refuse("stream", f"stream: its name is a part of managed receivers' ids: {error}") from None
 
 
-def _check_own_source(settings: Settings, refuse: _Refusals) -> None:
+def _check_custom_source(settings: Settings, refuse: _Refusals) -> None:
     source, kafka = settings.receiver.source, settings.kafka
     if not _IMPORT.fullmatch(source):
         raise refuse.value("receiver.source", source, 'write "kafka", or module:Class, as in "sources:Tail"')

@@ -17,10 +17,10 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 #: an end beyond every offset, for a log that can't tell its own: nothing lies above it
 END_UNTOLD = 1 << 62
 
-OwnSource = ReliableSource | UnreliableSource
+CustomSource = ReliableSource | UnreliableSource
 
 
-def make(settings: Settings) -> OwnSource:
+def make(settings: Settings) -> CustomSource:
     """The user's source, made with ``receiver.source_options``. Raises SettingsError that says what is wrong with it."""
     written = settings.receiver.source
     own = _find(written)
@@ -32,7 +32,7 @@ def make(settings: Settings) -> OwnSource:
             f"receiver.source_options: {written} is made with {inspect.signature(own)}: {error}"
         ) from None
     try:
-        made: OwnSource = own(**options)
+        made: CustomSource = own(**options)
     except Exception as error:  # whatever the user's constructor says of its options
         raise SettingsError(
             f"receiver.source: {written}: making it with receiver.source_options failed: {type(error).__name__}: {error}"
@@ -88,7 +88,7 @@ def called(settings: Settings, method: str, error: BaseException) -> SourceError
     return SourceError(f"{settings.receiver.source}: {method}(): {type(error).__name__}: {error}")
 
 
-class OwnUpstream:
+class CustomUpstream:
     """What the driver asks of Kafka, answered by a source of the user's own. Implements ``driver.background.upstream.Upstream``.
 
     There is no group: what its receivers took in is the journal's to say, and nobody else's.
@@ -157,7 +157,7 @@ class OwnUpstream:
         return ask(self._settings, self._source, method, name)
 
 
-def partitions_of(settings: Settings, source: OwnSource) -> Sequence[TopicPartition]:
+def partitions_of(settings: Settings, source: CustomSource) -> Sequence[TopicPartition]:
     """All partitions of the stream. Raises UnreachableError for RetryLater, SourceError."""
     if isinstance(source, UnreliableSource):
         return [TopicPartition(source.name or settings.stream, number) for number in range(settings.receiver.count)]

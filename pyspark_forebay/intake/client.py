@@ -20,9 +20,9 @@ from forebay.messages import (
     Done,
     EarliestAnswer,
     EarliestRequest,
+    IncarnationSpan,
     IntakeAnswer,
     IntakePartition,
-    LifeSpan,
     MoveCursorRequest,
     OpenCursorAnswer,
     OpenCursorRequest,
@@ -101,13 +101,13 @@ class Intake:
         if not request.partitions:
             return {}
         answer = self._post("earliest", request, EarliestAnswer)
-        return {place.tp: (place.life, place.offset) for place in answer.places}
+        return {place.tp: (place.incarnation, place.offset) for place in answer.places}
 
     def times(self, wanted: Sequence[TimedSpan]) -> tuple[TimedBlock, ...]:
         """Return for each of ``wanted`` the first block that may hold its record, or how far the driver has searched."""
         return self._post("times", TimesRequest(wanted=tuple(wanted)), TimesAnswer).found
 
-    def blocks(self, spans: Sequence[LifeSpan]) -> FoundBlocks:
+    def blocks(self, spans: Sequence[IncarnationSpan]) -> FoundBlocks:
         """Return all blocks that hold records of ``spans``, each once."""
         return self._blocks(spans, None)
 
@@ -116,7 +116,7 @@ class Intake:
         answer = self._post("span", request, SpanAnswer)
         return answer, self._blocks(answer.spans, answer.found)
 
-    def _blocks(self, spans: Sequence[LifeSpan], first: BlocksAnswer | None) -> FoundBlocks:
+    def _blocks(self, spans: Sequence[IncarnationSpan], first: BlocksAnswer | None) -> FoundBlocks:
         """Ask for the blocks of ``spans`` until the driver has named all. ``first``: an answer that is already there."""
         found: dict[str, Block] = {}
         gaps: dict[RecordedGap, None] = {}
@@ -200,6 +200,6 @@ def partitions_of(answer: IntakeAnswer) -> dict[TopicPartition, IntakePartition]
 def place_messages(places: Places) -> tuple[CursorPlace, ...]:
     """Return ``places`` as requests carry them."""
     return tuple(
-        CursorPlace(topic=tp.topic, partition=tp.partition, life=life, offset=offset)
-        for tp, (life, offset) in sorted(places.items())
+        CursorPlace(topic=tp.topic, partition=tp.partition, incarnation=incarnation, offset=offset)
+        for tp, (incarnation, offset) in sorted(places.items())
     )

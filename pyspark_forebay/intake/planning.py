@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from forebay.kafka.consume.spans import Span
-from forebay.messages import IntakeAnswer, IntakePartition, LifeSpan
+from forebay.messages import IncarnationSpan, IntakeAnswer, IntakePartition
 from forebay.model.errors import UsageError
 from forebay.model.records import Column
 from forebay.model.values import TopicPartition
@@ -71,12 +71,12 @@ class IntakeBatchPlan:
 
 def places(offsets: Offsets) -> dict[TopicPartition, Place]:
     """Return the next place of each partition."""
-    return {tp: (offsets.lives.get(tp, 1), offset) for tp, offset in offsets.at.items()}
+    return {tp: (offsets.incarnations.get(tp, 1), offset) for tp, offset in offsets.at.items()}
 
 
 def start_places(offsets: Offsets) -> dict[TopicPartition, Place]:
     """Return the places at which the query begins."""
-    return {tp: (offsets.start_lives.get(tp, 1), offset) for tp, offset in (offsets.start or {}).items()}
+    return {tp: (offsets.start_incarnations.get(tp, 1), offset) for tp, offset in (offsets.start or {}).items()}
 
 
 def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
@@ -85,55 +85,57 @@ def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
         at={tp: offset for tp, (_, offset) in at.items()},
         start=None if start is None else {tp: offset for tp, (_, offset) in start.items()},
         cursor=cursor,
-        lives={tp: life for tp, (life, _) in at.items() if life != 1},
-        start_lives={tp: life for tp, (life, _) in (start or {}).items() if life != 1},
+        incarnations={tp: incarnation for tp, (incarnation, _) in at.items() if incarnation != 1},
+        start_incarnations={tp: incarnation for tp, (incarnation, _) in (start or {}).items() if incarnation != 1},
     )
 
 
 def first_place(partition: IntakePartition) -> Place:
     """Return the place before everything that the intake has ever taken in of ``partition``."""
-    return (partition.lives[0].life, partition.lives[0].start)
+    return (partition.incarnations[0].number, partition.incarnations[0].start)
 
 
 def next_end(begin: Place, partition: IntakePartition) -> Place:
     """Return up to where a trigger may read: the start of the next incarnation if there is one, otherwise the position."""
-    for life in partition.lives:
-        if life.life > begin[0]:
-            return (life.life, life.start)
-    return (partition.lives[-1].life, partition.position)
+    for incarnation in partition.incarnations:
+        if incarnation.number > begin[0]:
+            return (incarnation.number, incarnation.start)
+    return (partition.incarnations[-1].number, partition.position)
 
 
-def spans_between(begin: Places, end: Places, partitions: Partitions) -> list[LifeSpan]:
+def spans_between(begin: Places, end: Places, partitions: Partitions) -> list[IncarnationSpan]:
     """Return the ranges from ``begin`` to ``end``, one for each incarnation.
 
     Raises UsageError if ``end`` is before ``begin``, or the intake does not know an incarnation.
     """
-    found: list[LifeSpan] = []
-    for tp, (end_life, end_offset) in sorted(end.items()):
+    found: list[IncarnationSpan] = []
+    for tp, (end_incarnation, end_offset) in sorted(end.items()):
         partition = partitions.get(tp)
-        life, offset = begin[tp]
-        known = {one.life: one for one in partition.lives} if partition is not None else {}
-        if life not in known or end_life not in known:
+        incarnation, offset = begin[tp]
+        known = {one.number: one for one in partition.incarnations} if partition is not None else {}
+        if incarnation not in known or end_incarnation not in known:
             raise UsageError(
-                f"the intake does not know incarnation {max(life, end_life)} of {tp}: check that the checkpoint is of this stream"
+                f"the intake does not know incarnation {max(incarnation, end_incarnation)} of {tp}: check that the checkpoint is of this stream"
             )
-        while life < end_life:
-            until = known[life].end
+        while incarnation < end_incarnation:
+            until = known[incarnation].end
             assert until is not None  # it has ended, because another one follows
-            found.append(_span(tp, life, offset, until))
-            life += 1
-            offset = known[life].start
+            found.append(_span(tp, incarnation, offset, until))
+            incarnation += 1
+            offset = known[incarnation].start
         if end_offset < offset:
             raise UsageError(f"{tp}: offset {end_offset} is before {offset}, where reading begins")
-        found.append(_span(tp, life, offset, end_offset))
+        found.append(_span(tp, incarnation, offset, end_offset))
     return [span for span in found if span.from_offset < span.until_offset]
 
 
-def _span(tp: TopicPartition, life: int, begin: int, until: int) -> LifeSpan:
-    return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
+def _span(tp: TopicPartition, incarnation: int, begin: int, until: int) -> IncarnationSpan:
+    return IncarnationSpan(
+        topic=tp.topic, partition=tp.partition, incarnation=incarnation, from_offset=begin, until_offset=until
+    )
 
 
-def first_at(offsets: Column, times: Column, span: LifeSpan, time_ms: int) -> int | None:
+def first_at(offsets: Column, times: Column, span: IncarnationSpan, time_ms: int) -> int | None:
     """Return the offset of the first record in ``span`` with a time of ``time_ms`` or later; None if there is none.
 
     ``offsets``, ``times``: of the records, in their order.
@@ -151,12 +153,12 @@ class Cover:
     """
 
     parts: tuple[BlockPart, ...]
-    holes: tuple[LifeSpan, ...]
+    holes: tuple[IncarnationSpan, ...]
 
 
-def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
+def cover(spans: Sequence[IncarnationSpan], found: FoundBlocks) -> Cover:
     """Return which block is read for each offset of ``spans``, at most one span for each incarnation of a partition."""
-    wanted = {(span.topic, span.partition, span.life): span for span in spans}
+    wanted = {(span.topic, span.partition, span.incarnation): span for span in spans}
     covered: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     parts = []
     for block in found.blocks:
@@ -164,7 +166,7 @@ def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
         unwanted = set()
         records = 0
         for r in block.meta.ranges:
-            key = (r.topic, r.partition, r.life)
+            key = (r.topic, r.partition, r.incarnation)
             span = wanted.get(key)
             begin, until = (
                 (max(r.from_offset, span.from_offset), min(r.until_offset, span.until_offset)) if span else (0, 0)
@@ -180,7 +182,7 @@ def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
             reference = BlockReference.of(block).also_at(found.copies.get(block.id, ()))
             parts.append(BlockPart(reference, cuts, frozenset(unwanted), records))
     for gap in found.gaps:
-        covered.setdefault((gap.topic, gap.partition, gap.life), []).append((gap.from_offset, gap.until_offset))
+        covered.setdefault((gap.topic, gap.partition, gap.incarnation), []).append((gap.from_offset, gap.until_offset))
     holes = (
         msgspec.structs.replace(span, from_offset=begin, until_offset=until)
         for key, span in wanted.items()
@@ -190,14 +192,14 @@ def cover(spans: Sequence[LifeSpan], found: FoundBlocks) -> Cover:
 
 
 def plan_intake_batch(
-    spans: Sequence[LifeSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool
+    spans: Sequence[IncarnationSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool
 ) -> IntakeBatchPlan:
     """Return what reads each offset of ``spans``: one block, or Kafka if the topic is still the one of that incarnation.
 
     ``has_kafka``: whether tasks can read Kafka.
     """
     covered = cover(spans, found)
-    wanted = {(span.topic, span.partition, span.life) for span in spans}
+    wanted = {(span.topic, span.partition, span.incarnation) for span in spans}
     gaps = [
         f"{gap.topic}/{gap.partition}[{gap.from_offset}, {gap.until_offset}) was lost in Kafka: {gap.cause}"
         for gap in found.gaps
@@ -205,7 +207,7 @@ def plan_intake_batch(
     lost = [r for block in found.blocks for r in block.meta.ranges if r.label in found.lost]
     passed: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for r in lost:
-        key = (r.topic, r.partition, r.life)
+        key = (r.topic, r.partition, r.incarnation)
         passed.setdefault(key, []).append((r.from_offset, r.until_offset))
         if key in wanted:
             gaps.append(f"{r.label} was lost after it was taken in: {found.lost[r.label]}")
@@ -214,16 +216,16 @@ def plan_intake_batch(
     holes = (
         msgspec.structs.replace(hole, from_offset=begin, until_offset=until)
         for hole in covered.holes
-        for begin, until in _holes(hole, passed.get((hole.topic, hole.partition, hole.life), ()))
+        for begin, until in _holes(hole, passed.get((hole.topic, hole.partition, hole.incarnation), ()))
     )
     for hole in holes:
-        newest = partitions[hole.tp].lives[-1]
-        if has_kafka and hole.life == newest.life:
+        newest = partitions[hole.tp].incarnations[-1]
+        if has_kafka and hole.incarnation == newest.number:
             of_kafka.append(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset, newest.topic_id))
         else:
-            life = "" if hole.life == 1 else f" of incarnation {hole.life}"
+            incarnation = "" if hole.incarnation == 1 else f" of incarnation {hole.incarnation}"
             losses.append(
-                f"{hole.tp}[{hole.from_offset}, {hole.until_offset}){life}: the WAL no longer has it, and Kafka cannot have it"
+                f"{hole.tp}[{hole.from_offset}, {hole.until_offset}){incarnation}: the WAL no longer has it, and Kafka cannot have it"
             )
     return IntakeBatchPlan(covered.parts, tuple(of_kafka), tuple(losses), tuple(gaps))
 
@@ -241,7 +243,7 @@ def read_plan(answer: IntakeAnswer, access: Access, headers: bool) -> ReadPlan:
     )
 
 
-def _holes(span: LifeSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _holes(span: IncarnationSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     reached = span.from_offset
     for begin, until in sorted(covered):
         if begin >= span.until_offset:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import split_ranges
-from forebay.messages import IntakeAnswer, LifeSpan, TimedSpan
+from forebay.messages import IncarnationSpan, IntakeAnswer, TimedSpan
 from forebay.model.errors import LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.records import Column
 from forebay.model.values import Block, TopicPartition
@@ -69,7 +69,7 @@ class IntakeSource:
 
     def latest(self, partitions: Partitions) -> dict[TopicPartition, Place]:
         """Return the present end of each partition."""
-        return {tp: (one.lives[-1].life, one.position) for tp, one in partitions.items()}
+        return {tp: (one.incarnations[-1].number, one.position) for tp, one in partitions.items()}
 
     def earliest(self, answer: IntakeAnswer, partitions: Partitions) -> dict[TopicPartition, Place]:
         """Return the first place of each partition that the WAL or Kafka still has."""
@@ -89,19 +89,21 @@ class IntakeSource:
         ``held``: the places from which on the WAL has everything. Kafka is asked about a partition only if it may have
         more than the WAL, and if the topic is still the one of the newest incarnation.
         """
-        asked = [tp for tp, place in held.items() if place[0] == partitions[tp].lives[-1].life and place[1] > 0]
+        asked = [
+            tp for tp, place in held.items() if place[0] == partitions[tp].incarnations[-1].number and place[1] > 0
+        ]
         kafka = merged_kafka_options(self._options, answer.kafka)
         if not asked or not kafka:
             return {}
         with KafkaAdmin(kafka, client_id="forebay-source") as admin:
             ids = admin.topic_ids({tp.topic for tp in asked})
-            same = [tp for tp in asked if ids[tp.topic] == partitions[tp].lives[-1].topic_id]
+            same = [tp for tp in asked if ids[tp.topic] == partitions[tp].incarnations[-1].topic_id]
             offsets = admin.places({tp: wanted[tp] for tp in same})
         found: dict[TopicPartition, Place] = {}
         for tp, offset in offsets.items():
-            newest = partitions[tp].lives[-1]
+            newest = partitions[tp].incarnations[-1]
             if offset >= 0:  # offsets below the start belong to an older incarnation
-                found[tp] = (newest.life, max(offset, newest.start) if newest.life > 1 else offset)
+                found[tp] = (newest.number, max(offset, newest.start) if newest.number > 1 else offset)
         return found
 
     def _at_times(
@@ -143,9 +145,13 @@ class IntakeSource:
                     held_rows = rows[one.block.id].get(tp)
                     offset = None if held_rows is None else first_at(*held_rows, span, times[tp])
                     if offset is not None:
-                        found[tp], left[tp] = (span.life, offset), []
+                        found[tp], left[tp] = (span.incarnation, offset), []
                         continue
-                    reached = next(r.until_offset for r in one.block.meta.ranges if r.tp == tp and r.life == span.life)
+                    reached = next(
+                        r.until_offset
+                        for r in one.block.meta.ranges
+                        if r.tp == tp and r.incarnation == span.incarnation
+                    )
                 rest = msgspec.structs.replace(span, from_offset=reached)
                 left[tp] = [rest, *spans[1:]] if reached < span.until_offset else spans[1:]
         return found
@@ -155,11 +161,11 @@ class IntakeSource:
         answer: IntakeAnswer,
         partitions: Partitions,
         block: Block,
-        wanted: Mapping[TopicPartition, Sequence[LifeSpan]],
+        wanted: Mapping[TopicPartition, Sequence[IncarnationSpan]],
     ) -> dict[TopicPartition, tuple[Column, Column]]:
         """Return offsets and times (ms) of the block's records. ``wanted``: the first span of each partition is searched."""
-        first = {(tp, spans[0].life) for tp, spans in wanted.items()}
-        unwanted = frozenset(r.label for r in block.meta.ranges if (r.tp, r.life) not in first)
+        first = {(tp, spans[0].incarnation) for tp, spans in wanted.items()}
+        unwanted = frozenset(r.label for r in block.meta.ranges if (r.tp, r.incarnation) not in first)
         plan = self._plan(answer, partitions, merged_kafka_options(self._options, answer.kafka))
         try:
             batches = read_block(BlockReference.of(block), msgspec.structs.replace(plan, lost=unwanted)).batches
@@ -248,9 +254,9 @@ class IntakeSource:
             read_plan(answer, options.intake.access, options.include_headers),
             kafka=access,
             topic_ids={
-                f"{tp.topic}/{tp.partition}/{life.life}": life.topic_id
+                f"{tp.topic}/{tp.partition}/{incarnation.number}": incarnation.topic_id
                 for tp, one in (partitions.items() if access is not None else ())
-                for life in one.lives
+                for incarnation in one.incarnations
             },
         )
 

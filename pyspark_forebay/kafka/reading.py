@@ -35,7 +35,7 @@ def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
     """
     access = KafkaAccess(options.kafka, options.group, options.poll_timeout_seconds)
     task = TaskContext.get()
-    reading = Reading(headers=options.include_headers, allow_holes=True)
+    reading = Reading(headers=options.include_headers, allow_offset_gaps=True)
     fresh = task is not None and task.attemptNumber() > 0
     while True:
         position = span.from_offset

@@ -91,7 +91,7 @@ class Buffer:
             ranges.append(
                 DraftRange(
                     tp=tp,
-                    life=partition.life,
+                    incarnation=partition.incarnation,
                     token=partition.token,
                     from_offset=part.from_offset,
                     until_offset=part.until_offset,

@@ -58,18 +58,18 @@ class Claims:
             self._look_up(claiming, now)
 
     def _look_up(self, claiming: Sequence[Partition], now: float) -> None:
-        request = self.outbox.ask(inp.Looked, now, self._looked, self._failed)
+        request = self.outbox.ask(inp.LookupAnswered, now, self._lookup_answered, self._failed)
         for partition in claiming:
             partition.phase = Phase.LOOKING
             partition.request = request
-        message = messages.LookRequest(
+        message = messages.LookupRequest(
             receiver_id=self.registration.receiver_id,
             epoch=self.registration.epoch,
             partitions=tuple(partition.tp for partition in claiming),
         )
-        self.outbox.do(act.Look(request, message))
+        self.outbox.do(act.Lookup(request, message))
 
-    def _looked(self, event: inp.Looked, now: float) -> None:
+    def _lookup_answered(self, event: inp.LookupAnswered, now: float) -> None:
         views = {view.tp: view for view in event.views}
         positions: dict[TopicPartition, CommitPoint] = {}
         committing = []
@@ -81,7 +81,7 @@ class Claims:
                 continue
             partition.looked = view
             partition.phase = Phase.COMMITTING
-            metadata = self.commits.metadata(view.life)
+            metadata = self.commits.metadata(view.incarnation)
             positions[partition.tp] = CommitPoint(view.position, view.leader_epoch, metadata)
             committing.append(partition)
         if not committing:
@@ -146,12 +146,12 @@ class Claims:
 
     def _granted(self, partition: Partition, view: messages.PartitionView, now: float) -> None:
         held_from, held_until = partition.held_from, partition.expected
-        same_life = partition.life == view.life
+        same_incarnation = partition.incarnation == view.incarnation
         held = self.buffer.take_held(partition)
         partition.grant(view)
         # Rule 4: only what touches the answered position is cut again, from that position on (INV-2). In another life the
         # same offsets mean other records.
-        if held_from >= 0 and same_life and held_from <= view.position < held_until:
+        if held_from >= 0 and same_incarnation and held_from <= view.position < held_until:
             self.buffer.cut_again(partition, held, held_until, now)
 
     def _claim_failed(self, failure: Failed, now: float) -> None:

@@ -38,10 +38,10 @@ class Commits:
 
     def point(self, partition: Partition) -> CommitPoint:
         """Return what a commit of the partition's durable position says."""
-        return CommitPoint(partition.accepted, partition.accepted_leader_epoch, self.metadata(partition.life))
+        return CommitPoint(partition.accepted, partition.accepted_leader_epoch, self.metadata(partition.incarnation))
 
-    def metadata(self, life: int) -> str:
-        return f"forebay:{self.registration.lineage}:{life}"
+    def metadata(self, incarnation: int) -> str:
+        return f"forebay:{self.registration.timeline}:{incarnation}"
 
     def commit(self, positions: Mapping[TopicPartition, CommitPoint]) -> None:
         if positions:

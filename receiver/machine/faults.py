@@ -36,7 +36,7 @@ class Faults:
     buffer: Buffer
 
     def enter(self, partition: Partition, kind: str, detail: str, now: float, end: int = -1) -> None:
-        """Stop reading the partition. ``kind``: as in ``messages.Trouble``. ``end``: see ``Partition.fault_end``."""
+        """Stop reading the partition. ``kind``: as in ``messages.Fault``. ``end``: see ``Partition.fault_end``."""
         partition.fault = kind
         partition.fault_end = end
         partition.detail = detail
@@ -90,8 +90,8 @@ class Faults:
             self._report(partition, event, now)
 
     def _report(self, partition: Partition, seen: inp.Inspected, now: float) -> None:
-        partition.request = self.outbox.ask(inp.TroubleAnswered, now, self._answered, self._failed)
-        message = messages.Trouble(
+        partition.request = self.outbox.ask(inp.FaultAnswered, now, self._answered, self._failed)
+        message = messages.Fault(
             receiver_id=self.registration.receiver_id,
             epoch=self.registration.epoch,
             topic=partition.tp.topic,
@@ -105,10 +105,10 @@ class Faults:
             high=min(seen.high, partition.fault_end) if partition.fault_end >= 0 else seen.high,
             topic_id=partition.fault_topic_id or seen.topic_id,
         )
-        self.outbox.do(act.SendTrouble(partition.request, message))
+        self.outbox.do(act.SendFault(partition.request, message))
         self.contact.beat_at = now  # the driver decides when a heartbeat says that nothing is held under the token
 
-    def _answered(self, event: inp.TroubleAnswered, now: float) -> None:
+    def _answered(self, event: inp.FaultAnswered, now: float) -> None:
         for partition in self.partitions.waiting_for(event.request):
             partition.request = 0
             if event.proceed:

@@ -158,8 +158,8 @@ class Heartbeat:
             # The rates of the driver before no longer hold. The same answer says which ones do.
             self.flow.throttle.learn(None, now)
         if event.driver_epoch >= self.contact.epoch:
-            if event.second_host is not None:
-                self.stores.replicate_to(event.second_host)
+            if event.replica_host is not None:
+                self.stores.replicate_to(event.replica_host)
             self.registration.follow(event.topics)
         self.contact.see(event.driver_epoch)
         self.commands.obey(event.commands, now)

@@ -148,11 +148,11 @@ class ReceiverMachine:
                 self._answered(event, now)
             case (
                 inp.Registered()
-                | inp.Looked()
+                | inp.LookupAnswered()
                 | inp.Claimed()
                 | inp.Released()
                 | inp.ReportAnswered()
-                | inp.TroubleAnswered()
+                | inp.FaultAnswered()
                 | inp.HeartbeatAnswered()
             ):
                 if event.request in parts.requests:

@@ -41,7 +41,7 @@ class Registration:
     shutdown: Shutdown
     topics: NamedTopics
     epoch: int = 0
-    lineage: int = 0
+    timeline: int = 0
     _registering: bool = False
     _register_at: float = 0.0
 
@@ -70,7 +70,7 @@ class Registration:
     def _registered(self, event: inp.Registered, now: float) -> None:
         self._registering = False
         self.epoch = event.epoch
-        self.lineage = event.lineage
+        self.timeline = event.timeline
         self.contact.see(event.driver_epoch)
         self.outbox.note(f"registered as {self.receiver_id}, epoch {event.epoch:x}")
         self.flow.throttle.begin(now)

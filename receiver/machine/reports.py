@@ -94,7 +94,7 @@ class Reports:
                 continue  # no longer this receiver's: the next owner commits
             partition.accepted = part.until_offset
             partition.accepted_leader_epoch = part.leader_epoch
-            metadata = self.commits.metadata(part.life)
+            metadata = self.commits.metadata(part.incarnation)
             commits[part.tp] = CommitPoint(part.until_offset, part.leader_epoch, metadata)
 
     def withdraw(self, first: int, refused: Sequence[messages.BlockResult], now: float) -> None:

@@ -27,7 +27,7 @@ class Stores:
     _away: str = ""  # the reason, "" if the store takes blocks
     _store: str = ""  # which store is away then
     _answered_at: float = 0.0
-    _replica_host: messages.SecondHost | None = None
+    _replica_host: messages.ReplicaHost | None = None
 
     @property
     def held_up(self) -> bool:
@@ -77,7 +77,7 @@ class Stores:
             self.outbox.note(f"no {event.lacking}, waiting for it: {event.reason}", warning=True)
         self._no_space, self._lacking = event.reason, event.lacking
 
-    def replicate_to(self, host: messages.SecondHost) -> None:
+    def replicate_to(self, host: messages.ReplicaHost) -> None:
         """Send replicas to this host from now on."""
         if host != self._replica_host:
             self._replica_host = host

@@ -110,7 +110,7 @@ def _unchecked_topics(copy: State, found: Iterable[FoundBlock]) -> set[str]:
         for one in found
         if one.block.meta.checked is not True
         for held in one.block.meta.ranges
-        if (partition := copy.partition(held.tp)) is not None and partition.topic_id(held.life)
+        if (partition := copy.partition(held.tp)) is not None and partition.topic_id(held.incarnation)
     }
 
 
@@ -185,9 +185,9 @@ def _after(
 
 def _is_past(copy: State, held: OffsetRange) -> bool:
     partition = copy.partition(held.tp)
-    if partition is None or held.life > partition.life.life:
+    if partition is None or held.incarnation > partition.incarnation.number:
         return False
-    return held.life < partition.life.life or held.until_offset <= partition.position
+    return held.incarnation < partition.incarnation.number or held.until_offset <= partition.position
 
 
 def _is_whole(wal: Storage, handle: Handle) -> bool:

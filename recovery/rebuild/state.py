@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from driver.journal import history, lineage
+from driver.journal import history, timeline
 from driver.journal.history import FinishedBatch
 from driver.journal.state import (
     REPAIR_WRITER,
@@ -51,7 +51,7 @@ class Plan:
         return self.state.rebuilds[-1]
 
 
-def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> Plan:
+def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> Plan:
     """Return the plan for timeline ``new_lineage``: what ``evidence`` shows, without claims, receivers and open batches.
 
     ``time_ms``: wall clock; ``cause``: who rebuilds and why. Both are written into the state.
@@ -75,7 +75,9 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
     walk = Walk(partitions, evidence.found, finished_ranges, named, evidence.topic_ids, time_ms)
     walk.run()
     for partition in partitions.values():
-        partition.lives = [life for life in partition.lives if life.life]  # 0: the copy did not know it
+        partition.incarnations = [
+            incarnation for incarnation in partition.incarnations if incarnation.number
+        ]  # 0: the copy did not know it
 
     blocks = {**copy.blocks, **{one.block.id: one.block for one in walk.taken}}
     released = dict(copy.released)
@@ -94,7 +96,7 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
     number = max(copy.batch_count, known_number)
     since = [batch for batch in finished if batch.number > copy.completed_number]
     record = Rebuild(
-        lineage=new_lineage,
+        timeline=new_timeline,
         time_ms=time_ms,
         cause=cause,
         copy=evidence.copy_path,
@@ -103,17 +105,17 @@ def rebuilt(evidence: Evidence, new_lineage: int, time_ms: int, cause: str) -> P
         attested=tuple(_attested(partitions, copy, finished, [blocks[block_id] for block_id in waiting])),
         batch_count=number,
     )
-    cleanups = _cleanups(copy, evidence.gone, numbered(new_lineage, 0))
+    cleanups = _cleanups(copy, evidence.gone, numbered(new_timeline, 0))
     state = msgspec.structs.replace(
         copy,
-        lineage=new_lineage,
+        timeline=new_timeline,
         events=0,
         epochs=0,
         tokens=0,
         batch_count=number,
         completed_number=number,
         archived_number=number,
-        cleanup_count=max(cleanups, default=numbered(new_lineage, 0)),
+        cleanup_count=max(cleanups, default=numbered(new_timeline, 0)),
         partitions=partitions,
         receivers={},
         unbarred=_ended(copy, evidence.found),
@@ -155,7 +157,7 @@ def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
     segments |= {(receiver.receiver_id, receiver.epoch): receiver.segments for receiver in copy.receivers.values()}
     for one in found:
         place = layout.parse_block(one.block.handle.path)
-        if place is not None and place.receiver not in (REPAIR_WRITER, lineage.REBUILDER):
+        if place is not None and place.receiver not in (REPAIR_WRITER, timeline.REBUILDER):
             segments[place[1:3]] = max(segments.get(place[1:3], 0), place.sequence)
     newest = sorted(segments, key=lambda writer: writer[1])[-UNBARRED_MAX:]
     return [EndedEpoch(*writer, segments[writer]) for writer in newest]
@@ -165,11 +167,11 @@ def _unclaimed(partition: Partition) -> Partition:
     """Return a separate copy of the partition, without an owner and without writers."""
     return msgspec.structs.replace(
         partition,
-        lives=[msgspec.structs.replace(life) for life in partition.lives],
+        incarnations=[msgspec.structs.replace(incarnation) for incarnation in partition.incarnations],
         gaps=list(partition.gaps),
         owner="",
         owner_epoch=0,
-        trouble=None,
+        fault=None,
         writers=[],
     )
 
@@ -180,7 +182,7 @@ def _completed(partition: Partition, waiting: Iterable[Block]) -> int:
         held.from_offset
         for block in waiting
         for held in block.meta.ranges
-        if (held.tp, held.life) == (partition.tp, partition.life.life)
+        if (held.tp, held.incarnation) == (partition.tp, partition.incarnation.number)
     )
     return min(begins, default=partition.position)
 
@@ -207,7 +209,8 @@ def _repeated(
 def _labels(blocks: Iterable[Block]) -> tuple[str, ...]:
     ranges = history.merge(r for block in blocks for r in block.meta.ranges)
     return tuple(
-        f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})" + ("" if r.life == 1 else f" life {r.life}")
+        f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})"
+        + ("" if r.incarnation == 1 else f" life {r.incarnation}")
         for r in ranges
     )
 
@@ -222,31 +225,33 @@ def _attested(
     known: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for batch in finished:
         for r in batch.ranges:
-            known[f"{r.topic}/{r.partition}", r.life].append((r.from_offset, r.until_offset))
+            known[f"{r.topic}/{r.partition}", r.incarnation].append((r.from_offset, r.until_offset))
     for block in waiting:
         for held in block.meta.ranges:
-            known[str(held.tp), held.life].append((held.from_offset, held.until_offset))
+            known[str(held.tp), held.incarnation].append((held.from_offset, held.until_offset))
     for rebuild in copy.rebuilds:
         for a in rebuild.attested:
-            known[f"{a.topic}/{a.partition}", a.life].append((a.from_offset, a.until_offset))
+            known[f"{a.topic}/{a.partition}", a.incarnation].append((a.from_offset, a.until_offset))
     for key, partition in partitions.items():
         for recorded in partition.gaps:
-            known[key, recorded.life].append((recorded.gap.from_offset, recorded.gap.until_offset))
-        for life in partition.lives:
-            reached = life.start
-            until = _position_in(copy, key, life.life)
-            for begin, end in [*sorted(known[key, life.life]), (until, until)]:
+            known[key, recorded.incarnation].append((recorded.gap.from_offset, recorded.gap.until_offset))
+        for incarnation in partition.incarnations:
+            reached = incarnation.start
+            until = _position_in(copy, key, incarnation.number)
+            for begin, end in [*sorted(known[key, incarnation.number]), (until, until)]:
                 if min(begin, until) > reached:
-                    yield AttestedRange(partition.topic, partition.partition, life.life, reached, min(begin, until))
+                    yield AttestedRange(
+                        partition.topic, partition.partition, incarnation.number, reached, min(begin, until)
+                    )
                 reached = max(reached, end)
 
 
-def _position_in(copy: State, key: str, life: int) -> int:
+def _position_in(copy: State, key: str, incarnation: int) -> int:
     """Return up to which offset of the incarnation ``copy`` had accepted blocks; 0 if it does not know the incarnation."""
     partition = copy.partitions.get(key)
-    if partition is None or life > partition.life.life:
+    if partition is None or incarnation > partition.incarnation.number:
         return 0
-    end = next((one.end for one in partition.lives if one.life == life), None)
+    end = next((one.end for one in partition.incarnations if one.number == incarnation), None)
     return partition.position if end is None else end
 
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from driver.journal.history import FinishedRange
-from driver.journal.state import Life, Partition, RecordedGap
+from driver.journal.state import Incarnation, Partition, RecordedGap
 from forebay.model.values import Block, BlockMeta, Gap, OffsetRange
 from recovery.rebuild.evidence import FoundBlock
 
@@ -41,7 +41,7 @@ class Hole:
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     position: int
     next_from: int
 
@@ -108,10 +108,10 @@ class Walk:
         #: (receiver, epoch, topic, topic's id) → the last block that says that it was checked
         self._checked: dict[tuple[str, int, str, str], int] = {}
         for r in finished:
-            self._finished[f"{r.topic}/{r.partition}", r.life].append(r)
+            self._finished[f"{r.topic}/{r.partition}", r.incarnation].append(r)
         for one in self._found.values():
             for held in one.block.meta.ranges:
-                self._frames[str(held.tp), held.life].add(held, one.block.id)
+                self._frames[str(held.tp), held.incarnation].add(held, one.block.id)
                 if str(held.tp) not in partitions:
                     partitions[str(held.tp)] = self._unknown(held)
                 if one.block.meta.checked is True:
@@ -121,7 +121,7 @@ class Walk:
     def run(self) -> None:
         for key in self.partitions:
             self._look(key)
-        while self._take_ready() or self._follow_history() or self._begin_life():
+        while self._take_ready() or self._follow_history() or self._begin_incarnation():
             pass
 
     def not_taken(self) -> list[NotTaken]:
@@ -136,16 +136,22 @@ class Walk:
     def holes(self) -> list[Hole]:
         found = []
         for partition in self.partitions.values():
-            frames = self._frames.get((str(partition.tp), partition.life.life))
+            frames = self._frames.get((str(partition.tp), partition.incarnation.number))
             beyond = [at for at in frames.by_start if at > partition.position] if frames is not None else []
             if beyond:
                 found.append(
-                    Hole(partition.topic, partition.partition, partition.life.life, partition.position, min(beyond))
+                    Hole(
+                        partition.topic,
+                        partition.partition,
+                        partition.incarnation.number,
+                        partition.position,
+                        min(beyond),
+                    )
                 )
         return found
 
     def _best(self, partition: Partition) -> str | None:
-        frames = self._frames.get((str(partition.tp), partition.life.life))
+        frames = self._frames.get((str(partition.tp), partition.incarnation.number))
         return frames.best(partition.position) if frames is not None else None
 
     def _look(self, key: str) -> None:
@@ -168,7 +174,7 @@ class Walk:
         if not one.whole and not self._continued(one):
             return False
         if not all(
-            held.life == self.partitions[str(held.tp)].life.life
+            held.incarnation == self.partitions[str(held.tp)].incarnation.number
             and self._best(self.partitions[str(held.tp)]) == one.block.id
             for held in one.block.meta.ranges
         ):
@@ -192,7 +198,7 @@ class Walk:
         )
 
     def _is_of_topic(self, meta: BlockMeta, held: OffsetRange) -> bool:
-        topic_id = self.partitions[str(held.tp)].topic_id(held.life)
+        topic_id = self.partitions[str(held.tp)].topic_id(held.incarnation)
         return (
             not topic_id
             or self._topic_ids.get(held.topic) == topic_id
@@ -200,7 +206,7 @@ class Walk:
         )
 
     def _writer_and_topic(self, meta: BlockMeta, held: OffsetRange) -> tuple[str, int, str, str]:
-        topic_id = self.partitions[str(held.tp)].topic_id(held.life)
+        topic_id = self.partitions[str(held.tp)].topic_id(held.incarnation)
         return meta.receiver_id, meta.epoch, held.topic, topic_id
 
     def _was_accepted(self, meta: BlockMeta) -> bool:
@@ -216,7 +222,7 @@ class Walk:
             if meta.id in self._named:
                 return True
             for held in meta.ranges:
-                frames = self._frames[str(held.tp), held.life]
+                frames = self._frames[str(held.tp), held.incarnation]
                 if any(gap.from_offset == held.until_offset for gap, _, _ in frames.over_gaps):
                     return True
                 for token, name in frames.by_start.get(held.until_offset, ()):
@@ -229,7 +235,7 @@ class Walk:
 
     def _continued(self, one: FoundBlock) -> bool:
         """Return whether a frame continues after it: then it was written whole, and was damaged later."""
-        return any(self._frames[str(r.tp), r.life].goes_on_at(r.until_offset) for r in one.block.meta.ranges)
+        return any(self._frames[str(r.tp), r.incarnation].goes_on_at(r.until_offset) for r in one.block.meta.ranges)
 
     def _take(self, one: FoundBlock) -> None:
         self.taken.append(one)
@@ -238,7 +244,7 @@ class Walk:
             partition = self.partitions[str(held.tp)]
             if held.preceding_gap is not None and partition.position < held.from_offset:
                 gap = Gap(partition.position, held.from_offset, held.preceding_gap.cause)
-                partition.gaps.append(RecordedGap(life=held.life, gap=gap, time_ms=self._time_ms))
+                partition.gaps.append(RecordedGap(incarnation=held.incarnation, gap=gap, time_ms=self._time_ms))
             partition.position = held.until_offset
             partition.token = max(partition.token, held.token)
             if held.leader_epoch >= 0:
@@ -251,34 +257,34 @@ class Walk:
         Return whether a position moved.
         """
         for key, partition in self.partitions.items():
-            for r in self._finished.get((key, partition.life.life), ()):
+            for r in self._finished.get((key, partition.incarnation.number), ()):
                 if r.from_offset <= partition.position < r.until_offset:
                     partition.position = r.until_offset
                     self._look(key)
                     return True
         return False
 
-    def _begin_life(self) -> bool:
+    def _begin_incarnation(self) -> bool:
         """Begin the next incarnation that frames name, of the partition whose first token in it is the oldest.
 
         Tokens are given in the order of decisions, so every block that was accepted before it is taken already. Return False if
         there is none.
         """
         following = [
-            (frames.first_token, key, life)
-            for (key, life), frames in self._frames.items()
-            if life > self.partitions[key].life.life
+            (frames.first_token, key, incarnation)
+            for (key, incarnation), frames in self._frames.items()
+            if incarnation > self.partitions[key].incarnation.number
         ]
         if not following:
             return False
         _, key, _ = min(following)
-        life = min(life for _, name, life in following if name == key)
+        incarnation = min(incarnation for _, name, incarnation in following if name == key)
         partition = self.partitions[key]
-        partition.life.end = partition.position
-        start = self._frames[key, life].first
-        for number in range(partition.life.life + 1, life + 1):
-            end = start if number < life else None
-            partition.lives.append(Life(number, "", start, self._time_ms, FOUND_IN_WAL, end))
+        partition.incarnation.end = partition.position
+        start = self._frames[key, incarnation].first
+        for number in range(partition.incarnation.number + 1, incarnation + 1):
+            end = start if number < incarnation else None
+            partition.incarnations.append(Incarnation(number, "", start, self._time_ms, FOUND_IN_WAL, end))
         partition.position = start
         self._look(key)
         return True
@@ -288,7 +294,7 @@ class Walk:
         return Partition(
             topic=held.topic,
             partition=held.partition,
-            lives=[Life(0, "", 0, self._time_ms, FOUND_IN_WAL)],
+            incarnations=[Incarnation(0, "", 0, self._time_ms, FOUND_IN_WAL)],
             position=0,
             completed=0,
             leader_epoch=-1,
@@ -304,8 +310,8 @@ class Walk:
             return "its payload is not whole, and no block continues after it"
         for held in one.block.meta.ranges:
             partition = self.partitions[str(held.tp)]
-            if held.life < partition.life.life:
-                return f"incarnation {held.life} of {held.tp} has ended"
+            if held.incarnation < partition.incarnation.number:
+                return f"incarnation {held.incarnation} of {held.tp} has ended"
             if held.from_offset < partition.position:
                 return f"{held.tp} is at {partition.position}: its offsets came in otherwise"
             best = self._best(partition)

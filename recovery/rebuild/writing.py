@@ -9,13 +9,13 @@ from collections.abc import Callable, Generator
 
 import msgspec
 
-from driver.journal import lineage
 from driver.journal import log as journal
+from driver.journal import timeline
 from driver.journal.history import HistoryWriter
 from driver.journal.log import Claim, Journal, claim_path, newest_claim
 from driver.journal.state import BrokenInvariant, State
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
-from forebay.model.values import Block, lineage_of, numbered
+from forebay.model.values import Block, numbered, timeline_of
 from forebay.process import failpoints
 from recovery.rebuild.evidence import Evidence
 from recovery.rebuild.reading import TopicIds, look, newest_copy
@@ -36,17 +36,17 @@ def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: Sta
     That is so if the journal is whole, is of the WAL's newest timeline, and is no older than ``copy``, the newest snapshot copy.
     Raises NewerVersionError if a newer release wrote the journal, StoreError.
     """
-    newest, marked = newest_claim(journal_storage, stream), lineage.newest_marker(wal, stream)
-    if not newest or lineage_of(newest) != marked:
+    newest, marked = newest_claim(journal_storage, stream), timeline.newest_marker(wal, stream)
+    if not newest or timeline_of(newest) != marked:
         return
     try:
         state = journal.read_beside_a_writer(journal_storage, stream).state
         same = journal_storage.read(claim_path(stream, numbered(marked, 1))) == wal.read(
-            layout.lineage_marker(stream, marked)
+            layout.timeline_marker(stream, marked)
         )
     except (CorruptionError, BrokenInvariant, FileNotFoundError):
         return
-    if state is None or not same or (copy.lineage, copy.events) > (state.lineage, state.events):
+    if state is None or not same or (copy.timeline, copy.events) > (state.timeline, state.events):
         return
     raise RefusedError(
         f"the journal at {journal_storage.url} is whole, and belongs to this WAL: start the driver. A rebuild would only "
@@ -74,27 +74,27 @@ def steps(
     or that sleeps can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
     ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; RefusedError, StoreError.
     """
-    marked = lineage.newest_marker(wal, stream)
+    marked = timeline.newest_marker(wal, stream)
     if not marked:
         raise RefusedError(
             f"{wal.url} was never the WAL of stream {stream!r}: there is no journal to rebuild; check [wal].url",
             "not-found",
         )
     newest_copy(wal, stream)  # refused before anything is changed
-    new_lineage = marked + 1
-    epoch = numbered(new_lineage, 1)
+    new_timeline = marked + 1
+    epoch = numbered(new_timeline, 1)
     claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
     try:
-        wal.put_new(layout.lineage_marker(stream, new_lineage), claim)
+        wal.put_new(layout.timeline_marker(stream, new_timeline), claim)
     except FileExistsError:
-        raise FencedError(f"another rebuild of stream {stream!r} has begun timeline {new_lineage}") from None
+        raise FencedError(f"another rebuild of stream {stream!r} has begun timeline {new_timeline}") from None
     yield "marked"
     failpoints.hit("rebuild.after-marker")
-    for older in range(2, new_lineage + 1):  # a driver looks up the timeline after its own: none may be missing
-        _put_claim(journal_storage, stream, older, wal.read(layout.lineage_marker(stream, older)))
+    for older in range(2, new_timeline + 1):  # a driver looks up the timeline after its own: none may be missing
+        _put_claim(journal_storage, stream, older, wal.read(layout.timeline_marker(stream, older)))
     yield "claimed"
     failpoints.hit("rebuild.after-claim")
-    plan = compose(look(journal_storage, wal, stream, topic_ids), new_lineage, wall_ms, owner)
+    plan = compose(look(journal_storage, wal, stream, topic_ids), new_timeline, wall_ms, owner)
     yield "read"
     limits = SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf"))
     state = _write_again(wal, stream, epoch, plan, limits, now, new_uid)
@@ -140,14 +140,14 @@ def rebuild(
             return plan
 
 
-def _put_claim(journal_storage: Storage, stream: str, of_lineage: int, claim: bytes) -> None:
-    path = claim_path(stream, numbered(of_lineage, 1))
+def _put_claim(journal_storage: Storage, stream: str, of_timeline: int, claim: bytes) -> None:
+    path = claim_path(stream, numbered(of_timeline, 1))
     try:
         journal_storage.put_new(path, claim)
     except FileExistsError:
         if journal_storage.read(path) != claim:
             raise RefusedError(
-                f"{journal_storage.url} holds a journal of timeline {of_lineage} of another WAL: correct [driver].journal or "
+                f"{journal_storage.url} holds a journal of timeline {of_timeline} of another WAL: correct [driver].journal or "
                 "[wal].url",
                 "conflict",
             ) from None
@@ -171,8 +171,8 @@ def _write_again(
         return plan.state
     writer = LogWriter(
         wal,
-        lambda sequence: layout.block_segment(stream, lineage.REBUILDER, epoch, sequence),
-        SegmentIdentity(stream=stream, writer=lineage.REBUILDER, epoch=epoch, lineage=lineage_of(epoch)),
+        lambda sequence: layout.block_segment(stream, timeline.REBUILDER, epoch, sequence),
+        SegmentIdentity(stream=stream, writer=timeline.REBUILDER, epoch=epoch, timeline=timeline_of(epoch)),
         limits,
         now,
         new_uid,

@@ -121,7 +121,7 @@ def states() -> list[State]:
     found = []
     events = some_events()
     for count in range(len(events) + 1):
-        state = State(stream=STREAM, lineage=1)
+        state = State(stream=STREAM, timeline=1)
         for event in events[:count]:
             apply(state, event)
         found.append(state)

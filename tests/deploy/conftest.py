@@ -90,7 +90,7 @@ def status_answer(*partitions: m.TrackedPartition, state: str = "running", **mor
     return m.StatusAnswer(
         stream="flights",
         release="0.1.0",
-        lineage=1,
+        timeline=1,
         driver_epoch=1 << 40 | 1,
         state=state,
         detail="",
@@ -104,19 +104,19 @@ def status_answer(*partitions: m.TrackedPartition, state: str = "running", **mor
     )
 
 
-def tracked_partition(number: int = 0, trouble: str = "") -> m.TrackedPartition:
+def tracked_partition(number: int = 0, fault: str = "") -> m.TrackedPartition:
     return m.TrackedPartition(
         topic="t",
         partition=number,
-        life=1,
+        incarnation=1,
         topic_id="",
         position=30,
         completed=20,
         high_watermark=42,
         receiver_id="r1",
         token=1,
-        state="trouble" if trouble else "active",
-        trouble=trouble,
+        state="trouble" if fault else "active",
+        fault=fault,
         end_age_seconds=1.0,
         lag=12,
     )

@@ -15,7 +15,7 @@ from deploy.main import main
 from forebay import messages as m
 from forebay.model.errors import RefusedError
 
-TROUBLE = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
+FAULT = "t/0: Kafka no longer holds offsets 30 to 35; `forebay offsets accept-gap t/0 30 35` goes on"
 
 
 def run(project: Any, *arguments: str) -> int:
@@ -77,9 +77,9 @@ def test_what_needs_a_person_is_said_with_its_command_and_exit_code_1(
     command: str,
 ) -> None:
     """INV-5."""
-    made_up_driver.status = make_status(make_partition(trouble=TROUBLE))
+    made_up_driver.status = make_status(make_partition(fault=FAULT))
     assert run(project, command) == 1
-    assert capsys.readouterr().err == f"forebay: {TROUBLE}\n"
+    assert capsys.readouterr().err == f"forebay: {FAULT}\n"
 
 
 def test_a_batch_that_no_tier_can_read_is_said_with_its_command_and_exit_code_1(
@@ -177,7 +177,7 @@ def test_accepting_a_gap_changes_nothing_unless_told(
     make_partition: Any,
     flags: list[str],
 ) -> None:
-    made_up_driver.status = make_status(make_partition(trouble=TROUBLE))
+    made_up_driver.status = make_status(make_partition(fault=FAULT))
     assert run(project, "offsets", "accept-gap", "t/0", "30", "35", *flags) == 0
     assert made_up_driver.gaps == []
     assert "nothing was changed: say --yes" in capsys.readouterr().err
@@ -296,11 +296,11 @@ def test_managed_receivers_are_shown_with_state_host_restarts_and_last_exit(
     moving = m.ManagedReceiver(
         receiver_id="flights-r0", state="draining", host="h1", moves_to="h2", pid=77, restarts=3, exit_code=-9
     )
-    trouble = "receiver flights-r1 has no place: start an agent"
-    homeless = m.ManagedReceiver(receiver_id="flights-r1", state="scheduled", host="", trouble=trouble)
+    fault = "receiver flights-r1 has no place: start an agent"
+    homeless = m.ManagedReceiver(receiver_id="flights-r1", state="scheduled", host="", fault=fault)
     made_up_driver.status = make_status(managed=(moving, homeless))
     assert run(project, "status") == 1
     shown = capsys.readouterr()
-    assert f"forebay: {trouble}" in shown.err
+    assert f"forebay: {fault}" in shown.err
     (line,) = (line for line in shown.out.splitlines() if "flights-r0" in line)
     assert line.split() == ["flights-r0", "draining", "h1", "→", "h2", "77", "3", "was", "killed", "by", "SIGKILL"]

@@ -14,7 +14,7 @@ from deploy.commands import demo
 from deploy.examples.flights import jobs
 from deploy.main import main
 from forebay.settings.schema import load
-from recovery.audit import AuditedGap, AuditedLife, AuditReport, Finding
+from recovery.audit import AuditedGap, AuditedIncarnation, AuditReport, Finding
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,18 +75,18 @@ def test_the_expected_sums_are_taken_from_the_records_themselves() -> None:
 
 
 def report(*findings: Finding, **changes: Any) -> AuditReport:
-    life: dict[str, Any] = {
+    incarnation: dict[str, Any] = {
         "topic": demo.TOPIC, "partition": 0, "life": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
         "batches": 1, "records": 3, "waiting": 0, "skipped": 0, "gaps": (), "accepted_losses": (), "duplicates": 0,
         "missing": 0,
     }  # fmt: skip
     return AuditReport(
         stream="flights",
-        lineage=1,
+        timeline=1,
         batches_completed=1,
         batches_unfinished=0,
         records_completed=3,
-        lives=(AuditedLife(**{**life, **changes}),),
+        incarnations=(AuditedIncarnation(**{**incarnation, **changes}),),
         findings=findings,
     )
 
@@ -156,5 +156,7 @@ def test_the_whole_demo_ends_with_a_clean_audit_and_the_right_table(tmp_path: Pa
     assert outcome["differences"] == []
     assert outcome["kills"] == ["receiver-1", "driver"]
     assert done.stderr.count("was killed by SIGKILL") == 2
-    assert sum(life["records"] for life in outcome["audit"]["lives"]) == 336_776
-    assert {(life["duplicates"], life["missing"]) for life in outcome["audit"]["lives"]} == {(0, 0)}
+    assert sum(incarnation["records"] for incarnation in outcome["audit"]["lives"]) == 336_776
+    assert {(incarnation["duplicates"], incarnation["missing"]) for incarnation in outcome["audit"]["lives"]} == {
+        (0, 0)
+    }

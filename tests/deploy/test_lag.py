@@ -21,7 +21,7 @@ def progress(
     number: int = 0, position: int = 10, completed: int = 4, size: float = 100.0, since: int = -1
 ) -> PartitionProgress:
     return PartitionProgress(
-        topic="t", partition=number, life=1, position=position, completed=completed, record_bytes=size,
+        topic="t", partition=number, incarnation=1, position=position, completed=completed, record_bytes=size,
         waiting_since_ms=since,
     )  # fmt: skip
 

@@ -119,9 +119,15 @@ def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: 
     stream.take_in(10, 25)
     stream.keep()
     assert stream.run("audit", "--json") == 0
-    (life,) = json.loads(capsys.readouterr().out)["lives"]
-    assert (life["start"], life["until"], life["completed_until"]) == (0, 25, 10)
-    assert (life["batches"], life["records"], life["waiting"], life["duplicates"], life["missing"]) == (1, 25, 15, 0, 0)
+    (incarnation,) = json.loads(capsys.readouterr().out)["lives"]
+    assert (incarnation["start"], incarnation["until"], incarnation["completed_until"]) == (0, 25, 10)
+    assert (
+        incarnation["batches"],
+        incarnation["records"],
+        incarnation["waiting"],
+        incarnation["duplicates"],
+        incarnation["missing"],
+    ) == (1, 25, 15, 0, 0)
 
 
 @pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"], ["wal", "retention"]])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.process.clock import ManualClock
-from forebay.process.notify import PING_SECONDS_MAX, Notifier, Pulse, Standing, changes
+from forebay.process.notify import PING_SECONDS_MAX, Notifier, Pulse, ServiceStatus, changes
 
 
 class Listening:
@@ -54,8 +54,8 @@ class Service:
 
     def __init__(self, listening: Listening, watchdog_seconds: float = 40.0) -> None:
         self.clock = ManualClock()
-        self.standing = Standing(False, "starting")
-        self.notifier = Notifier(listening.address, watchdog_seconds, self.clock, lambda: self.standing)
+        self.service_status = ServiceStatus(False, "starting")
+        self.notifier = Notifier(listening.address, watchdog_seconds, self.clock, lambda: self.service_status)
         self.notifier.watch("decide")
         self.notifier.watch("http")
 
@@ -88,19 +88,19 @@ def test_a_loop_that_begins_later_is_awaited_from_then_on() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "lines"),
     [
-        (None, Standing(False, "starting"), ["STATUS=starting"]),
-        (Standing(False, "starting"), Standing(True, "running"), ["READY=1", "STATUS=running"]),
-        (Standing(True, "running"), Standing(True, "running"), []),
-        (Standing(True, "a"), Standing(True, "b\nREADY=0"), ["STATUS=b READY=0"]),
+        (None, ServiceStatus(False, "starting"), ["STATUS=starting"]),
+        (ServiceStatus(False, "starting"), ServiceStatus(True, "running"), ["READY=1", "STATUS=running"]),
+        (ServiceStatus(True, "running"), ServiceStatus(True, "running"), []),
+        (ServiceStatus(True, "a"), ServiceStatus(True, "b\nREADY=0"), ["STATUS=b READY=0"]),
         (
-            Standing(True, "running"),
-            Standing(True, "running", 35.0),
+            ServiceStatus(True, "running"),
+            ServiceStatus(True, "running", 35.0),
             ["STOPPING=1", "EXTEND_TIMEOUT_USEC=35000000"],
         ),
-        (Standing(True, "draining", 35.0), Standing(True, "draining", 35.0), []),
+        (ServiceStatus(True, "draining", 35.0), ServiceStatus(True, "draining", 35.0), []),
     ],
 )
-def test_systemd_is_told_what_has_changed(before: Standing | None, now: Standing, lines: list[str]) -> None:
+def test_systemd_is_told_what_has_changed(before: ServiceStatus | None, now: ServiceStatus, lines: list[str]) -> None:
     assert changes(before, now) == lines
 
 
@@ -109,7 +109,7 @@ def test_a_service_that_starts_asks_for_more_time_and_one_that_is_ready_pings(li
     service.come_round("http", "decide")
     assert listening.told() == ["STATUS=starting"]
     assert listening.told() == ["EXTEND_TIMEOUT_USEC=60000000"]
-    service.standing = Standing(True, "running")
+    service.service_status = ServiceStatus(True, "running")
     service.clock.advance(10.0)
     service.come_round("http")
     assert listening.told() == ["READY=1", "STATUS=running"]
@@ -119,7 +119,7 @@ def test_a_service_that_starts_asks_for_more_time_and_one_that_is_ready_pings(li
 
 def test_a_hung_loop_stops_the_pings_though_the_others_go_on(listening: Listening) -> None:
     service = Service(listening)
-    service.standing = Standing(True, "running")
+    service.service_status = ServiceStatus(True, "running")
     service.come_round("http", "decide")
     while listening.told():
         pass
@@ -133,7 +133,7 @@ def test_a_hung_loop_stops_the_pings_though_the_others_go_on(listening: Listenin
 
 def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
     service = Service(listening, watchdog_seconds=0.0)
-    service.standing = Standing(True, "running")
+    service.service_status = ServiceStatus(True, "running")
     for _ in range(3):
         service.clock.advance(PING_SECONDS_MAX)
         service.come_round("http", "decide")
@@ -143,7 +143,7 @@ def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
 
 def test_what_was_not_heard_is_said_again(listening: Listening, tmp_path: Path) -> None:
     service = Service(listening)
-    service.standing = Standing(True, "running")
+    service.service_status = ServiceStatus(True, "running")
     listening.close()
     Path(listening.address).unlink()
     service.come_round("http", "decide")
@@ -157,20 +157,20 @@ def test_what_was_not_heard_is_said_again(listening: Listening, tmp_path: Path) 
 def test_nobody_is_spoken_to_where_nobody_listens_and_child_processes_inherit_nothing() -> None:
     asked = threading.Event()
 
-    def standing() -> Standing:
+    def service_status() -> ServiceStatus:
         asked.set()
-        return Standing(True, "")
+        return ServiceStatus(True, "")
 
-    Notifier.of({}, ManualClock(), standing, 7).came_round("http")
+    Notifier.of({}, ManualClock(), service_status, 7).came_round("http")
     assert not asked.is_set()
     environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "7", "PATH": "/bin"}
-    Notifier.of(environment, ManualClock(), standing, 7)
+    Notifier.of(environment, ManualClock(), service_status, 7)
     assert environment == {"PATH": "/bin"}
 
 
 def test_a_watchdog_of_another_process_is_none_of_ours(listening: Listening) -> None:
     environment = {"NOTIFY_SOCKET": listening.address, "WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"}
-    notifier = Notifier.of(environment, ManualClock(), lambda: Standing(True, "running"), 7)
+    notifier = Notifier.of(environment, ManualClock(), lambda: ServiceStatus(True, "running"), 7)
     notifier.watch("http")
     notifier.came_round("http")
     assert listening.told() == ["READY=1", "STATUS=running"]

@@ -71,9 +71,15 @@ def test_the_file_holds_positions_lives_and_what_is_committed_and_is_read_as_it_
     path.write_bytes(msgspec.json.encode(offsets))
     assert read_file(path) == offsets
     first, second = offsets.partitions
-    assert (first.position, first.completed, first.committed, first.life, first.topic_id) == (20, 10, 17, 1, "id-1")
+    assert (first.position, first.completed, first.committed, first.incarnation, first.topic_id) == (
+        20,
+        10,
+        17,
+        1,
+        "id-1",
+    )
     assert (second.position, second.completed, second.committed) == (0, 0, None)
-    assert [(x.life, x.start, x.end) for x in first.lives] == [(1, 0, None)]
+    assert [(x.number, x.start, x.end) for x in first.incarnations] == [(1, 0, None)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def test_nothing_is_committed_for_the_streams_groups_beyond_what_the_journal_hol
 
 def test_offsets_of_another_life_are_refused_for_the_streams_groups(state: State, settings: Settings) -> None:
     offsets = exported(state, settings, {}, 5)
-    apply(state, ev.LifeBegun(start=ev.LifeStart("t", 0, 0, "id-2"), time_ms=1, cause="recreated"))
+    apply(state, ev.IncarnationBegun(start=ev.IncarnationStart("t", 0, 0, "id-2"), time_ms=1, cause="recreated"))
     with pytest.raises(RefusedError, match="an offset means another record"):
         commits(offsets, state, settings, None, "completed")
 

@@ -57,7 +57,7 @@ def test_validate_says_what_a_stream_without_a_wal_does_not_survive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from deploy.commands.validation import check_folders
-    from forebay.settings.promises import without_wal
+    from forebay.settings.durability_notes import without_wal
     from forebay.settings.schema import load
 
     config = tmp_path / "forebay.toml"

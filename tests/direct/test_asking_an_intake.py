@@ -28,8 +28,8 @@ from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import (
-    HoleError,
     LostBlockError,
+    OffsetGapError,
     OutOfRangeError,
     RangeNotHeldError,
     RefusedError,
@@ -256,10 +256,10 @@ def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
     first: list[pa.RecordBatch], words: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [offset for batch in first for offset in batch.column("offset").to_pylist()]
-    allowing = Reading(allow_holes=True)
+    allowing = Reading(allow_offset_gaps=True)
     assert read(taken, monkeypatch, first, allowing) == [*there, *range(10, 20)]
     if words:
-        with pytest.raises(HoleError, match=words):
+        with pytest.raises(OffsetGapError, match=words):
             read(taken, monkeypatch, first, Reading())
     else:
         assert read(taken, monkeypatch, first, Reading()) == list(range(20))
@@ -268,10 +268,10 @@ def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
 def test_what_is_read_has_as_many_records_as_were_counted(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-3: where holes are allowed, only that tells what is missing."""
     nine = [batch_of(*range(1, 10))]
-    assert len(read(taken, monkeypatch, nine, Reading(allow_holes=True), records=19)) == 19
+    assert len(read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=19)) == 19
     assert taken.driver.closed == 1  # a task asks, and leaves no connection open
     with pytest.raises(RangeNotHeldError, match="Kafka and the intake hold 19 records of 20"):
-        read(taken, monkeypatch, nine, Reading(allow_holes=True), records=20)
+        read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=20)
 
 
 def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypa
         "tests.direct.test_asking_an_intake.batch_of",
         lambda *offsets: pa.RecordBatch.from_pydict({"offset": offsets[:6]}),
     )
-    with pytest.raises(HoleError, match="from offset 16 on there is no record in the WAL"):
+    with pytest.raises(OffsetGapError, match="from offset 16 on there is no record in the WAL"):
         read(taken, monkeypatch, ten, Reading())
 
 
@@ -298,7 +298,7 @@ def test_what_the_wal_lacks_too_is_said_beside_kafkas_loss(taken: Taken, monkeyp
     with pytest.raises(
         OutOfRangeError, match=r"Kafka begins at 20; and the WAL of stream flights does not hold t/0\[0, 5\)"
     ):
-        read(taken, monkeypatch, [batch_of(*range(10))], Reading(allow_holes=True))
+        read(taken, monkeypatch, [batch_of(*range(10))], Reading(allow_offset_gaps=True))
 
 
 def test_headers_that_the_intake_does_not_take_in_are_told(
@@ -425,7 +425,7 @@ def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
 
 def test_what_a_replay_reads_again_stays_held() -> None:
     """INV-8: its batches, and those that their windows reach."""
-    state = State(stream=STREAM, lineage=1)
+    state = State(stream=STREAM, timeline=1)
     apply(state, SpansBegun({"t/0": 50}, {"t": "a"}, 1, "given"))
     for number, kept in enumerate((state.replaying, state.replay_window)):
         span = Span(TOPIC, 0, number * 10, number * 10 + 10, "a")

@@ -40,7 +40,7 @@ def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_nam
             waited.wait(0.1)
             ends = {(tp.topic, 0): admin.ends([tp])[tp]}
             kept = len(read_topic(kafka_broker.options, ends))
-    job = RowsRead(runs, Reading(allow_holes=True, keep=False))
+    job = RowsRead(runs, Reading(allow_offset_gaps=True, keep=False))
     stream = runs.start(Assign([tp]), job)
     runs.await_records(produced)
     runs.stop(stream)
@@ -50,5 +50,5 @@ def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_nam
     assert len(offsets) < produced
     runs.checkpoint = runs.checkpoint / "other"
     stream = runs.start(Assign([tp]), RowsRead(runs, Reading(keep=False)), max_failures=1)
-    with pytest.raises(JobError, match=r"HoleError.*\[0, \d+\): from offset \d+ on the next record is \d+"):
+    with pytest.raises(JobError, match=r"OffsetGapError.*\[0, \d+\): from offset \d+ on the next record is \d+"):
         stream.await_termination(PATIENCE_SECONDS)

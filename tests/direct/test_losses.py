@@ -239,7 +239,7 @@ def test_a_range_that_a_person_names_is_read_as_it_is_shown_and_nothing_else_is(
 
 
 def begun() -> State:
-    state = State(stream="s", lineage=1)
+    state = State(stream="s", timeline=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "id"}, 1, "given"))
     return state
 
@@ -253,7 +253,7 @@ def test_a_gap_must_begin_where_the_last_span_ended() -> None:
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 15, 20),)))
     assert state.next_offsets == {"t/0": 20}
     found = report(state, ())
-    assert found.clean and [(g.from_offset, g.until_offset) for g in found.lives[0].gaps] == [(10, 15)]
+    assert found.clean and [(g.from_offset, g.until_offset) for g in found.incarnations[0].gaps] == [(10, 15)]
 
 
 def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_in_none() -> None:
@@ -268,10 +268,10 @@ def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_
 
 
 def test_a_checkpoint_that_an_older_release_began_goes_on() -> None:
-    state = State(stream="s", lineage=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
+    state = State(stream="s", timeline=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20),)))
     found = report(state, ())
-    assert found.clean and (found.lives[0].start, found.lives[0].until) == (10, 20)
+    assert found.clean and (found.incarnations[0].start, found.incarnations[0].until) == (10, 20)
     assert state.is_direct
 
 
@@ -300,8 +300,8 @@ def test_offsets_that_aged_out_before_they_were_in_a_batch_end_the_stream_or_are
     runs.start(strategy, on_vanished="record")
     runs.await_records(18)
     assert runs.once(one) == (12, 30)
-    life = Checkpoint(runs.checkpoint.as_uri(), "s").audit().lives[0]
-    assert [(g.from_offset, g.until_offset, g.cause) for g in life.gaps] == [
+    incarnation = Checkpoint(runs.checkpoint.as_uri(), "s").audit().incarnations[0]
+    assert [(g.from_offset, g.until_offset, g.cause) for g in incarnation.gaps] == [
         (5, 12, 'out-of-range, by on_vanished = "record"')
     ]
 
@@ -450,20 +450,23 @@ def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accept
     assert runs.once(tps[0]) == (0, 7)
     found = checkpoint.audit()
     assert found.clean
-    assert [(life.topic, life.partition, life.life, life.start, life.until) for life in found.lives] == [
+    assert [
+        (incarnation.topic, incarnation.partition, incarnation.number, incarnation.start, incarnation.until)
+        for incarnation in found.incarnations
+    ] == [
         (tps[0].topic, 0, 1, 0, 30),
         (tps[0].topic, 0, 2, 0, 7),
         (tps[0].topic, 1, 1, 0, 10),
     ]
     checkpoint.replay(runs.works[0].batch_id, 0, "ann")
     runs.stop(_until(runs, Subscribe([tps[0].topic]), 14))
-    assert [(work.replay > 0, _lives_of_dead_letters(runs, work, tmp_path)) for work in runs.works] == [
+    assert [(work.replay > 0, _incarnations_of_dead_letters(runs, work, tmp_path)) for work in runs.works] == [
         (False, [2] * 7),
         (True, [2] * 7),
     ]
 
 
-def _lives_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> list[int]:
+def _incarnations_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> list[int]:
     def fail(record: object) -> None:
         raise ValueError("no record is taken")
 
@@ -524,7 +527,7 @@ def accepted_in(folder: Path) -> None:
 def _left(state: State) -> list[Loss]:
     left = [] if state.batches[BATCH].lost else LOSSES[:1]
     left += LOSSES[1:2] if state.next_offsets["t/0"] == 20 else []
-    return left + (LOSSES[2:] if state.partitions["u/0"].life.life == 1 else [])
+    return left + (LOSSES[2:] if state.partitions["u/0"].incarnation.number == 1 else [])
 
 
 def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -555,7 +558,10 @@ def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_pa
     assert state.next_offsets == {"t/0": 25, "u/0": 0}
     found = audit.audit(storage, "s")
     assert found.clean
-    assert [(life.topic, life.life, life.start, life.until) for life in found.lives] == [
+    assert [
+        (incarnation.topic, incarnation.number, incarnation.start, incarnation.until)
+        for incarnation in found.incarnations
+    ] == [
         ("t", 1, 10, 25),
         ("u", 1, 3, 9),
         ("u", 2, 0, 0),

@@ -79,7 +79,7 @@ def test_what_the_number_of_records_decides_is_answered_without_asking_kafka(spa
     rdd = create_rdd(spark, nobody, whole(topic))
     assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
     for holes in (False, True):
-        empty = create_rdd(spark, nobody, whole(topic)[2:], allow_holes=holes)
+        empty = create_rdd(spark, nobody, whole(topic)[2:], allow_offset_gaps=holes)
         assert (empty.isEmpty(), empty.take(3), empty.collect()) == (True, [], [])
     assert empty.count() == 0
 
@@ -107,11 +107,11 @@ def test_where_offsets_may_hold_nothing_records_are_counted_and_not_offsets(
         producer.flush(PATIENCE_SECONDS)
         getattr(producer, f"{outcome}_transaction")(PATIENCE_SECONDS)
     log = [OffsetRange(tp.topic, 0, 0, 8)]
-    rdd = create_rdd(spark, params, log, allow_holes=True)
+    rdd = create_rdd(spark, params, log, allow_offset_gaps=True)
     assert (rdd.count(), rdd.isEmpty()) == (3, False)
     assert [record.offset for record in rdd.take(8)] == [4, 5, 6]
-    assert create_rdd(spark, params, [OffsetRange(tp.topic, 0, 0, 4)], allow_holes=True).isEmpty()
-    with pytest.raises(Exception, match=r"HoleError: .*/0\[0, 8\): from offset 0 on the next record is 4"):
+    assert create_rdd(spark, params, [OffsetRange(tp.topic, 0, 0, 4)], allow_offset_gaps=True).isEmpty()
+    with pytest.raises(Exception, match=r"OffsetGapError: .*/0\[0, 8\): from offset 0 on the next record is 4"):
         create_rdd(spark, params, log).collect()
 
 

@@ -30,7 +30,7 @@ from direct.rdd.tasks import TaskReading
 from direct.stream.cursor import place_of, places_of, ranges_to_keep
 from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
-from driver.decisions.intake import life_spans
+from driver.decisions.intake import incarnation_spans
 from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
@@ -39,7 +39,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.messages import IntakePartition, LifeSpan, LifeView, SpanRequest, TrackedCursor
+from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, SpanRequest, TrackedCursor
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition, numbered
 from pyspark_forebay.intake.planning import Cover
@@ -55,9 +55,12 @@ TP = TopicPartition("t", 0)
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
-def partition(position: int, *lives: tuple[int, int, int | None, str]) -> IntakePartition:
-    views = tuple(LifeView(life=life, start=start, end=end, topic_id=topic_id) for life, start, end, topic_id in lives)
-    return IntakePartition(topic="t", partition=0, position=position, lives=views)
+def partition(position: int, *incarnations: tuple[int, int, int | None, str]) -> IntakePartition:
+    views = tuple(
+        IncarnationView(number=incarnation, start=start, end=end, topic_id=topic_id)
+        for incarnation, start, end, topic_id in incarnations
+    )
+    return IntakePartition(topic="t", partition=0, position=position, incarnations=views)
 
 
 ONE = partition(100, (1, 20, None, "a"))
@@ -84,13 +87,13 @@ def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
     begin: int, until: int, topic_id: str, known: IntakePartition, found: list[tuple[int, int, int]]
 ) -> None:
     request = SpanRequest(topic="t", partition=0, from_offset=begin, until_offset=until, topic_id=topic_id)
-    spans = life_spans(request, known)
-    assert [(one.life, one.from_offset, one.until_offset) for one in spans] == found
+    spans = incarnation_spans(request, known)
+    assert [(one.incarnation, one.from_offset, one.until_offset) for one in spans] == found
 
 
 def test_kept_is_what_was_taken_in_without_its_holes() -> None:
-    pieces = [LifeSpan(topic="t", partition=0, life=1, from_offset=20, until_offset=60)]
-    hole = LifeSpan(topic="t", partition=0, life=1, from_offset=30, until_offset=35)
+    pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
+    hole = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
     assert list(map(str, kept_of(Span("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
         "t/0[20, 30)",
         "t/0[35, 60)",
@@ -161,7 +164,7 @@ def test_a_cursor_stands_where_the_stream_has_yet_to_read(
 
 def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
     """INV-8."""
-    state = State(stream="s", lineage=1)
+    state = State(stream="s", timeline=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
     assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     apply(state, SpansAllocated(numbered(1, 1), 1, 3, (Span("t", 0, 10, 30, "a"),)))
@@ -174,7 +177,7 @@ def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
 
 
 def test_a_checkpoint_has_one_cursor_for_good() -> None:
-    state = State(stream="s", lineage=1)
+    state = State(stream="s", timeline=1)
     apply(state, CursorNamed("direct-s-1", 1))
     with pytest.raises(BrokenInvariant):
         apply(state, CursorNamed("direct-s-2", 2))

@@ -104,9 +104,9 @@ def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
 
 
 def test_trouble_and_gaps_of_a_partition_are_both_found_gaps() -> None:
-    trouble = ev.TroubleFound("a", 1, "out-of-range", 10, 20, False, "", -1)
+    fault = ev.FaultRecorded("a", 1, "out-of-range", 10, 20, False, "", -1)
     gap = ev.GapRecorded("a", 1, Gap(10, 20, "aged out"), 5)
-    found = [told_of(event, 1)[0] for event in (trouble, gap)]
+    found = [told_of(event, 1)[0] for event in (fault, gap)]
     assert all(isinstance(one, GapFound) and (one.from_offset, one.until_offset) == (10, 20) for one in found)
     assert [one.recorded for one in found] == [False, True]  # type: ignore[union-attr]
 

@@ -16,7 +16,7 @@ from forebay.http.client import Client
 from forebay.messages import StatusAnswer
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import from_values
-from forebay.sources.custom import OwnUpstream
+from forebay.sources.custom import CustomUpstream
 from forebay.sources.receiving import Record, ReliableSource, RetryLater
 from tests.support.played import PlayedReceiver
 
@@ -98,7 +98,7 @@ def test_a_partition_that_appears_later_begins_at_its_beginning_whatever_the_pol
             "agent": {"blocks": "/b"},
         }
     )
-    upstream = OwnUpstream(settings)
+    upstream = CustomUpstream(settings)
     found = discover(upstream, settings, upstream.partitions(), {"y/0"}, {"y"}, created=True, now_ms=1)
     assert found is not None
     assert [(s.topic, s.start, s.topic_id) for s in found.starts] == [("x", 40, "id of x")]

@@ -21,7 +21,7 @@ from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
 from driver.journal import log as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
-from driver.journal.lineage import LineageFound
+from driver.journal.timeline import TimelineFound
 from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver
 from forebay import messages as m
@@ -225,8 +225,8 @@ def test_a_batch_that_no_tier_can_read_stops_batches_loudly_until_a_person_accep
         client.post("/v1/operator/accept-loss", request, m.OperatorAnswer)
         assert job.enough.wait(30)
     assert job.offsets == [10, 11, 12, 13, 14]
-    life = audit(open_storage(s.driver.journal), "s").lives[0]
-    assert life.accepted_losses == (block.meta.ranges[0].label,)
+    incarnation = audit(open_storage(s.driver.journal), "s").incarnations[0]
+    assert incarnation.accepted_losses == (block.meta.ranges[0].label,)
 
 
 def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(settings: Configure) -> None:
@@ -260,7 +260,7 @@ def test_a_driver_taken_over_changes_nothing_more_and_ends_fenced(settings: Conf
 def test_an_empty_journal_beside_a_wal_that_is_not_refuses_to_start(settings: Configure, tmp_path: Path) -> None:
     with IngestContext(None, settings()) as intake:
         intake.foreach_batch(Collecting(1))
-    with pytest.raises(LineageFound, match="journal was lost"):
+    with pytest.raises(TimelineFound, match="journal was lost"):
         IngestContext(None, settings(journal=f"file://{tmp_path}/elsewhere")).foreach_batch(Collecting(1))
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").rglob("*.seg"))
 
@@ -296,7 +296,7 @@ def test_a_second_journal_over_the_same_wal_refuses_to_lead(settings: Configure,
         intake.foreach_batch(Collecting(1))
     (marker,) = (tmp_path / "wal" / "s").glob("lineage-*")
     marker.write_bytes(b"{}")
-    with pytest.raises(LineageFound, match="belongs to another journal"):
+    with pytest.raises(TimelineFound, match="belongs to another journal"):
         IngestContext(None, settings()).foreach_batch(Collecting(1))
 
 
@@ -484,7 +484,7 @@ def test_an_agent_that_is_about_to_end_is_asked_for_nothing_until_it_is_back(set
                 state=state, copies=("b",),
             )  # fmt: skip
             client.post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer)
-            assert (driver.agent_urls(), driver.given_copies()) == (urls, copies)
+            assert (driver.agent_urls(), driver.cached_copies()) == (urls, copies)
         client.close()
     finally:
         driver.close()
@@ -556,7 +556,7 @@ def test_a_driver_whose_wal_belongs_to_a_rebuilt_journal_is_fenced_though_its_ow
     s = settings()
     context = IngestContext(None, s).foreach_batch(Collecting(1))
     ready(context, s)
-    open_storage(s.wal.url).put_new(layout.lineage_marker("s", 2), b"{}")
+    open_storage(s.wal.url).put_new(layout.timeline_marker("s", 2), b"{}")
     with pytest.raises(FencedError, match="rebuilt"):
         context.await_termination(30)
 
@@ -580,7 +580,9 @@ def test_nobody_claims_before_a_snapshot_copy_lies_beside_the_wal(
         assert copying.wait(30)
         client = Client(intake.url)
         with pytest.raises(UnreachableError):
-            client.post("/v1/partitions/look", m.LookRequest(receiver_id="r1", epoch=1, partitions=()), m.LookAnswer)
+            client.post(
+                "/v1/partitions/look", m.LookupRequest(receiver_id="r1", epoch=1, partitions=()), m.LookupAnswer
+            )
         go_on.set()
         ready(intake, s)
         assert open_storage(s.wal.url).list("s/snapshots")

@@ -34,8 +34,8 @@ def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
     for found, words in (
         (good._replace(forebay="0.0.9"), ("w1", "forebay 0.0.9", "0.1.0", 'ship = "auto"')),
         (good._replace(pyarrow="17.0.1"), ("w1", "pyarrow 17.0.1", f"at least {PYARROW_MAJOR_MIN}")),
-        (good._replace(trouble="No module named 'msgspec'"), ("w1", "msgspec", "install forebay 0.1.0")),
-        (good._replace(module="jobs", trouble="No module named 'wheel'"), ("w1", "jobs (No", "wheel", "spark.modules")),
+        (good._replace(fault="No module named 'msgspec'"), ("w1", "msgspec", "install forebay 0.1.0")),
+        (good._replace(module="jobs", fault="No module named 'wheel'"), ("w1", "jobs (No", "wheel", "spark.modules")),
     ):
         sentence = refused(found, "0.1.0")
         assert sentence is not None and "\n" not in sentence

@@ -450,10 +450,10 @@ def test_a_supervisor_hears_of_heartbeat_and_server_each_for_itself(
 
     agent = Agent(settings)
     agent.came_round = came_round
-    assert not agent.standing().ready
+    assert not agent.service_status().ready
     with agent:
         more("heartbeat")
-        assert agent.standing().ready
+        assert agent.service_status().ready
         agent.store.delete = hang  # type: ignore[assignment]
         driver.say(5, delete(1, 5, three[0]))
         assert hung.wait(30)
@@ -462,4 +462,4 @@ def test_a_supervisor_hears_of_heartbeat_and_server_each_for_itself(
         assert rounds["heartbeat"] == before
         release.set()
         more("heartbeat")
-    assert agent.standing().stop_seconds is not None
+    assert agent.service_status().stop_seconds is not None

@@ -12,7 +12,7 @@ from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_M
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
-from wal.blocks import LocalRoom, given_path, has_room, local_frame, local_path, write_local, write_local_frame
+from wal.blocks import LocalRoom, cached_path, has_room, local_frame, local_path, write_local, write_local_frame
 
 START_MS = 1_700_000_000_000
 
@@ -61,7 +61,7 @@ def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
     """INV-5: each may be the last copy of its block. A file without a byte holds nothing."""
     store = BlockStore(tmp_path / "blocks", 1_000_000, clock, gives_up_copies)
     whole, short, empty, foreign, flipped = (write(store, n) for n in (1, 2, 3, 4, 5))
-    given = given_path(store.directory, "s", "r1-10000000001-6")
+    given = cached_path(store.directory, "s", "r1-10000000001-6")
     write(store, 6).rename(given)
     os.truncate(short, short.stat().st_size - 64)
     os.truncate(empty, 0)

@@ -25,7 +25,7 @@ from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 from wal.block_copies import give_copy, give_frame
-from wal.blocks import given_path, local_frame, local_path, read_local
+from wal.blocks import cached_path, local_frame, local_path, read_local
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -63,10 +63,10 @@ def test_a_copy_is_kept_and_served_as_it_was_given(
     for _ in range(2):  # can be repeated
         give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=durable, host="h1")
     assert left(stored) == [f"{meta.id}.copy"]
-    assert read_local(given_path(stored.blocks_directory, "s", meta.id)).meta == meta
+    assert read_local(cached_path(stored.blocks_directory, "s", meta.id)).meta == meta
     part = pool.request("GET", f"{agent.url}/v1/blocks/s/{meta.id}", headers={"range": "bytes=64-"})
     assert part.status == 206
-    assert part.data == given_path(stored.blocks_directory, "s", meta.id).read_bytes()[64:]
+    assert part.data == cached_path(stored.blocks_directory, "s", meta.id).read_bytes()[64:]
     usage = agent.store.usage()
     assert (usage.blocks, usage.copies) == (1, (f"s/{meta.id}",))
     assert agent.store.delete("s", meta.id)
@@ -230,7 +230,7 @@ def test_the_oldest_given_copies_go_for_new_ones_and_no_receivers_block_does(tmp
     local_path(store.directory, "s", "r1-10000000001-9").write_bytes(data)
     for number in (1, 2):
         give(store, number, body(number))
-        os.utime(given_path(store.directory, "s", f"r1-10000000001-{number}"), (number, number))
+        os.utime(cached_path(store.directory, "s", f"r1-10000000001-{number}"), (number, number))
     give(store, 3, body(3))
     assert held(store) == {"9.block", "2.copy", "3.copy"}
     give(store, 4, body(4))
@@ -246,7 +246,7 @@ def test_a_lowered_quota_costs_given_copies_first_and_then_the_driver_is_asked(t
     store = store_of(tmp_path, len(data) * 9)
     for number in (1, 2):
         give(store, number, body(number))
-        os.utime(given_path(store.directory, "s", f"r1-10000000001-{number}"), (number, number))
+        os.utime(cached_path(store.directory, "s", f"r1-10000000001-{number}"), (number, number))
     for number in (8, 9):
         local_path(store.directory, "s", f"r1-10000000001-{number}").write_bytes(data)
     lowered = store_of(tmp_path, len(data) * 3)

@@ -135,9 +135,9 @@ def _journal_bytes() -> bytes:
     held = msgspec.structs.replace(meta.ranges[0], token=numbered(1, 1))
     meta = msgspec.structs.replace(meta, ranges=(held,))
     added = Block(meta, Handle(BLOCKS, 64, 640, 7), True)
-    start = ev.LifeStart("a", 0, 0, "an-id")
+    start = ev.IncarnationStart("a", 0, 0, "an-id")
     return _journal(
-        State(stream="s", lineage=1),
+        State(stream="s", timeline=1),
         [ev.StreamCreated((start,), 1, "earliest")],
         [ev.ReceiverRegistered("r1", "h1", "i1", EPOCH), ev.ClaimGiven("a", 0, "r1", EPOCH, numbered(1, 1))],
         [ev.BlockAdded(added), ev.BatchAllocated(numbered(1, 1), 1, 5, ((meta.id,),))],

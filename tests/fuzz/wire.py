@@ -124,7 +124,7 @@ class Player:
         handle = {"path": path, "offset": self._sequence * 1024, "length": 1000, "checksum": 7}
         return self._signed(blocks=[{"meta": meta, "handle": handle, "local": False, "other_hosts": []}])
 
-    def trouble(self) -> Tree:
+    def fault(self) -> Tree:
         view = self._claimed()
         kind = self._draw.choice(["out-of-range", "truncated", "recreated", "corrupt"])
         low = view["position"] + 5
@@ -140,7 +140,7 @@ class Player:
         return self._signed(
             state="active", detail="", acknowledged=0, buffered_bytes=0, records=0, counters={"a": 1},
             partitions=[{**where, **status}], claims_done=self._claims, holding=[where],
-            errors=[{"words": "w", "count": 1, "seconds_ago": 1.0}], rate=0.0, second_host="", refusing_hosts=["h2"],
+            errors=[{"words": "w", "count": 1, "seconds_ago": 1.0}], rate=0.0, replica_host="", refusing_hosts=["h2"],
             release="1",
         )  # fmt: skip
 
@@ -178,8 +178,8 @@ class Player:
 
     def _span(self) -> Tree:
         place = self._place()
-        life = {"topic": place["topic"], "partition": place["partition"], "life": place["life"]}
-        return {**life, "from": max(0, place["offset"] - 20), "until": place["offset"] + 1}
+        incarnation = {"topic": place["topic"], "partition": place["partition"], "life": place["life"]}
+        return {**incarnation, "from": max(0, place["offset"] - 20), "until": place["offset"] + 1}
 
     def span(self) -> Tree:
         return {**{name: value for name, value in self._span().items() if name != "life"}, "topic_id": ""}
@@ -204,7 +204,7 @@ class Player:
         return {
             "/v1/blocks/report": self.report,
             "/v1/partitions/claim": self.claim,
-            "/v1/partitions/trouble": self.trouble,
+            "/v1/partitions/trouble": self.fault,
             "/v1/receivers/heartbeat": self.beat,
             "/v1/receivers/register": self.registration,
             "/v1/partitions/look": self.look,

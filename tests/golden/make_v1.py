@@ -23,7 +23,7 @@ from wal.scan import scan_segment
 from wal.storage import MemoryStorage, Storage
 from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
-STREAM, RECEIVER, EPOCH, LINEAGE = "flights", "r-1", numbered(1, 7), 1
+STREAM, RECEIVER, EPOCH, TIMELINE = "flights", "r-1", numbered(1, 7), 1
 BLOCKS_PATH = layout.block_segment(STREAM, RECEIVER, EPOCH, 1)
 SWAPPED_PATH = layout.block_segment(STREAM, RECEIVER, EPOCH, 2)
 JOURNAL_PATH = layout.journal_segment(STREAM, EPOCH, 1)
@@ -36,7 +36,7 @@ def _held(partition: int, start: int, until: int, records: int, gap: Gap | None 
     return OffsetRange(
         topic="flights",
         partition=partition,
-        life=1,
+        incarnation=1,
         from_offset=start,
         until_offset=until,
         records=records,
@@ -79,7 +79,7 @@ def journal_contents() -> list[Content]:
     """A snapshot, a group of events and finished batches; what they hold is the driver's (docs/FORMAT.md)."""
     encode = msgspec.msgpack.encode
     return [
-        (FrameKind.SNAPSHOT, encode({"next": 2, "epoch": EPOCH}), encode({"stream": STREAM, "lineage": LINEAGE})),
+        (FrameKind.SNAPSHOT, encode({"next": 2, "epoch": EPOCH}), encode({"stream": STREAM, "lineage": TIMELINE})),
         (
             FrameKind.EVENTS,
             encode({"first": 2, "count": 2, "epoch": EPOCH}),
@@ -96,7 +96,7 @@ def write_segment(path: str, contents: list[Content]) -> bytes:
     log = LogWriter(
         storage,
         lambda sequence: path,
-        SegmentIdentity(STREAM, RECEIVER if "/blocks/" in path else "driver", EPOCH, LINEAGE),
+        SegmentIdentity(STREAM, RECEIVER if "/blocks/" in path else "driver", EPOCH, TIMELINE),
         SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
         now=lambda: CREATED_SECONDS,
         new_uid=lambda: UID,

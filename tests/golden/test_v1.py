@@ -59,7 +59,7 @@ def test_the_good_segments_are_read_whole() -> None:
         header = segment_header(first)
         assert header is not None
         assert (header.path, header.stream, header.epoch, header.sequence) == (path, "flights", make_v1.EPOCH, 1)
-        assert (header.uid, header.lineage, header.created_ms) == (make_v1.UID, 1, 1_700_000_000_250)
+        assert (header.uid, header.timeline, header.created_ms) == (make_v1.UID, 1, 1_700_000_000_250)
         assert [
             (item.header.kind, item.metadata, item.payload.to_pybytes()) for item in frames if isinstance(item, Frame)
         ] == contents

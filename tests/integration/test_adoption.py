@@ -47,7 +47,7 @@ def drop(broker: KafkaBroker, topic: str, ends: dict[tuple[str, int], int]) -> N
 
 def waiting_for(cluster: Cluster, receiver: str) -> list[TrackedPartition]:
     status = cluster.status()
-    return [p for p in (status.partitions if status else ()) if f"--fence {receiver}" in p.trouble]
+    return [p for p in (status.partitions if status else ()) if f"--fence {receiver}" in p.fault]
 
 
 def adopted(cluster: Cluster) -> int:
@@ -81,7 +81,7 @@ def test_a_block_that_was_never_reported_is_adopted_when_kafka_has_dropped_its_r
         cluster.await_completed(more.ends())
         truth.extend(more)
         report = cluster.check(truth)
-        assert not any(life.gaps for life in report.lives)
+        assert not any(incarnation.gaps for incarnation in report.incarnations)
 
 
 def test_a_gap_waits_for_a_receiver_that_sleeps_and_its_block_is_adopted_when_it_wakes(
@@ -108,7 +108,7 @@ def test_a_gap_waits_for_a_receiver_that_sleeps_and_its_block_is_adopted_when_it
         cluster.wake("r1")
         cluster.await_completed(truth.ends())
         report = cluster.check(truth)
-        assert not any(life.gaps for life in report.lives)
+        assert not any(incarnation.gaps for incarnation in report.incarnations)
         assert adopted(cluster)
 
 
@@ -129,7 +129,7 @@ def test_a_receiver_whose_host_is_gone_is_fenced_and_what_it_took_with_it_is_the
         cluster.await_hit("receiver.after-local-write")
         drop(kafka_broker, topic, lost.ends())
         cluster.start("r2")
-        cluster.wait(lambda: (p := cluster.partition(topic, 0)) and "--fence r1" in p.trouble, "a partition that waits")
+        cluster.wait(lambda: (p := cluster.partition(topic, 0)) and "--fence r1" in p.fault, "a partition that waits")
         refused = cluster.command("offsets", "accept-gap", f"{topic}/0", "0", "100", "--yes")
         assert refused.returncode == 1 and "stop or restart it" in refused.stderr
         dry = cluster.command("offsets", "accept-gap", f"{topic}/0", "0", "100", "--fence", "r1")
@@ -144,7 +144,9 @@ def test_a_receiver_whose_host_is_gone_is_fenced_and_what_it_took_with_it_is_the
         produce(kafka_broker.options, topic, numbered(100, start=100), truth, partitions=[0])
         cluster.await_completed(truth.ends())
         report = cluster.check_audit()
-        assert [(g.from_offset, g.until_offset) for life in report.lives for g in life.gaps] == [(0, 100)]
+        assert [(g.from_offset, g.until_offset) for incarnation in report.incarnations for g in incarnation.gaps] == [
+            (0, 100)
+        ]
         assert_same_records(cluster.records_seen(), truth.table())
 
 
@@ -167,10 +169,13 @@ def test_a_block_of_the_old_life_is_adopted_before_a_recreated_topic_begins_its_
         produce(kafka_broker.options, topic, numbered(600, start=800), second)
         cluster.start("r1")
         cluster.wait(
-            lambda: (s := cluster.status()) and all(p.life == 2 and p.completed == 150 for p in s.partitions),
+            lambda: (s := cluster.status()) and all(p.incarnation == 2 and p.completed == 150 for p in s.partitions),
             "the new lives' completion",
         )
         truth.extend(second)
         report = cluster.check(truth)
-        assert [(life.life, life.until) for life in report.lives] == [(1, 200), (2, 150)] * 4
+        assert [(incarnation.number, incarnation.until) for incarnation in report.incarnations] == [
+            (1, 200),
+            (2, 150),
+        ] * 4
         assert adopted(cluster)

@@ -190,7 +190,7 @@ def test_a_disk_that_receivers_filled_up_to_the_reserve_is_freed_by_completing(
         cluster.kill9("driver")
         cluster.restart("driver")
         status = cluster.wait(cluster.status, "a driver that opens on the full disk")
-        assert status.lineage == 1
+        assert status.timeline == 1
         (tmp_path / "hold").unlink()
         finish(cluster, flow, killed="driver")
 

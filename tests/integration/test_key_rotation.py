@@ -11,7 +11,7 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
-from tests.support.witness import lives_seen
+from tests.support.witness import incarnations_seen
 from wal.blocks import decode_meta
 from wal.frame import Frame, FrameKind
 from wal.scan import scan_segment
@@ -65,7 +65,7 @@ def test_blocks_of_two_keys_are_read_in_one_batch(
                     meta = decode_meta(item.metadata, path, item.offset)
                     used.update({(r.partition, r.from_offset): meta.key_id for r in meta.ranges})
         kinds = [
-            {used[partition, begin] for _, partition, _, begin, _ in lives_seen(path)}
+            {used[partition, begin] for _, partition, _, begin, _ in incarnations_seen(path)}
             for path in cluster.seen.glob("*.arrow")
         ]
         assert {"old", "new"} in kinds and {"old"} in kinds

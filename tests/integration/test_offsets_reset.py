@@ -30,7 +30,7 @@ def test_a_topic_is_read_again_from_its_beginning_while_records_come_in(
         dry = cluster.command("offsets", "reset", topic, "--to", "earliest", "--json")
         assert dry.returncode == 0 and "--apply" in dry.stderr
         assert {p["start"] for p in json.loads(dry.stdout)["partitions"]} == {0}
-        assert {p.life.life for p in cluster.state().partitions.values()} == {1}
+        assert {p.incarnation.number for p in cluster.state().partitions.values()} == {1}
 
         done = cluster.command("offsets", "reset", topic, "--to", "earliest", "--apply", "--because", "again")
         assert done.returncode == 0, done.stderr
@@ -38,13 +38,13 @@ def test_a_topic_is_read_again_from_its_beginning_while_records_come_in(
         cluster.await_completed(flow.truth.ends())
         assert cluster.audit().clean
         for partition in cluster.state().partitions.values():
-            first, second = partition.lives
+            first, second = partition.incarnations
             assert first.end is not None and first.end > 0
             assert (second.start, partition.position) == (0, flow.truth.ends()[partition.topic, partition.partition])
             assert "reset to earliest" in second.cause and "again" in second.cause
         status = cluster.wait(cluster.status, "status")
         assert status.records_completed == len(flow.truth) + sum(
-            p.lives[0].end or 0 for p in cluster.state().partitions.values()
+            p.incarnations[0].end or 0 for p in cluster.state().partitions.values()
         )
         behind = cluster.command("lag", "--max-records", "0", "--json")
         assert behind.returncode == 0, behind.stderr

@@ -152,8 +152,8 @@ def test_another_file_under_the_same_name_is_a_new_life(tmp_path: Path) -> None:
     with cluster_of(tmp_path / "run", "Tail", {"folder": str(files)}) as cluster:
         cluster.write_settings(kafka={"on_gap": "record"})
         cluster.start_all()
-        for life, count in ((1, 100), (2, 20)):
-            lines = [b"%d of life %d" % (n, life) for n in range(count)]
+        for incarnation, count in ((1, 100), (2, 20)):
+            lines = [b"%d of life %d" % (n, incarnation) for n in range(count)]
             content, offset = b"".join(line + b"\n" for line in lines), -1
             for line in lines:
                 offset += len(line) + 1
@@ -162,8 +162,8 @@ def test_another_file_under_the_same_name_is_a_new_life(tmp_path: Path) -> None:
             if path.exists():
                 path.rename(files / "a.log.1")
             (files / "next").rename(path)
-            wanted = (life, len(content))
-            cluster.wait(lambda wanted=wanted: completed(cluster) == wanted, f"all of life {life}")
+            wanted = (incarnation, len(content))
+            cluster.wait(lambda wanted=wanted: completed(cluster) == wanted, f"all of life {incarnation}")
         cluster.drain()
         cluster.check_audit()
         seen = cluster.records_seen().column("value").to_pylist()
@@ -208,7 +208,7 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
 def completed(cluster: Cluster) -> tuple[int, int]:
     """(life, completed position) of the file."""
     found = cluster.partition("a.log", 0)
-    return (found.life, found.completed) if found is not None else (0, -1)
+    return (found.incarnation, found.completed) if found is not None else (0, -1)
 
 
 def accepted(cluster: Cluster) -> int:

@@ -122,7 +122,9 @@ def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         report = cluster.check_audit()
-        assert [life.accepted_losses for life in report.lives if life.partition == 0] == [(lost.label,)]
+        assert [incarnation.accepted_losses for incarnation in report.incarnations if incarnation.partition == 0] == [
+            (lost.label,)
+        ]
         truth = flow.truth.table()
         kept = [not lost.from_offset <= offset < lost.until_offset for offset in truth.column("offset").to_pylist()]
         assert_same_records(cluster.records_seen(), truth.filter(kept))

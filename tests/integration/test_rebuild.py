@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.model.values import count_of, lineage_of
+from forebay.model.values import count_of, timeline_of
 from forebay.process import failpoints
 from tests.support import witness
 from tests.support.cluster import Cluster
@@ -65,7 +65,7 @@ def finish(cluster: Cluster, flow: Flow, before: dict[tuple[str, int], int]) -> 
     old = {
         int(path.name.partition(".")[0])
         for path in cluster.seen.iterdir()
-        if path.suffix == ".begun" and lineage_of(int(path.name.partition(".")[0])) == 1
+        if path.suffix == ".begun" and timeline_of(int(path.name.partition(".")[0])) == 1
     }
     # the history went with the journal: of the old lineage the batches that the rebuild calls finished count
     counted = {batch for batch in old if count_of(batch) <= known} | cluster.completed_batches()
@@ -118,7 +118,7 @@ def test_a_rebuild_killed_anywhere_is_refused_by_the_driver_and_can_be_run_again
             refused = cluster.command("driver")
             assert refused.returncode == 1, (failpoint, refused.stderr)
             assert "forebay journal rebuild" in refused.stderr
-        assert cluster.state().lineage == 1 + len(REBUILD)
+        assert cluster.state().timeline == 1 + len(REBUILD)
         finish(cluster, flow, before)
 
 

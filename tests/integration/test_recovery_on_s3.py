@@ -79,7 +79,7 @@ def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) 
     first = next(scan_segment(cluster.wal_storage, last))
     assert isinstance(first, Frame) and barrier_made_ms(first, last) is not None
     report = cluster.check(truth)
-    assert not any(life.gaps for life in report.lives)
+    assert not any(incarnation.gaps for incarnation in report.incarnations)
     return truth
 
 

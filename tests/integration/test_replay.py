@@ -117,7 +117,7 @@ def test_new_batches_wait_for_the_replay_and_a_lost_block_of_it_for_a_person(
         cluster.await_completed(flow.truth.ends())
         report = cluster.check_audit()
         assert [loss.label for replay in report.replays for loss in replay.losses] == [lost.label]
-        assert not any(life.accepted_losses for life in report.lives)
+        assert not any(incarnation.accepted_losses for incarnation in report.incarnations)
         order = [run[:2] for run in runs(cluster)]
         last_replayed = max(index for index, (replay, _) in enumerate(order) if replay)
         first_after = min(batch_id for replay, batch_id in order[last_replayed + 1 :])

@@ -16,7 +16,7 @@ from forebay.model.values import TopicPartition
 from tests.support.cluster import PATIENCE_SECONDS, Cluster
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import await_markers, partitions_of
-from tests.support.witness import assert_same_records, lives_seen
+from tests.support.witness import assert_same_records, incarnations_seen
 
 pytestmark = pytest.mark.kafka
 
@@ -27,14 +27,14 @@ def ends_in_kafka(broker: KafkaBroker, topic: str, partitions: int = 4) -> dict[
     return {(tp.topic, tp.partition): high for tp, (_, high) in marks.items()}
 
 
-def troubles(cluster: Cluster) -> list[TrackedPartition]:
+def faults(cluster: Cluster) -> list[TrackedPartition]:
     status = cluster.status()
-    return [p for p in status.partitions if p.trouble] if status else []
+    return [p for p in status.partitions if p.fault] if status else []
 
 
-def await_troubles(cluster: Cluster, kind: str, partitions: set[int]) -> list[TrackedPartition]:
+def await_faults(cluster: Cluster, kind: str, partitions: set[int]) -> list[TrackedPartition]:
     def shown() -> list[TrackedPartition]:
-        found = [p for p in troubles(cluster) if kind in p.trouble]
+        found = [p for p in faults(cluster) if kind in p.fault]
         return found if {p.partition for p in found} == partitions else []
 
     return cluster.wait(shown, f"trouble ({kind}) of partitions {partitions} in status")
@@ -47,9 +47,9 @@ def accept(cluster: Cluster, partitions: set[int]) -> None:
         status = cluster.status()
         if status is None:
             return False
-        open_ones = [p for p in status.partitions if p.trouble and p.partition in partitions]
+        open_ones = [p for p in status.partitions if p.fault and p.partition in partitions]
         for p in open_ones:
-            words = p.trouble[p.trouble.index("`forebay ") + len("`forebay ") :].partition("`")[0].split()
+            words = p.fault[p.fault.index("`forebay ") + len("`forebay ") :].partition("`")[0].split()
             if cluster.command(*words, "--yes").returncode != 0:
                 return False  # a driver that was killed is started again while it is waited for
         return not open_ones
@@ -91,8 +91,8 @@ def test_a_compacted_topic_is_taken_in_with_its_holes(
             write(60)
             cluster.await_completed(ends_in_kafka(kafka_broker, topic, 2))
         report = cluster.check_audit()
-        assert sum(life.skipped for life in report.lives) > 0
-        assert not any(life.gaps for life in report.lives)
+        assert sum(incarnation.skipped for incarnation in report.incarnations) > 0
+        assert not any(incarnation.gaps for incarnation in report.incarnations)
         seen = cluster.records_seen().to_pylist()
         assert len({(row["partition"], row["offset"]) for row in seen}) == len(seen)
         still_there = read_topic(kafka_broker.options, ends_in_kafka(kafka_broker, topic, 2)).table().to_pylist()
@@ -126,7 +126,9 @@ def test_aborted_transactions_are_not_taken_in_and_lag_reaches_0(
         assert all(ends[tp] > end for tp, end in truth.ends().items()), "the log ends with aborted records and markers"
         cluster.await_completed(ends)
         report = cluster.check(truth)
-        assert [life.until for life in report.lives] == [ends[topic, number] for number in range(4)]
+        assert [incarnation.until for incarnation in report.incarnations] == [
+            ends[topic, number] for number in range(4)
+        ]
 
 
 @pytest.mark.parametrize("on_gap", ["stop", "record"])
@@ -137,7 +139,7 @@ def test_a_recreated_topic_begins_a_new_life(
     driver is killed around the events that decide it."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    marks = ["journal.before-sync:TroubleFound", "journal.after-sync:LifeBegun"]
+    marks = ["journal.before-sync:FaultRecorded", "journal.after-sync:IncarnationBegun"]
     marks = marks[1:] if on_gap == "record" else marks
     with Cluster(tmp_path, kafka_broker.options, [topic], start=False, kafka={"on_gap": on_gap}) as cluster:
         cluster.start_all(failpoints=",".join(f"{mark}=kill" for mark in marks))
@@ -151,7 +153,7 @@ def test_a_recreated_topic_begins_a_new_life(
         second = Truth()
         produce(kafka_broker.options, topic, numbered(1000, start=400), second)
         if on_gap == "stop":
-            await_troubles(cluster, "created again", {0, 1, 2, 3})
+            await_faults(cluster, "created again", {0, 1, 2, 3})
             assert cluster.command("status").returncode == 1
             positions = {p.partition: p.position for p in cluster.wait(cluster.status, "status").partitions}
             assert positions == dict.fromkeys(range(4), 100), "stopped where the old topic ended"
@@ -161,9 +163,13 @@ def test_a_recreated_topic_begins_a_new_life(
             cluster.await_hit(mark)
         truth.extend(second)
         report = cluster.check(truth)
-        assert [life.life for life in report.lives] == [1, 2] * 4
-        lives = {life for batch in cluster.completed_batches() for life in lives_seen(cluster.seen / f"{batch}.arrow")}
-        assert {life for _, _, life, _, _ in lives} == {1, 2}
+        assert [incarnation.number for incarnation in report.incarnations] == [1, 2] * 4
+        incarnations = {
+            incarnation
+            for batch in cluster.completed_batches()
+            for incarnation in incarnations_seen(cluster.seen / f"{batch}.arrow")
+        }
+        assert {incarnation for _, _, incarnation, _, _ in incarnations} == {1, 2}
 
 
 @pytest.mark.parametrize("on_gap", ["stop", "record"])
@@ -173,7 +179,7 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
     """INV-2, INV-5: the gap is journalled, never skipped in silence; other partitions go on meanwhile."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    marks = ["journal.after-sync:TroubleFound", "journal.before-sync:GapRecorded"]
+    marks = ["journal.after-sync:FaultRecorded", "journal.before-sync:GapRecorded"]
     marks = marks[1:] if on_gap == "record" else marks
     with Cluster(tmp_path, kafka_broker.options, [topic], start=False, kafka={"on_gap": on_gap}) as cluster:
         cluster.start_all(failpoints=",".join(f"{mark}=kill" for mark in marks))
@@ -190,9 +196,9 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
         ends = truth.ends()
         cluster.await_completed({tp: end for tp, end in ends.items() if tp[1] > 1})
         if on_gap == "stop":
-            shown = await_troubles(cluster, "no longer holds", {0, 1})
+            shown = await_faults(cluster, "no longer holds", {0, 1})
             assert [p.position for p in shown] == [100, 100]
-            assert "offsets 100 to 150" in shown[0].trouble and "offsets 100 to 200" in shown[1].trouble
+            assert "offsets 100 to 150" in shown[0].fault and "offsets 100 to 200" in shown[1].fault
             offsets = cluster.command("--json", "offsets")
             assert offsets.returncode == 1 and [p["position"] for p in json.loads(offsets.stdout)][:2] == [100, 100]
             dry = cluster.command("offsets", "accept-gap", f"{topic}/0", "100", "150")
@@ -204,7 +210,10 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
         for mark in marks:
             cluster.await_hit(mark)
         report = cluster.check_audit()
-        gaps = {life.partition: [(g.from_offset, g.until_offset) for g in life.gaps] for life in report.lives}
+        gaps = {
+            incarnation.partition: [(g.from_offset, g.until_offset) for g in incarnation.gaps]
+            for incarnation in report.incarnations
+        }
         assert gaps == {0: [(100, 150)], 1: [(100, 200)], 2: [], 3: []}
         rows = truth.table()
         lost = {0: range(100, 150), 1: range(100, 200)}
@@ -238,14 +247,14 @@ def test_a_damaged_batch_stops_its_partition_and_is_never_skipped(
     log.write_bytes(data)
     broker.start()
     with Cluster(tmp_path, broker.options, ["damaged"], receivers=1) as cluster:
-        (shown,) = await_troubles(cluster, "checksum", {0})
+        (shown,) = await_faults(cluster, "checksum", {0})
         assert shown.position == before["damaged", 0]
-        assert f"offset {shown.position}" in shown.trouble
+        assert f"offset {shown.position}" in shown.fault
         with Flow(broker.options, "damaged", partitions=[1, 2, 3]) as flow:
             cluster.wait(lambda: flow.records >= 300, "records of the others")
         truth.extend(flow.truth)
         cluster.await_completed(truth.ends())
         assert cluster.command("status").returncode == 1
         cluster.check(truth)
-        (still,) = await_troubles(cluster, "checksum", {0})
+        (still,) = await_faults(cluster, "checksum", {0})
         assert still.position == before["damaged", 0]

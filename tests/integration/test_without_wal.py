@@ -95,7 +95,7 @@ def test_a_batch_whose_only_copies_are_lost_stops_until_the_loss_is_accepted(
 
         cluster.wait(gone_on, "the batches to go on")
         report = cluster.check_audit()
-        accepted = {label for life in report.lives for label in life.accepted_losses}
+        accepted = {label for incarnation in report.incarnations for label in incarnation.accepted_losses}
         assert accepted <= {r.label for r in lost}
         assert accepted
 

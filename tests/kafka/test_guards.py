@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, TROUBLES, KafkaSource
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, FAULTS, KafkaSource
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
 
@@ -165,11 +165,11 @@ def test_a_truncation_says_where_the_log_was_cut_if_the_broker_told_it(scripted:
     scripted.start(100, leader_epoch=2)
     scripted.consumer.batches = [[cut]]
     (told,) = scripted.source.poll(10, 0.0)
-    assert isinstance(told, PartitionTrouble)
+    assert isinstance(told, PartitionFault)
     assert (told.kind, told.end) == ("truncated", 80)
 
 
-@pytest.mark.parametrize(("code", "kind"), TROUBLES.items(), ids=[KafkaError(code).name() for code in TROUBLES])
+@pytest.mark.parametrize(("code", "kind"), FAULTS.items(), ids=[KafkaError(code).name() for code in FAULTS])
 def test_every_row_of_the_troubles(code: int, kind: str) -> None:
     scripted = Scripted()
     scripted.start(0)

@@ -20,7 +20,7 @@ from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_ra
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import (
-    HoleError,
+    OffsetGapError,
     OutOfRangeError,
     OvershotError,
     RangeNotHeldError,
@@ -34,7 +34,7 @@ from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 pytestmark = pytest.mark.kafka
 
-PLAIN, HOLES = Reading(), Reading(allow_holes=True)
+PLAIN, HOLES = Reading(), Reading(allow_offset_gaps=True)
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def test_markers_and_aborted_records_are_holes_that_must_be_allowed(access: Kafk
     assert offsets(access, everything, HOLES) == [0, 1, 2, 3, 4, 9, 10, 12, 13]
     assert offsets(access, span(tp, 5, 9), HOLES) == []
     assert offsets(access, span(tp, 9, 12), HOLES) == [9, 10]
-    with pytest.raises(HoleError, match=r"\[0, 14\): from offset 5 on the next record is 9"):
+    with pytest.raises(OffsetGapError, match=r"\[0, 14\): from offset 5 on the next record is 9"):
         offsets(access, everything)
     with pytest.raises(OvershotError, match=r"\[0, 7\): from offset 5 on the next record is 9, not inside the range"):
         offsets(access, span(tp, 0, 7))

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.loader import load
-from forebay.model.columns import PartitionTrouble
+from forebay.model.columns import PartitionFault
 from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 
@@ -39,10 +39,10 @@ def test_records_deleted_under_the_position_are_trouble_and_nothing_is_read(
     with Reader(kafka_broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
         reader.start({tp: 10}, generation=7)
-        poll_until(lambda: reader.troubles(tp), reader)
+        poll_until(lambda: reader.faults(tp), reader)
         poll_some(reader, 3)
-        (trouble,) = reader.troubles(tp)
-        assert (trouble.kind, trouble.generation) == ("out-of-range", 7)
+        (fault,) = reader.faults(tp)
+        assert (fault.kind, fault.generation) == ("out-of-range", 7)
         assert reader.offsets(tp) == []
         assert reader.source.watermarks(tp, 10) == (40, 100)
         reader.start({tp: 40}, generation=8)
@@ -56,8 +56,8 @@ def test_a_position_beyond_the_end_is_trouble(kafka_broker: KafkaBroker, topic: 
     with Reader(kafka_broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
         reader.start({tp: 50})
-        poll_until(lambda: reader.troubles(tp), reader)
-        assert reader.troubles(tp)[0].kind == "out-of-range"
+        poll_until(lambda: reader.faults(tp), reader)
+        assert reader.faults(tp)[0].kind == "out-of-range"
 
 
 def test_a_lower_leader_epoch_than_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
@@ -67,10 +67,10 @@ def test_a_lower_leader_epoch_than_the_positions_is_truncation(kafka_broker: Kaf
     with Reader(kafka_broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
         reader.start({tp: 5}, leader_epoch=5)  # the log's is 0
-        poll_until(lambda: reader.troubles(tp), reader)
+        poll_until(lambda: reader.faults(tp), reader)
         poll_some(reader, 3)
-        assert [type(item) for item in reader.polled] == [PartitionTrouble]
-        assert reader.troubles(tp)[0].kind == "truncated"
+        assert [type(item) for item in reader.polled] == [PartitionFault]
+        assert reader.faults(tp)[0].kind == "truncated"
 
 
 def test_aborted_transactions_are_not_read_and_the_true_end_is_told(kafka_broker: KafkaBroker, topic: str) -> None:

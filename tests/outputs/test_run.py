@@ -21,14 +21,14 @@ from forebay.model.values import numbered
 from tests.support.output_process import Turn, batch_of, rows_of
 
 
-def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3, 1)) -> Run:
+def run(number: int, replay: int = 0, timeline: int = 1, epoch: int = numbered(3, 1)) -> Run:
     return Run(
         stream="s",
         output="o",
-        lineage=lineage,
+        timeline=timeline,
         replay=replay,
         number=number,
-        batch_id=numbered(lineage, number),
+        batch_id=numbered(timeline, number),
         epoch=epoch,
     )
 
@@ -45,10 +45,10 @@ def run(number: int, replay: int = 0, lineage: int = 1, epoch: int = numbered(3,
         (run(6, replay=1), run(6, replay=1), False),
         (run(10, replay=1), run(11), True),  # new batches after it
         (run(10, replay=1), run(5, replay=2), True),
-        (run(7), run(1, lineage=2), True),  # ids ascend over lineages
-        (run(1, lineage=2), run(7), False),
+        (run(7), run(1, timeline=2), True),  # ids ascend over lineages
+        (run(1, timeline=2), run(7), False),
         # the rebuilt journal forgot the replay and counts anew; run_of gives a replay the lineage of its journal
-        (run(7, replay=1), run(5, replay=1, lineage=2), True),
+        (run(7, replay=1), run(5, replay=1, timeline=2), True),
         (run(2, epoch=numbered(3, 1)), run(2, epoch=numbered(3, 2)), False),  # by the driver before this one
     ],
 )
@@ -65,7 +65,7 @@ def test_a_first_run_that_was_committed_before_a_replay_is_skipped_after_it() ->
         assert reason_to_skip(own, marker) == ""
         marker = own.after(marker)
     assert "batch" in reason_to_skip(run(9), marker) and "is written already" in reason_to_skip(run(10), marker)
-    assert reason_to_skip(run(11), marker) == "" == reason_to_skip(run(1, lineage=2), marker)
+    assert reason_to_skip(run(11), marker) == "" == reason_to_skip(run(1, timeline=2), marker)
     assert reason_to_skip(run(5, replay=2), run(11).after(marker)) == ""
     assert reason_to_skip(run(5, replay=1), run(5, replay=1).after(None)) != ""
 
@@ -107,7 +107,7 @@ def test_deltas_version_ascends_within_an_application_of_one_lineage_and_replay(
     """After a rebuild the same number is another batch: it must not be taken for the one before."""
     first, second = (transaction_of(batch_of(Turn(number)), "o") for number in (1, 2))
     assert first[0] == second[0] == "forebay/flights/o/1/0" and first[1] < second[1]
-    rebuilt = transaction_of(batch_of(Turn(1, lineage=2), numbered(2, 1)), "o")
+    rebuilt = transaction_of(batch_of(Turn(1, timeline=2), numbered(2, 1)), "o")
     replayed = transaction_of(batch_of(Turn(1, replay=1), numbered(2, 1)), "o")
     assert (rebuilt[0], replayed[0]) == ("forebay/flights/o/2/0", "forebay/flights/o/2/1")
 

@@ -18,7 +18,7 @@ from tests.support.forged import forged, forged_copy
 from tests.support.rows import Row, block
 from tests.support.stored import Stored
 from wal import reading
-from wal.blocks import given_path, local_path, read_local
+from wal.blocks import cached_path, local_path, read_local
 from wal.digests import completed
 from wal.encryption import KeyRing
 from wal.reading import BlockReference, ReadPlan, read_block, stored_copy, this_host
@@ -64,7 +64,7 @@ def values(reference: BlockReference, plan: ReadPlan) -> list[bytes]:
 
 
 def put(stored: Stored, reference: BlockReference, data: bytes) -> Path:
-    path = given_path(stored.blocks_directory, "s", reference.id)
+    path = cached_path(stored.blocks_directory, "s", reference.id)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path

@@ -22,7 +22,7 @@ from forebay.settings.schema import KafkaSettings
 from tests.support.again import Taken
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.reading import TIERS, TierCounts, life_key, read_block
+from wal.reading import TIERS, TierCounts, incarnation_key, read_block
 
 pytestmark = pytest.mark.usefixtures("no_reader_kept")
 
@@ -137,7 +137,7 @@ def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: p
     for path in (stored.root / "wal").rglob("*.seg"):
         path.unlink()
     with pytest.raises(UnreadableBlockError, match=r"kafka: Kafka at 127\.0\.0\.1:9 did not answer"):
-        read_block(reference, stored.plan(*TIERS, kafka=access, topic_ids={life_key(meta.ranges[0]): "id"}))
+        read_block(reference, stored.plan(*TIERS, kafka=access, topic_ids={incarnation_key(meta.ranges[0]): "id"}))
     (options,) = made
     assert options["queued.max.messages.kbytes"] == "2048"
 
@@ -152,7 +152,7 @@ def test_a_plan_shows_no_secrets_and_neither_does_what_fails(stored: Stored) -> 
     for path in (stored.root / "wal").rglob("*.seg"):
         path.unlink()
     plan = stored.plan(
-        *TIERS, kafka=KafkaAccess(options, "g", timeout_seconds=0.3), topic_ids={life_key(meta.ranges[0]): "id"}
+        *TIERS, kafka=KafkaAccess(options, "g", timeout_seconds=0.3), topic_ids={incarnation_key(meta.ranges[0]): "id"}
     )
     assert pickle.loads(pickle.dumps(plan)) == plan
     with pytest.raises(UnreadableBlockError) as caught:

@@ -42,7 +42,7 @@ def test_the_named_block_is_read() -> None:
         with_range(from_offset=1, until_offset=6),
         with_range(topic="b"),
         with_range(partition=1),
-        with_range(life=2),
+        with_range(incarnation=2),
         with_range(token=77),
         with_range(digest="f" * 16),
         lambda meta: msgspec.structs.replace(meta, headers=not meta.headers),

@@ -13,7 +13,7 @@ from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 from wal import reading
-from wal.blocks import given_path, local_path
+from wal.blocks import cached_path, local_path
 from wal.reading import BlockReference, ReadPlan, TierCounts, read_block, this_host
 
 # a server's thread leaves its loop's sockets to the collector
@@ -94,7 +94,7 @@ def test_a_damaged_stored_copy_is_passed_over_and_written_anew(
     """INV-5."""
     with Agent(settings) as agent:
         read_block(lost, plan(stored, agent.url))
-        path = given_path(stored.blocks_directory, "s", lost.id)
+        path = cached_path(stored.blocks_directory, "s", lost.id)
         whole = path.read_bytes()
         path.write_bytes(whole[:-80] + bytes(80))
         found = read_block(lost.also_at((this_host(),)), plan(stored, agent.url))

@@ -12,7 +12,7 @@ from litestar.params import Body
 
 from forebay import messages as m
 from forebay.http.server import Server, application
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
@@ -63,13 +63,13 @@ class FakeTracker:
             self._pass()
             with self.changed:
                 self.epoch = self.epoch or numbered(1, 1)
-                return m.RegisterAnswer(epoch=self.epoch, driver_epoch=numbered(1, 1), lineage=1)
+                return m.RegisterAnswer(epoch=self.epoch, driver_epoch=numbered(1, 1), timeline=1)
 
         @post("/v1/partitions/look", status_code=200, sync_to_thread=False)
-        def look(data: Annotated[m.LookRequest, Body()]) -> m.LookAnswer:
+        def look(data: Annotated[m.LookupRequest, Body()]) -> m.LookupAnswer:
             self._pass()
             with self.changed:
-                return m.LookAnswer(partitions=tuple(self._view(tp) for tp in data.partitions))
+                return m.LookupAnswer(partitions=tuple(self._view(tp) for tp in data.partitions))
 
         @post("/v1/partitions/claim", status_code=200, sync_to_thread=False)
         def claim(data: Annotated[m.ClaimRequest, Body()]) -> m.ClaimAnswer:
@@ -118,7 +118,7 @@ class FakeTracker:
 
     def _view(self, tp: TopicPartition) -> m.PartitionView:
         return m.PartitionView(
-            topic=tp.topic, partition=tp.partition, known=True, token=self.tokens.get(tp, 0), life=1,
+            topic=tp.topic, partition=tp.partition, known=True, token=self.tokens.get(tp, 0), incarnation=1,
             position=self.positions.get(tp, 0), topic_id=self.topic_id,
         )  # fmt: skip
 
@@ -168,7 +168,7 @@ class FakeKafka:
     def subscribe(self, listener: Listener) -> None:
         self._listener = listener
 
-    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionTrouble]:
+    def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionFault]:
         assert self._listener is not None
         assert max_records > 0, "polled while memory is full"
         if not self._assigned:
@@ -181,7 +181,7 @@ class FakeKafka:
                 self._starts.pop(tp, None)
                 self.revoked_after[tp] = self.committed[tp].offset if tp in self.committed else -1
             self.callback_returned.set()
-        polled: list[Columns | EndOfPartition | PartitionTrouble] = []
+        polled: list[Columns | EndOfPartition | PartitionFault] = []
         for tp, start in list(self._starts.items()):
             if tp in self.paused:
                 continue

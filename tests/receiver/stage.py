@@ -65,7 +65,7 @@ def stored(draft: BlockDraft, local: bool = True) -> Block:
             OffsetRange(
                 topic=part.tp.topic,
                 partition=part.tp.partition,
-                life=part.life,
+                incarnation=part.incarnation,
                 from_offset=part.from_offset,
                 until_offset=part.until_offset,
                 records=rows,
@@ -89,8 +89,8 @@ def stored(draft: BlockDraft, local: bool = True) -> Block:
     return Block(meta=meta, handle=Handle("x", 0, 1, 0), local=local)
 
 
-def view(tp: TopicPartition, position: int = 0, token: int = 1, life: int = 1, **more: object) -> PartitionView:
-    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "life": life}
+def view(tp: TopicPartition, position: int = 0, token: int = 1, incarnation: int = 1, **more: object) -> PartitionView:
+    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "life": incarnation}
     return PartitionView(**{**values, "position": position, **more})  # type: ignore[arg-type]
 
 
@@ -136,9 +136,9 @@ class Stage:
         self, views: Mapping[TopicPartition, PartitionView], granted_at: Mapping[TopicPartition, int] = {}
     ) -> list[Start]:
         """Plays the claim path for one round that is due: looked up as ``views``, granted at those positions."""
-        look = self.one(act.Look)
+        look = self.one(act.Lookup)
         assert set(look.message.partitions) == set(views)
-        self.tell(inp.Looked(look.request, tuple(views.values())))
+        self.tell(inp.LookupAnswered(look.request, tuple(views.values())))
         self.tell(inp.CommitSynced(self.one(act.CommitSync).request, {}))
         claim = self.one(act.Claim)
         grants = []
@@ -148,7 +148,7 @@ class Stage:
             self.tokens += 1
             seen = views[tp]
             new = view(
-                tp, granted_at.get(tp, seen.position), self.tokens, seen.life,
+                tp, granted_at.get(tp, seen.position), self.tokens, seen.incarnation,
                 topic_id=seen.topic_id, preceding_gap=seen.preceding_gap,
             )  # fmt: skip
             grants.append(ClaimGrant(granted=True, view=new))

@@ -59,7 +59,7 @@ class World:
                     assert point.offset <= self.position[tp], "INV-1: committed beyond the durable position"
             elif isinstance(action, act.Exit):
                 raise AssertionError(action.reason)
-            elif isinstance(action, act.Look | act.CommitSync | act.Claim | act.Report):
+            elif isinstance(action, act.Lookup | act.CommitSync | act.Claim | act.Report):
                 self.asked.append(action)
 
     def _write(self, draft: BlockDraft) -> None:
@@ -76,9 +76,9 @@ class World:
 
     def arrive(self, action: act.Action) -> None:
         """A request reaches the driver or the broker; its answer sets out."""
-        if isinstance(action, act.Look):
+        if isinstance(action, act.Lookup):
             views = tuple(view(tp, self.position[tp], self.token[tp]) for tp in action.message.partitions)
-            self.answers.append(inp.Looked(action.request, views))
+            self.answers.append(inp.LookupAnswered(action.request, views))
         elif isinstance(action, act.CommitSync):
             for tp, point in action.positions.items():
                 assert point.offset <= self.position[tp], "INV-1"

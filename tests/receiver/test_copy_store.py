@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 from forebay.model.errors import StoreError, UnreachableError
 from forebay.model.values import BlockMeta
 from forebay.process.clock import SystemClock
 from receiver import copy_store
 from receiver import inputs as inp
-from receiver.copy_store import LOCAL_SPACE, SECOND_HOST, CopyStore, SecondCopies
+from receiver.copy_store import LOCAL_SPACE, REPLICA_HOST, CopyStore, ReplicaStore
 from tests.receiver.test_block_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, draft
 from wal.blocks import local_path, read_local, read_stored
 
-H2, H3 = SecondHost(host="h2", url="http://h2:1"), SecondHost(host="h3", url="http://h3:1")
+H2, H3 = ReplicaHost(host="h2", url="http://h2:1"), ReplicaHost(host="h3", url="http://h3:1")
 
 
 class Others:
@@ -32,7 +32,7 @@ class Others:
         self.let.set()
         self.down: set[str] = set()
 
-    def send(self, second: SecondHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
         self.asked.release()
         assert self.let.wait(PATIENCE_SECONDS)
         if second.host in self.down:
@@ -44,7 +44,7 @@ class Others:
 
 @contextmanager
 def opened(
-    folder: Path, told: Told, others: SecondCopies | None = None, quota_bytes: int = 1 << 40, timeout: float = 30.0
+    folder: Path, told: Told, others: ReplicaStore | None = None, quota_bytes: int = 1 << 40, timeout: float = 30.0
 ) -> Iterator[CopyStore]:
     store = CopyStore(WRITING, folder, quota_bytes, others, timeout, SystemClock(), told)
     store.open_epoch(EPOCH)
@@ -86,7 +86,7 @@ def test_with_two_copies_a_block_is_not_told_before_the_second_one_is_kept(tmp_p
         assert told.empty()
         others.let.set()
         event = told.next()
-        assert store.second_host == "h2"
+        assert store.replica_host == "h2"
     assert isinstance(event, inp.BlockStored)
     assert event.block.hosts == ("h1", "h2")
     ((host, block_id, frame),) = others.kept
@@ -101,7 +101,7 @@ def test_without_a_second_host_a_block_waits_and_says_so(tmp_path: Path) -> None
         store.put(draft(1))
         event = told.next()
         assert isinstance(event, inp.OutOfSpace)
-        assert event.lacking == SECOND_HOST
+        assert event.lacking == REPLICA_HOST
         store.copy_to(H2)
         while not isinstance(event, inp.BlockStored):
             event = told.next()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay import messages
-from forebay.model.columns import EndOfPartition, PartitionTrouble
+from forebay.model.columns import EndOfPartition, PartitionFault
 from forebay.model.units import Duration, Size
 from forebay.model.values import Gap, TopicPartition, numbered
 from receiver import actions as act
@@ -123,9 +123,9 @@ def test_a_partition_is_looked_up_committed_and_claimed_before_it_is_read() -> N
     """Rules 2 and 4: the claim names the token that was looked up, after a commit that only a member can do."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
-    look = stage.one(act.Look)
+    look = stage.one(act.Lookup)
     stage.none(act.CommitSync)
-    stage.tell(inp.Looked(look.request, (view(P0, 40, token=6, life=2, leader_epoch=3),)))
+    stage.tell(inp.LookupAnswered(look.request, (view(P0, 40, token=6, incarnation=2, leader_epoch=3),)))
     commit = stage.one(act.CommitSync)
     point = commit.positions[P0]
     assert (point.offset, point.leader_epoch, point.metadata) == (40, 3, "forebay:1:2")
@@ -134,7 +134,7 @@ def test_a_partition_is_looked_up_committed_and_claimed_before_it_is_read() -> N
     claim = stage.one(act.Claim)
     assert claim.message.claims == (messages.ClaimAsk(topic="t", partition=0, known_token=6),)
     stage.none(act.StartPartitions)
-    granted = view(P0, 42, token=8, life=2, leader_epoch=4)
+    granted = view(P0, 42, token=8, incarnation=2, leader_epoch=4)
     stage.tell(inp.Claimed(claim.request, (messages.ClaimGrant(granted=True, view=granted),)))
     (start,) = stage.one(act.StartPartitions).starts
     assert (start.offset, start.leader_epoch) == (42, 4)
@@ -144,13 +144,13 @@ def test_a_zombie_whose_commit_fails_claims_nothing() -> None:
     """Rule 4: local assignment proves nothing."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
-    stage.tell(inp.Looked(stage.one(act.Look).request, (view(P0),)))
+    stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (view(P0),)))
     commit = stage.one(act.CommitSync)
     stage.tell(inp.CommitSynced(commit.request, {P0: "unknown member"}))
     stage.none(act.Claim)
-    stage.none(act.Look)
+    stage.none(act.Lookup)
     stage.wait(0.5)
-    stage.one(act.Look)
+    stage.one(act.Lookup)
 
 
 def test_refused_claims_are_tried_again_with_growing_delay() -> None:
@@ -158,12 +158,12 @@ def test_refused_claims_are_tried_again_with_growing_delay() -> None:
     stage.tell(inp.Assigned((P0,)))
     delays = []
     for _ in range(7):
-        stage.tell(inp.Looked(stage.one(act.Look).request, (view(P0),)))
+        stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (view(P0),)))
         stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
         claim = stage.one(act.Claim)
         stage.tell(inp.Claimed(claim.request, (messages.ClaimGrant(granted=False, view=view(P0, token=5)),)))
         delay = 0.0
-        while not any(isinstance(action, act.Look) for action in stage.actions):
+        while not any(isinstance(action, act.Lookup) for action in stage.actions):
             stage.wait(0.25)
             delay += 0.25
         delays.append(delay)
@@ -175,26 +175,26 @@ def test_a_partition_that_the_driver_does_not_know_yet_is_looked_up_again() -> N
     stage = Stage().register()
     stage.tell(inp.Assigned((P0, P1)))
     unknown = messages.PartitionView(topic="t", partition=0, known=False)
-    stage.tell(inp.Looked(stage.one(act.Look).request, (unknown, view(P1))))
+    stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (unknown, view(P1))))
     assert set(stage.one(act.CommitSync).positions) == {P1}
     stage.wait(0.5)
-    assert stage.one(act.Look).message.partitions == (P0,)
+    assert stage.one(act.Lookup).message.partitions == (P0,)
 
 
 def test_late_and_repeated_answers_change_nothing() -> None:
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
-    look = stage.one(act.Look)
-    answer = inp.Looked(look.request, (view(P0),))
+    look = stage.one(act.Lookup)
+    answer = inp.LookupAnswered(look.request, (view(P0),))
     stage.wait(31.0)  # taken for lost
     stage.wait(1.0)
-    second = stage.one(act.Look)
+    second = stage.one(act.Lookup)
     assert second.request != look.request
     stage.tell(answer)
     stage.none(act.CommitSync)
-    stage.tell(inp.Looked(second.request, (view(P0),)))
+    stage.tell(inp.LookupAnswered(second.request, (view(P0),)))
     commit = stage.one(act.CommitSync)
-    stage.tell(inp.Looked(second.request, (view(P0),)))
+    stage.tell(inp.LookupAnswered(second.request, (view(P0),)))
     stage.none(act.CommitSync)
     stage.tell(inp.CommitSynced(commit.request, {}))
     claim = stage.one(act.Claim)
@@ -274,8 +274,8 @@ def test_a_hole_at_a_start_where_the_log_begins_later_is_a_loss() -> None:
     start = stage.own(P0, position=5)[P0]
     stage.poll(start, [8, 9])
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 8, 10, ""))
-    trouble = stage.one(act.SendTrouble).message
-    assert (trouble.kind, trouble.position, trouble.low, trouble.high) == ("out-of-range", 5, 8, 10)
+    fault = stage.one(act.SendFault).message
+    assert (fault.kind, fault.position, fault.low, fault.high) == ("out-of-range", 5, 8, 10)
     stage.none(act.StartPartitions)
 
 
@@ -432,7 +432,7 @@ def test_a_refusal_costs_a_new_token_for_every_partition_of_all_unanswered_block
     ],
 )
 def test_what_memory_holds_is_cut_again_only_where_it_touches_the_answered_position(
-    position: int, life: int, cut: tuple[int, int] | None
+    position: int, incarnation: int, cut: tuple[int, int] | None
 ) -> None:
     """Rule 4, INV-2."""
     stage = Stage()
@@ -441,7 +441,7 @@ def test_what_memory_holds_is_cut_again_only_where_it_touches_the_answered_posit
     stage.seal_and_store()
     stage.answer(refused={1: [P0]})
     stage.wait(0.5)
-    (again,) = stage.claim({P0: view(P0, position, 50, life)})
+    (again,) = stage.claim({P0: view(P0, position, 50, incarnation)})
     assert again.offset == (6 if cut else position)
     stage.wait(1.0)
     drafts = stage.sealed()
@@ -472,7 +472,7 @@ def test_a_partition_is_not_claimed_while_blocks_under_its_old_token_are_unanswe
     order = messages.Command(version=1, driver_epoch=numbered(1, 1), kind="reclaim", partitions=(P0,))
     beat = stage.all(act.Heartbeat)[-1]
     stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (order,)))
-    stage.none(act.Look)
+    stage.none(act.Lookup)
     stage.answer()
     (again,) = stage.claim({P0: view(P0, 1, 20)})
     assert again.offset == 1
@@ -662,23 +662,23 @@ def test_trouble_pauses_its_partition_alone_and_is_told_when_all_before_it_is_ac
     stage = Stage()
     starts = stage.own(P0, P1)
     stage.poll(starts[P0], range(3))
-    stage.tell(inp.Polled([PartitionTrouble(P0, starts[P0].generation, "out-of-range", "x")]))
+    stage.tell(inp.Polled([PartitionFault(P0, starts[P0].generation, "out-of-range", "x")]))
     assert stage.one(act.Pause).partitions == (P0,)
     stage.seal_and_store()
     stage.none(act.Inspect)
     stage.answer()
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 10, 20, ""))
-    told = stage.one(act.SendTrouble)
+    told = stage.one(act.SendFault)
     assert (told.message.kind, told.message.position, told.message.low) == ("out-of-range", 3, 10)
     stage.poll(starts[P1], [0])
     stage.seal_and_store()
     stage.answer()  # the other one goes on
-    stage.tell(inp.TroubleAnswered(told.request, False, "`forebay offsets accept-gap t/0 3 10` goes on"))
+    stage.tell(inp.FaultAnswered(told.request, False, "`forebay offsets accept-gap t/0 3 10` goes on"))
     stage.wait(1.0)
     stage.none(act.Inspect)
     stage.wait(4.0)
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 10, 20, ""))
-    stage.tell(inp.TroubleAnswered(stage.one(act.SendTrouble).request, True, "recorded"))
+    stage.tell(inp.FaultAnswered(stage.one(act.SendFault).request, True, "recorded"))
     (again,) = stage.claim({P0: view(P0, 10, 20)})
     assert again.offset == 10
 
@@ -686,9 +686,9 @@ def test_trouble_pauses_its_partition_alone_and_is_told_when_all_before_it_is_ac
 def test_out_of_range_that_no_longer_holds_is_read_again_without_a_word_to_the_driver() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
-    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "out-of-range", "x")]))
+    stage.tell(inp.Polled([PartitionFault(P0, start.generation, "out-of-range", "x")]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 9, ""))
-    stage.none(act.SendTrouble)
+    stage.none(act.SendFault)
     stage.wait(0.5)
     (again,) = stage.claim({P0: view(P0, 5, 20)})
     assert again.offset == 5
@@ -698,9 +698,9 @@ def test_a_log_cut_back_and_grown_again_is_told_by_where_it_was_cut() -> None:
     """INV-5: records written after the cut and before the position are new, and would be skipped."""
     stage = Stage()
     start = stage.own(P0, position=100)[P0]
-    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "truncated", "cut", 80)]))
+    stage.tell(inp.Polled([PartitionFault(P0, start.generation, "truncated", "cut", 80)]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 120, ""))
-    told = stage.one(act.SendTrouble).message
+    told = stage.one(act.SendFault).message
     assert (told.kind, told.position, told.high) == ("truncated", 100, 80)
 
 
@@ -708,24 +708,22 @@ def test_fault_after_new_claim_ignores_where_the_log_was_truncated_before() -> N
     """INV-5: the driver would take records that Kafka aged out for another truncation, and begin a life below them."""
     stage = Stage()
     start = stage.own(P0, position=100)[P0]
-    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "truncated", "cut", 80)]))
+    stage.tell(inp.Polled([PartitionFault(P0, start.generation, "truncated", "cut", 80)]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 120, ""))
-    stage.tell(inp.TroubleAnswered(stage.one(act.SendTrouble).request, True, "recorded"))
-    (again,) = stage.claim({P0: view(P0, 90, 20, life=2)})
+    stage.tell(inp.FaultAnswered(stage.one(act.SendFault).request, True, "recorded"))
+    (again,) = stage.claim({P0: view(P0, 90, 20, incarnation=2)})
     stage.poll(again, [150])
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 150, 200, ""))
-    reported = stage.one(act.SendTrouble).message
+    reported = stage.one(act.SendFault).message
     assert (reported.kind, reported.position, reported.high) == ("out-of-range", 90, 200)
 
 
 def test_a_corrupt_batch_is_told_and_never_skipped() -> None:
     stage = Stage()
     start = stage.own(P0, position=5)[P0]
-    stage.tell(
-        inp.Polled([PartitionTrouble(P0, start.generation, "corrupt", "CRC"), columns(P0, start.generation, [9])])
-    )
+    stage.tell(inp.Polled([PartitionFault(P0, start.generation, "corrupt", "CRC"), columns(P0, start.generation, [9])]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 9, ""))
-    assert stage.one(act.SendTrouble).message.kind == "corrupt"
+    assert stage.one(act.SendFault).message.kind == "corrupt"
     stage.wait(1.0)
     assert stage.sealed() == []
 
@@ -768,8 +766,8 @@ def test_blocks_of_a_recreated_topic_are_never_reported() -> None:
     stage.tell(inp.TopicIdsRead(stage.one(act.CheckTopicIds).request, {"t": "B", "u": "U"}))
     stage.none(act.Report)
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 3, "B"))
-    trouble = stage.one(act.SendTrouble).message
-    assert (trouble.kind, trouble.position, trouble.topic_id) == ("recreated", 0, "B")
+    fault = stage.one(act.SendFault).message
+    assert (fault.kind, fault.position, fault.topic_id) == ("recreated", 0, "B")
     stage.wait(0.5)
     (again,) = stage.claim({other: view(other, 0, 30, topic_id="U")})
     assert (again.tp, again.offset) == (other, 2)  # cut again from memory under a new token
@@ -794,7 +792,7 @@ def test_a_command_is_done_once_and_acknowledged() -> None:
     stage.claim({P0: view(P0, 0, 20)})
     assert stage.all(act.Heartbeat)[-1].message.acknowledged == 4
     stage.tell(inp.HeartbeatAnswered(stage.machine._parts.requests.last, 2, (order,)))
-    stage.none(act.Look)
+    stage.none(act.Lookup)
 
 
 def test_second_copies_go_where_the_driver_says_also_when_that_host_is_called_otherwise_now() -> None:
@@ -804,7 +802,7 @@ def test_second_copies_go_where_the_driver_says_also_when_that_host_is_called_ot
     for second in ("h2", "h2", "h2-renamed"):
         stage.wait(5.0)
         beat = stage.all(act.Heartbeat)[-1]
-        named = messages.SecondHost(host=second, url="http://h2:1")
+        named = messages.ReplicaHost(host=second, url="http://h2:1")
         stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), named))
     assert [action.second.host for action in stage.all(act.CopyTo)] == ["h2", "h2-renamed"]
 
@@ -883,11 +881,11 @@ def test_a_stop_ends_without_reporting_what_is_open() -> None:
 def test_the_reclaim_delay_setting_is_what_delays() -> None:
     stage = Stage(reclaim_delay=Duration(3.0)).register()
     stage.tell(inp.Assigned((P0,)))
-    stage.tell(inp.Looked(stage.one(act.Look).request, ()))
+    stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, ()))
     stage.wait(2.9)
-    stage.none(act.Look)
+    stage.none(act.Lookup)
     stage.wait(0.2)
-    stage.one(act.Look)
+    stage.one(act.Lookup)
 
 
 # ---- what it may yet write (rule 8: a gap waits for it) ----
@@ -937,9 +935,9 @@ def test_a_partition_in_trouble_is_not_held_and_the_heartbeat_that_says_so_follo
     for beat in stage.all(act.Heartbeat):
         stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), ()))
     stage.none(act.Heartbeat)
-    stage.tell(inp.Polled([PartitionTrouble(P0, start.generation, "out-of-range", "gone")]))
+    stage.tell(inp.Polled([PartitionFault(P0, start.generation, "out-of-range", "gone")]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 5, 9, ""))
-    assert stage.one(act.SendTrouble).message.position == 0
+    assert stage.one(act.SendFault).message.position == 0
     assert stage.one(act.Heartbeat).message.holding == ()
 
 
@@ -947,7 +945,7 @@ def test_a_claim_is_done_when_it_is_answered_or_given_up() -> None:
     """A token of which the answer is on its way is not known yet, and not held yet."""
     stage = Stage().register()
     stage.tell(inp.Assigned((P0,)))
-    stage.tell(inp.Looked(stage.one(act.Look).request, (view(P0),)))
+    stage.tell(inp.LookupAnswered(stage.one(act.Lookup).request, (view(P0),)))
     stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
     claim = stage.one(act.Claim)
     assert claim.message.number == 1

@@ -12,18 +12,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from forebay.model.columns import Columns, PartitionTrouble, Start
+from forebay.model.columns import Columns, PartitionFault, Start
 from forebay.model.errors import SettingsError, SourceError, UnreachableError, UsageError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings, from_values
-from forebay.sources.custom import END_UNTOLD, OwnUpstream, dealt, make, ordinal_of
+from forebay.sources.custom import END_UNTOLD, CustomUpstream, dealt, make, ordinal_of
 from forebay.sources.receiving import OffsetGone, Record, Records, ReliableSource, RetryLater, UnreliableSource
 from receiver import inputs as inp
 from receiver.main import compose
 from receiver.own_records import source_batch
-from receiver.own_source import ReliableAdapter, UnreliableAdapter, own_source_of
+from receiver.own_source import ReliableAdapter, UnreliableAdapter, custom_source_of
 from receiver.source import CommitPoint, Source
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
@@ -232,14 +232,14 @@ def test_a_module_that_cant_be_imported_is_refused_in_a_sentence() -> None:
 
 
 def test_the_driver_learns_partitions_and_their_beginnings_from_the_class() -> None:
-    upstream = OwnUpstream(settings_for(count=5))
+    upstream = CustomUpstream(settings_for(count=5))
     assert upstream.partitions() == {A, B}
     assert upstream.starting_offsets("earliest", [A], "g") == {A: 0}
     assert upstream.starting_offsets({"a/0": 0}, [A, B], "g") == {A: 0, B: 0}
     with pytest.raises(UsageError, match=r"starting offset 1 of a/0: .* has 0 to 0"):
         upstream.starting_offsets({"a/0": 1}, [A], "g")
     assert upstream.topic_ids(["a"]) == {"a": ""} and upstream.ends([A]) == {A: 0}
-    of_queue = OwnUpstream(settings_for("Queue", count=2))
+    of_queue = CustomUpstream(settings_for("Queue", count=2))
     assert of_queue.partitions() == {TopicPartition("q", 0), TopicPartition("q", 1)}
     with pytest.raises(UsageError, match="has no end"):
         of_queue.ends([TopicPartition("q", 0)])
@@ -341,7 +341,7 @@ def test_a_position_that_is_gone_is_trouble_of_that_partition_alone(where: str) 
     adapter.poll(1, 0)
     adapter.start([Start(A, 2, -1, 1), Start(B, 0, -1, 2)])
     own.fails[where] = OffsetGone("a", "cut off")
-    assert adapter.poll(4, 0) == [PartitionTrouble(A, 1, "out-of-range", "a: cut off")]
+    assert adapter.poll(4, 0) == [PartitionFault(A, 1, "out-of-range", "a: cut off")]
     assert offsets(adapter.poll(4, 0)) == [("b", 2, 0, 3)]
     own.fails["poll"] = OffsetGone("a", "cut off")
     with pytest.raises(SourceError, match="OffsetGone names 'a': it is not open"):
@@ -587,7 +587,7 @@ def test_a_poll_that_is_under_way_when_a_drain_begins_is_taken_in(tmp_path: Path
 
 
 def test_the_receiver_is_made_from_the_settings() -> None:
-    adapter = own_source_of(settings_for("Queue", count=3), "s-r2", SystemClock())
+    adapter = custom_source_of(settings_for("Queue", count=3), "s-r2", SystemClock())
     heard = Heard()
     adapter.subscribe(heard)
     adapter.poll(1, 0)

@@ -410,12 +410,12 @@ def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path
     service = compose(
         settings_of(tmp_path, tracker.url), "r-1", kafka, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"
     )
-    assert not service.standing().ready
+    assert not service.service_status().ready
     service.came_round = lambda: rounds.append(threading.get_ident())
     kafka.poll = hang  # type: ignore[method-assign]
     receiver = Running(service)
     assert hung.wait(30)
-    assert service.standing().ready
+    assert service.service_status().ready
     service.tell(Tick())  # as every other thread does
     release.set()
     tracker.wait_for(all_taken(tracker, kafka))
@@ -423,8 +423,8 @@ def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path
     assert receiver.ended() == 0
     assert within == [0]
     assert len(set(rounds)) == 1
-    standing = service.standing()
-    assert standing.words.startswith("draining") and standing.stop_seconds == 60.0 + CLOSE_SECONDS
+    service_status = service.service_status()
+    assert service_status.words.startswith("draining") and service_status.stop_seconds == 60.0 + CLOSE_SECONDS
 
 
 def test_receiver_by_pattern_says_that_its_driver_names_no_topics(

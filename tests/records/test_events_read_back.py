@@ -189,9 +189,9 @@ def _block(**changed: Any) -> Block:
 @pytest.mark.parametrize(
     "event",
     [
-        ev.PartitionsAdded((ev.LifeStart(TOPIC, 0, 5.0),), 0, "custom"),  # type: ignore[arg-type]
-        ev.PartitionsAdded((ev.LifeStart(TOPIC, True, 5),), 0, "custom"),
-        ev.LifeBegun(ev.LifeStart(TOPIC, 0, 5, leader_epoch=2**31), 0, "custom"),
+        ev.PartitionsAdded((ev.IncarnationStart(TOPIC, 0, 5.0),), 0, "custom"),  # type: ignore[arg-type]
+        ev.PartitionsAdded((ev.IncarnationStart(TOPIC, True, 5),), 0, "custom"),
+        ev.IncarnationBegun(ev.IncarnationStart(TOPIC, 0, 5, leader_epoch=2**31), 0, "custom"),
         ev.GapRecorded(TOPIC, 0, _gap(cause="x" * 1_001), 0),
         ev.BlockAdded(_block(created_ms=1.5)),
         ev.BlockAdded(_block(created_ms=2**63)),
@@ -217,11 +217,11 @@ def test_event_that_could_be_written_and_not_read_back_is_refused(event: ev.Even
 
 def test_refused_event_changes_nothing_and_the_next_one_is_taken() -> None:
     t = Tracked(1)
-    starts = (ev.LifeStart("new", 0, 5.0),)  # type: ignore[arg-type]
+    starts = (ev.IncarnationStart("new", 0, 5.0),)  # type: ignore[arg-type]
     decision = t.decide(FoundPartitions(starts, t.now_ms, "custom"))
     assert isinstance(decision.refusal, UsageError) and not decision.events
-    t.say(FoundPartitions((ev.LifeStart("new", 0, 5),), t.now_ms, "custom"))
-    again = State(stream=STREAM, lineage=1)
+    t.say(FoundPartitions((ev.IncarnationStart("new", 0, 5),), t.now_ms, "custom"))
+    again = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(again, read_back(event))
     assert _state_decoder.decode(msgspec.msgpack.encode(t.state)) == again == t.state

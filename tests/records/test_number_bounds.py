@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.journal.events import LifeStart, UnwritableEvent, WindowChanged, refuse_unwritable
+from driver.journal.events import IncarnationStart, UnwritableEvent, WindowChanged, refuse_unwritable
 from forebay import messages as m
 from forebay.kafka.consume.spans import Span, parse_span
 from forebay.model.errors import CorruptionError, UsageError
@@ -91,7 +91,7 @@ def test_values_are_refused_where_they_are_made(value: int) -> None:
     with pytest.raises(ValueError, match="from must be below until"):
         Gap(0, value, "c")
     with pytest.raises(UsageError):
-        LifeStart("t", 0, value)
+        IncarnationStart("t", 0, value)
     with pytest.raises(UsageError):
         Span("t", 0, 0, value)
     with pytest.raises(ValueError, match=r"leader epoch .* is none|from must be below until"):
@@ -109,9 +109,9 @@ def test_claim_number_fault_and_heartbeat_beyond_bounds_are_refused(number: int)
     beat = {"state": "", "detail": "", "acknowledged": 0, "buffered_bytes": 0, "records": 0}
     for type_, fields, changed in (
         (m.ClaimRequest, {"claims": []}, {"number": number}),
-        (m.Trouble, fault, {"leader_epoch": number}),
-        (m.Trouble, fault, {"position": number}),
-        (m.Trouble, fault, {"low": number}),
+        (m.Fault, fault, {"leader_epoch": number}),
+        (m.Fault, fault, {"position": number}),
+        (m.Fault, fault, {"low": number}),
         (m.HeartbeatRequest, beat, {"claims_done": number}),
         (m.HeartbeatRequest, beat, {"records": number}),
         (m.HeartbeatRequest, beat, {"counters": {"a": number}}),

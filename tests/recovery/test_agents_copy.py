@@ -24,7 +24,7 @@ from tests.recovery.test_recovering import served
 from tests.support.fault_proxy import FaultProxy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.blocks import given_path
+from wal.blocks import cached_path
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -139,7 +139,7 @@ def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
     file.unlink()
     if first == "damaged":
         file.write_bytes(data[:-70])
-    given = given_path(tmp_path / "blocks-of-h3", STREAM, block.id)
+    given = cached_path(tmp_path / "blocks-of-h3", STREAM, block.id)
     given.parent.mkdir(parents=True)
     given.write_bytes(data)
     other = msgspec.structs.replace(

@@ -48,9 +48,16 @@ def test_a_stream_that_went_well_is_clean_and_counted() -> None:
     t = worked()
     report = audit.report(t.state, archived(t))
     assert report.clean
-    life = report.lives[0]
-    assert (life.start, life.until, life.batches, life.records, life.waiting, life.skipped) == (0, 40, 3, 35, 10, 5)
-    assert (life.duplicates, life.missing) == (0, 0)
+    incarnation = report.incarnations[0]
+    assert (
+        incarnation.start,
+        incarnation.until,
+        incarnation.batches,
+        incarnation.records,
+        incarnation.waiting,
+        incarnation.skipped,
+    ) == (0, 40, 3, 35, 10, 5)
+    assert (incarnation.duplicates, incarnation.missing) == (0, 0)
     assert (report.batches_completed, report.batches_unfinished, report.records_completed) == (2, 1, 25)
 
 
@@ -69,7 +76,7 @@ def test_a_batch_that_is_nowhere_is_missing_with_its_exact_range() -> None:
     t = worked()
     report = audit.report(t.state, archived(t)[1:])
     assert [(f.kind, f.from_offset, f.until_offset) for f in report.findings] == [("missing", 0, 10)]
-    assert report.lives[0].missing == 10
+    assert report.incarnations[0].missing == 10
 
 
 def test_offsets_in_two_batches_are_duplicates_and_name_both() -> None:
@@ -87,7 +94,7 @@ def test_offsets_in_two_batches_are_duplicates_and_name_both() -> None:
     report = audit.report(t.state, (*archived(t), twice))
     assert {(f.kind, f.from_offset, f.until_offset) for f in report.findings} >= {("duplicate", 8, 10)}
     assert any(numbered(1, 99) in f.batches for f in report.findings)
-    assert report.lives[0].duplicates == 4
+    assert report.incarnations[0].duplicates == 4
 
 
 def test_offsets_past_the_position_are_found() -> None:
@@ -115,7 +122,7 @@ def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_findi
     t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 10)",)))
     t.complete(batch)
     t.say(
-        m.Trouble(
+        m.Fault(
             receiver_id="r1",
             epoch=epoch,
             topic="t",
@@ -130,9 +137,9 @@ def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_findi
     t.search_in_vain(epoch)
     report = audit.report(t.state, ())
     assert report.clean
-    life = report.lives[0]
-    assert [(g.from_offset, g.until_offset) for g in life.gaps] == [(10, 40)]
-    assert life.accepted_losses == ("t/0[0, 10)",)
+    incarnation = report.incarnations[0]
+    assert [(g.from_offset, g.until_offset) for g in incarnation.gaps] == [(10, 40)]
+    assert incarnation.accepted_losses == ("t/0[0, 10)",)
 
 
 def test_the_audit_reads_journal_and_history_from_their_store() -> None:
@@ -225,7 +232,7 @@ def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
     t.say(m.AcceptLossRequest(batch_id=first, ranges=("t/0[0, 10)",), cause="ann@desk: disk died"))
     t.complete(first)
     t.say(
-        m.Trouble(
+        m.Fault(
             receiver_id="r1", epoch=epoch, topic="t", partition=0, token=token, kind="out-of-range", position=10, low=15,
             high=20,
         )
@@ -259,9 +266,11 @@ def test_a_replay_with_another_packing_is_a_finding() -> None:
 def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:
     t = Tracked(partitions=1)
     lost = "t/0[0, 5) life 2"
-    t.state.partitions["t/0"].lives.append(msgspec.structs.replace(t.state.partitions["t/0"].lives[0], life=2))
-    t.state.partitions["t/0"].lives[0].end = 5
+    t.state.partitions["t/0"].incarnations.append(
+        msgspec.structs.replace(t.state.partitions["t/0"].incarnations[0], number=2)
+    )
+    t.state.partitions["t/0"].incarnations[0].end = 5
     t.state.partitions["t/0"].position = 5
-    ranges = tuple(FinishedRange("t", 0, life, 0, 5, 5) for life in (1, 2))
+    ranges = tuple(FinishedRange("t", 0, incarnation, 0, 5, 5) for incarnation in (1, 2))
     batches = [FinishedBatch(numbered(1, 1), 1, 1, 2, 1, 10, ranges, (), (lost,))]
-    assert [life.accepted_losses for life in audit.report(t.state, batches).lives] == [(), (lost,)]
+    assert [incarnation.accepted_losses for incarnation in audit.report(t.state, batches).incarnations] == [(), (lost,)]

@@ -24,7 +24,7 @@ from tests.recovery.test_recovering import applied, planned, served
 from tests.support.forged import forged, forged_copy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.blocks import encode_meta, given_path, local_path, read_local, write_local_frame
+from wal.blocks import cached_path, encode_meta, local_path, read_local, write_local_frame
 from wal.frame import HEADER_LENGTH, aligned
 from wal.reading import BlockReference, ReadPlan, stored_copy
 from wal.set_aside import put_back, set_aside
@@ -93,7 +93,7 @@ def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: L
 def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
-    given = given_path(directory(logged), STREAM, block.id)
+    given = cached_path(directory(logged), STREAM, block.id)
     path.rename(given)
     before = given.read_bytes()
     flip(given, 9)
@@ -301,7 +301,7 @@ def test_forged_copy_beside_a_damaged_one_does_not_count_as_whole(logged: Logged
     payload, value = logged.payloads[block.id], logged.kafka.rows(0, 0, 1)[0].value
     assert value is not None
     lie = forged_copy(block.meta, forged(payload, value, bytes(len(value))))
-    given_path(directory(logged), STREAM, block.id).write_bytes(lie)
+    cached_path(directory(logged), STREAM, block.id).write_bytes(lie)
     assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
     damaged_copies.apply_plan(logged.settings, logged.journal)
     assert not aside.exists()

@@ -12,17 +12,17 @@ import pytest
 
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.journal import events as ev
-from driver.journal import history, lineage
+from driver.journal import history, timeline
 from driver.journal import log as journal
 from driver.journal.lease import LeaseKeeper, lease_path
-from driver.journal.lineage import LineageFound
 from driver.journal.state import State
+from driver.journal.timeline import TimelineFound
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Copied
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, UnreachableError
-from forebay.model.values import Block, Gap, Handle, OffsetRange, lineage_of, numbered
+from forebay.model.values import Block, Gap, Handle, OffsetRange, numbered, timeline_of
 from forebay.process.clock import ManualClock
 from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
@@ -55,7 +55,7 @@ class Lost:
         name = f"rebuild-{next(numbers)}"
         self.journal = self.journal or MemoryStorage(f"{name}-journal")
         self.wal = self.wal or MemoryStorage(f"{name}-wal")
-        self.wal.put_new(layout.lineage_marker(STREAM, 1), self.claim)
+        self.wal.put_new(layout.timeline_marker(STREAM, 1), self.claim)
         self.copies = SnapshotCopies(
             self.t.say, self.wal, STREAM, numbered(1, 1), ManualClock(1_000), 0.0, FOREVER, lambda: next(numbers)
         )
@@ -73,9 +73,9 @@ class Lost:
     def keep(self) -> None:
         """Writes the journal."""
         led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
-        self.wal.delete(layout.lineage_marker(STREAM, 1))
+        self.wal.delete(layout.timeline_marker(STREAM, 1))
         self.wal.put_new(
-            layout.lineage_marker(STREAM, 1), self.journal.read(journal.claim_path(STREAM, numbered(1, 1)))
+            layout.timeline_marker(STREAM, 1), self.journal.read(journal.claim_path(STREAM, numbered(1, 1)))
         )
         for event in self.t.events:
             apply(state, event)
@@ -97,7 +97,7 @@ class Lost:
             self.writers[epoch] = LogWriter(
                 self.wal,
                 lambda sequence: layout.block_segment(STREAM, receiver, epoch, sequence),
-                SegmentIdentity(STREAM, receiver, epoch, lineage_of(epoch)),
+                SegmentIdentity(STREAM, receiver, epoch, timeline_of(epoch)),
                 SegmentLimits(1, 1e9),
                 lambda: 1.0,
                 lambda: next(numbers),
@@ -151,7 +151,7 @@ def test_the_walk_takes_what_was_accepted_and_no_orphan_beside_it() -> None:
     assert not_taken.block_id == orphan.id
     assert "came in otherwise" in not_taken.reason
     assert audit.report(state, ()).clean
-    assert (state.lineage, state.receivers, state.batches) == (2, {}, {})
+    assert (state.timeline, state.receivers, state.batches) == (2, {}, {})
     assert all(not p.owner and not p.writers for p in state.partitions.values())
     assert all(lost.wal.size(block.handle.path) for block in state.blocks.values())
     assert all("forebay-rebuild" in block.handle.path for block in state.blocks.values()), "synced anew"
@@ -238,11 +238,11 @@ def test_a_life_that_the_copy_does_not_know_begins_as_its_frames_show() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     lost.take_in(epoch, offsets(0, 10, token))
-    apply(t.state, ev.LifeBegun(ev.LifeStart("t", 0, 3, "id-2"), 1, "recreated"))
-    lost.take_in(epoch, offsets(3, 9, t.claim(epoch).view.token, life=2))
+    apply(t.state, ev.IncarnationBegun(ev.IncarnationStart("t", 0, 3, "id-2"), 1, "recreated"))
+    lost.take_in(epoch, offsets(3, 9, t.claim(epoch).view.token, incarnation=2))
     state = lost.rebuild().state
-    old, new = state.partitions["t/0"].lives
-    assert (old.end, new.life, new.start, state.partitions["t/0"].position) == (10, 2, 3, 9)
+    old, new = state.partitions["t/0"].incarnations
+    assert (old.end, new.number, new.start, state.partitions["t/0"].position) == (10, 2, 3, 9)
     assert audit.report(state, ()).clean
 
 
@@ -326,7 +326,7 @@ def test_what_only_the_copy_calls_finished_is_attested_and_no_more() -> None:
     plan = lost.rebuild()
     report = audit.report(plan.state, ())
     assert report.clean
-    assert (report.lives[0].attested, report.lives[0].waiting) == (10, 10)
+    assert (report.incarnations[0].attested, report.incarnations[0].waiting) == (10, 10)
     assert report.rebuilds[0].attested == 10
     assert block.id not in plan.state.blocks
     assert not plan.missing
@@ -374,7 +374,7 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
     lost.wal.delete(older)
     with pytest.raises(RefusedError, match="holds no snapshot copy"):
         lost.rebuild()
-    assert lineage.newest_marker(lost.wal, STREAM) == 1, "refused before anything was changed"
+    assert timeline.newest_marker(lost.wal, STREAM) == 1, "refused before anything was changed"
 
 
 def test_a_copy_with_a_position_beyond_the_last_offset_begins_its_partition_again() -> None:
@@ -475,7 +475,7 @@ def test_numbers_of_the_new_lineage_are_beyond_all_that_the_old_one_gave() -> No
     assert min(state.next_epoch(), state.next_token(), state.next_batch_id(), state.cleanup_count + 1) > numbered(2, 0)
     tracker = Tracker(state, numbered(2, 2), "stop", 4, 0)
     with pytest.raises(FencedError, match="not registered"):
-        tracker.decide(m.LookRequest(receiver_id="r1", epoch=old, partitions=()), 0.0, 0)
+        tracker.decide(m.LookupRequest(receiver_id="r1", epoch=old, partitions=()), 0.0, 0)
 
 
 @pytest.mark.parametrize("appendable", [True, False])
@@ -507,7 +507,7 @@ def test_whatever_step_a_rebuild_is_killed_before_no_driver_leads_an_empty_journ
                 break
             try:
                 state = lost.lead()
-            except LineageFound:
+            except TimelineFound:
                 lost.rebuild()
                 state = lost.lead()
             assert state.partitions["t/0"].position == 20, (disk, step)
@@ -523,10 +523,10 @@ def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> No
     assert [next(slow), next(slow), next(slow)] == ["marked", "claimed", "read"]
     lost.rebuild()
     state = lost.lead()
-    assert state.lineage == 3
+    assert state.timeline == 3
     with pytest.raises(FencedError, match="rebuilt"):
         list(slow)
-    assert lost.lead().lineage == 3
+    assert lost.lead().timeline == 3
 
 
 def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() -> None:
@@ -542,7 +542,7 @@ def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() ->
     assert next(killed) == "marked"
     killed.close()
     led.check()
-    assert lost.rebuild().state.lineage == 3
+    assert lost.rebuild().state.timeline == 3
     with pytest.raises(FencedError, match="rebuilt"):
         led.check()
 
@@ -606,10 +606,10 @@ def test_records_of_the_new_topic_come_in_by_its_life_alone() -> None:
     """INV-3."""
     lost, epoch, token = created_again()
     lost.write(epoch, offsets(5, 20, token))
-    apply(lost.t.state, ev.LifeBegun(ev.LifeStart("t", 0, 0, "id-2"), 1, "recreated"))
-    lost.take_in(epoch, offsets(0, 20, lost.t.claim(epoch).view.token, life=2))
+    apply(lost.t.state, ev.IncarnationBegun(ev.IncarnationStart("t", 0, 0, "id-2"), 1, "recreated"))
+    lost.take_in(epoch, offsets(0, 20, lost.t.claim(epoch).view.token, incarnation=2))
     state = lost.rebuild().state
-    old, new = state.partitions["t/0"].lives
+    old, new = state.partitions["t/0"].incarnations
     assert (old.end, new.start, state.partitions["t/0"].position) == (5, 0, 20)
     assert len(state.waiting) == 2
 
@@ -626,7 +626,7 @@ def test_a_topic_that_is_still_the_same_or_a_block_that_was_checked_is_taken() -
 def test_where_no_id_is_known_kafka_is_not_asked_and_the_block_is_taken() -> None:
     lost = Lost(in_kafka=None)
     for partition in lost.t.state.partitions.values():
-        partition.life.topic_id = ""
+        partition.incarnation.topic_id = ""
     lost.copy()
     epoch = lost.t.register()
     lost.take_in(epoch, offsets(0, 20, lost.t.claim(epoch).view.token))
@@ -680,7 +680,7 @@ def test_a_block_that_a_surviving_history_names_was_accepted() -> None:
 def test_a_copy_is_due_at_once_for_new_partitions_and_for_clean_up_that_waits() -> None:
     t = Tracked()
     now = Limits(0)
-    assert copy_due(State(stream=STREAM, lineage=1), now, 0) is Due.NO
+    assert copy_due(State(stream=STREAM, timeline=1), now, 0) is Due.NO
     assert copy_due(t.state, now, 0) is Due.NOW
     t.copy(1)
     assert copy_due(t.state, now, 0) is Due.NO, "the event that tells of the copy is no news"
@@ -694,7 +694,7 @@ def test_a_copy_is_due_at_once_for_new_partitions_and_for_clean_up_that_waits() 
         assert copy_due(t.state, now, t.now_ms) is Due.SOON
         t.copy(1)
     assert copy_due(t.state, now, t.now_ms) is Due.NO
-    apply(t.state, ev.PartitionsAdded((ev.LifeStart("t", 9, 0),), 1, "later"))
+    apply(t.state, ev.PartitionsAdded((ev.IncarnationStart("t", 9, 0),), 1, "later"))
     assert copy_due(t.state, now, t.now_ms) is Due.NOW
 
 

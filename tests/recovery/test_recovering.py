@@ -112,7 +112,7 @@ def test_a_damaged_block_comes_back_from_its_local_copy_bit_by_bit(logged: Logge
     assert not plan.open
     named = served(logged, block)
     assert named.handle.checksum == block.handle.checksum and named.local
-    assert f"/blocks/forebay-repair/{plan.lineage << 40 | 2:016x}/" in named.handle.path
+    assert f"/blocks/forebay-repair/{plan.timeline << 40 | 2:016x}/" in named.handle.path
     assert not planned(logged).open
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
 

@@ -202,12 +202,12 @@ NAMED: list[tuple[str, msgspec.Struct]] = [
             receiver_id="r1", epoch=1, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0
         ),
     ),
-    ("/v1/partitions/look", m.LookRequest(receiver_id="r1", epoch=1, partitions=())),
+    ("/v1/partitions/look", m.LookupRequest(receiver_id="r1", epoch=1, partitions=())),
     ("/v1/partitions/claim", m.ClaimRequest(receiver_id="r1", epoch=1, claims=())),
     ("/v1/partitions/release", m.ReleaseRequest(receiver_id="r1", epoch=1, releases=())),
     (
         "/v1/partitions/trouble",
-        m.Trouble(
+        m.Fault(
             receiver_id="r1", epoch=1, topic="t", partition=0, token=1, kind="out-of-range", position=0, low=1, high=2
         ),
     ),

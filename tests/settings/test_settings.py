@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from forebay.model.errors import SettingsError
-from forebay.settings.promises import without_wal
+from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Section, Settings, from_values, load
 
 GOOD = """

@@ -26,7 +26,7 @@ from driver.decisions.batch_order import Run, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
 from driver.journal import log as journal
-from driver.journal.events import Event, LifeStart, ReplayedBatch
+from driver.journal.events import Event, IncarnationStart, ReplayedBatch
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
 from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
@@ -182,7 +182,7 @@ class DriverProcess:
         if task == "discover":
             return True
         if task == "adopt":
-            return any(p.trouble is not None or p.owner == ADOPTER for p in state.partitions.values())
+            return any(p.fault is not None or p.owner == ADOPTER for p in state.partitions.values())
         return bool(self._deletes or state.blocks or self.world.wal.list(f"{self.world.stream}/blocks"))
 
     def advance(self) -> None:
@@ -464,14 +464,14 @@ class DriverProcess:
         world = self.world
         yield "begin"
         starts = tuple(
-            LifeStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
+            IncarnationStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
             for tp in world.kafka.partitions()
         )
         yield FoundPartitions(starts, world.wall_ms, "simulated")
         yield from self._copy()
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
-        positions = yield Ask(lambda s: {p.tp: (p.life.life, p.position) for p in s.partitions.values()})
-        check_commits(committed, "group", self.tracker.state.lineage, positions)
+        positions = yield Ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
+        check_commits(committed, "group", self.tracker.state.timeline, positions)
 
     def _adopt(self) -> Task:
         """``driver.background.adoption``'s rounds, each place where it may die a step."""
@@ -564,8 +564,8 @@ class DriverProcess:
 
     def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
         """The same from Kafka, which no group is asked for."""
-        lives = self.tracker.state.partitions
-        wanted = [Wanted(r, lives[str(r.tp)].topic_id(r.life)) for r in block.meta.ranges]
+        incarnations = self.tracker.state.partitions
+        wanted = [Wanted(r, incarnations[str(r.tp)].topic_id(r.incarnation)) for r in block.meta.ranges]
         tier = self.world.kinds.kafka_tier(self.world.kafka, wanted)
         tier.ask()
         yield "fetch"
@@ -581,7 +581,7 @@ class DriverProcess:
             for offset, value in zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
         ]
         self.world.invariants.block_read(self, block, rows)
-        return [f"{r.topic}/{r.partition}/{r.life}/{offset}" for r, offset, _ in rows]
+        return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]
 
     def _query(self) -> Task:
         """A query over the intake, as ``pyspark_forebay.intake.stream`` and Spark play it together: what it has in its checkpoint
@@ -604,7 +604,7 @@ class DriverProcess:
         if query.finished is None:
             query.losses = world.losses
             shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
-            start = {tp: (p.lives[-1].life, p.position) for tp, p in shown.items() if tp in at}
+            start = {tp: (p.incarnations[-1].number, p.position) for tp, p in shown.items() if tp in at}
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))
             query.finished = start
         while True:

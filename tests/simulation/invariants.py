@@ -17,14 +17,14 @@ from driver.journal import events as ev
 from driver.journal import history
 from driver.journal import log as journal
 from driver.journal.block_index import BlockIndex
-from driver.journal.lineage import LineageFound
 from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
+from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
 from forebay.model.records import decode_block
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, lineage_of
+from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, timeline_of
 from recovery import audit
 from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
@@ -161,7 +161,7 @@ class Invariants:
                 raise InvariantViolation("INV-3", f"batch {batch.batch_id} is completed, and no job returned for it")
         for held in (r for block_id in open_blocks for r in state.blocks[block_id].meta.ranges):
             partition = state.partitions[str(held.tp)]
-            if held.life == partition.life.life and held.from_offset < partition.completed:
+            if held.incarnation == partition.incarnation.number and held.from_offset < partition.completed:
                 raise InvariantViolation(
                     "INV-3", f"{partition.tp} is shown as completed beyond {held.label}, which is not"
                 )
@@ -182,8 +182,8 @@ class Invariants:
         """No position went back, but over a gap that no frame tells of; no batch runs again that is not named."""
         before = self._before
         assert before is not None
-        if state.lineage <= before.lineage:
-            raise InvariantViolation("INV-4", f"lineage {state.lineage} was opened after {before.lineage} was lost")
+        if state.timeline <= before.timeline:
+            raise InvariantViolation("INV-4", f"lineage {state.timeline} was opened after {before.timeline} was lost")
         self.lost = False
         unsure = self._unsure(before, state)
         for block_id in unsure:
@@ -194,9 +194,9 @@ class Invariants:
             least = old.position if gap is None else gap.from_offset
             for block_id in unsure:
                 for held in before.blocks[block_id].meta.ranges:
-                    if (str(held.tp), held.life) == (key, old.life.life):
+                    if (str(held.tp), held.incarnation) == (key, old.incarnation.number):
                         least = min(least, held.from_offset)
-            if new is None or (new.life.life, new.position) < (old.life.life, least):
+            if new is None or (new.incarnation.number, new.position) < (old.incarnation.number, least):
                 at = "is not there" if new is None else f"stands at {new.position}"
                 raise InvariantViolation("INV-1", f"{key} was at {old.position}, and {at} after the rebuild")
         record = state.rebuilds[-1]
@@ -213,7 +213,7 @@ class Invariants:
             for r in finished.ranges:
                 for held in waiting:
                     if (
-                        (held.topic, held.partition, held.life) == (r.topic, r.partition, r.life)
+                        (held.topic, held.partition, held.incarnation) == (r.topic, r.partition, r.incarnation)
                         and held.from_offset < r.until_offset
                         and r.from_offset < held.until_offset
                     ):
@@ -227,13 +227,15 @@ class Invariants:
             block_id
             for block_id, meta in left_out.items()
             if meta.checked is not True
-            and any(topic_id(r.topic) != before.partitions[str(r.tp)].topic_id(r.life) for r in meta.ranges)
+            and any(topic_id(r.topic) != before.partitions[str(r.tp)].topic_id(r.incarnation) for r in meta.ranges)
         }
-        begins = {(r.tp, r.life, r.token): r.from_offset for block_id in unsure for r in left_out[block_id].ranges}
+        begins = {
+            (r.tp, r.incarnation, r.token): r.from_offset for block_id in unsure for r in left_out[block_id].ranges
+        }
         behind = {
             block_id
             for block_id, meta in left_out.items()
-            if any(r.from_offset > begins.get((r.tp, r.life, r.token), 1 << 63) for r in meta.ranges)
+            if any(r.from_offset > begins.get((r.tp, r.incarnation, r.token), 1 << 63) for r in meta.ranges)
         }
         return unsure | behind
 
@@ -254,7 +256,7 @@ class Invariants:
             if block_id not in state.blocks and block_id not in self._cleaned:
                 raise InvariantViolation("INV-4", f"{driver} accepted block {block_id}, the journal does not hold it")
         for partition in state.partitions.values():
-            if not partition.life.start <= partition.completed <= partition.position:
+            if not partition.incarnation.start <= partition.completed <= partition.position:
                 raise InvariantViolation(
                     "INV-3", f"{partition.tp} is shown as completed to {partition.completed} of {partition.position}"
                 )
@@ -270,11 +272,11 @@ class Invariants:
         new = {
             key: p
             for key, p in state.partitions.items()
-            if self._given_up.get(key, (0, 1)) != (len(p.gaps), len(p.lives))
+            if self._given_up.get(key, (0, 1)) != (len(p.gaps), len(p.incarnations))
         }
         if not new:
             return
-        self._given_up.update({key: (len(p.gaps), len(p.lives)) for key, p in new.items()})
+        self._given_up.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
         for path in self._wal.list(f"{self._world.stream}/blocks"):
             for item in scan_segment(self._wal, path):  # type: ignore[arg-type]
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
@@ -286,23 +288,25 @@ class Invariants:
             return
         for held in meta.ranges:
             partition = state.partition(held.tp)
-            if partition is None or held.life > partition.life.life:
+            if partition is None or held.incarnation > partition.incarnation.number:
                 continue
-            life = partition.lives[held.life - 1]
-            if self._world.kafka.topic_id(held.topic) != life.topic_id and meta.checked is not True:
+            incarnation = partition.incarnations[held.incarnation - 1]
+            if self._world.kafka.topic_id(held.topic) != incarnation.topic_id and meta.checked is not True:
                 continue  # nobody can tell of which topic it is
             for recorded in partition.gaps:
                 gap = recorded.gap
                 if (
-                    recorded.life == held.life
+                    recorded.incarnation == held.incarnation
                     and held.from_offset < gap.until_offset
                     and gap.from_offset < held.until_offset
                 ):
                     raise InvariantViolation(
                         "INV-2", f"the gap [{gap.from_offset}, {gap.until_offset}) {words} {meta.id}"
                     )
-            if life.end is not None and held.until_offset > life.end:
-                raise InvariantViolation("INV-2", f"what lies beyond {life.end} of an ended life {words} {meta.id}")
+            if incarnation.end is not None and held.until_offset > incarnation.end:
+                raise InvariantViolation(
+                    "INV-2", f"what lies beyond {incarnation.end} of an ended life {words} {meta.id}"
+                )
 
     def block_synced(self, process: ReceiverProcess, meta: BlockMeta) -> None:
         """INV-2: nobody who is not fenced makes durable what was given up before."""
@@ -331,7 +335,7 @@ class Invariants:
 
     def _is_of_lost_journal(self, meta: BlockMeta) -> bool:
         """Whether nobody may remember the block's writer."""
-        return self.lost or (self.durable is not None and lineage_of(meta.epoch) < self.durable.lineage)
+        return self.lost or (self.durable is not None and timeline_of(meta.epoch) < self.durable.timeline)
 
     def unreported(self, tp: TopicPartition) -> bool:
         """Whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""
@@ -340,7 +344,7 @@ class Invariants:
             return False
         self._synced = {name: meta for name, meta in self._synced.items() if name not in self.durable.blocks}
         return any(
-            (held.tp, held.life) == (tp, partition.life.life)
+            (held.tp, held.incarnation) == (tp, partition.incarnation.number)
             and held.from_offset <= partition.position < held.until_offset
             for meta in self._synced.values()
             for held in meta.ranges
@@ -453,8 +457,10 @@ class Invariants:
 
     def _compare(self, partition: Partition, held: OffsetRange, rows: dict[int, bytes], block_id: str) -> None:
         """The range holds all that Kafka held there, and nothing else."""
-        life = next(life for life in partition.lives if life.life == held.life)
-        entries = self._world.kafka.log_of(held.tp, life.topic_id).entries
+        incarnation = next(
+            incarnation for incarnation in partition.incarnations if incarnation.number == held.incarnation
+        )
+        entries = self._world.kafka.log_of(held.tp, incarnation.topic_id).entries
         for offset in range(held.from_offset, held.until_offset):
             entry = entries[offset] if offset < len(entries) else None
             if offset in rows:
@@ -477,7 +483,7 @@ class Invariants:
         for tp, committed in group.committed.items():
             found = _METADATA.fullmatch(committed.metadata)
             assert found is not None
-            if self.durable is not None and int(found[1]) < self.durable.lineage:
+            if self.durable is not None and int(found[1]) < self.durable.timeline:
                 continue  # before a rebuild, which may have to find a gap again
             position = self._durable_position(tp, int(found[2]))
             if committed.offset > position:
@@ -485,14 +491,14 @@ class Invariants:
                     "INV-1", f"{tp} was committed at {committed.offset}, the durable position is {position}"
                 )
 
-    def _durable_position(self, tp: TopicPartition, life: int) -> int:
+    def _durable_position(self, tp: TopicPartition, incarnation: int) -> int:
         """-1 for a life that the durable journal does not know."""
         partition = self.durable.partition(tp) if self.durable is not None else None
-        if partition is None or life > partition.life.life:
+        if partition is None or incarnation > partition.incarnation.number:
             return -1
-        if life == partition.life.life:
+        if incarnation == partition.incarnation.number:
             return partition.position
-        end = partition.lives[life - 1].end
+        end = partition.incarnations[incarnation - 1].end
         assert end is not None
         return end
 
@@ -534,7 +540,7 @@ class Invariants:
     def _knows_no_loss(self, driver: DriverProcess) -> bool:
         """Whether the driver leads a journal that was lost under it: what it says binds nobody, but what it accepts is in
         the WAL, and must be found there."""
-        return self.lost or (self.durable is not None and lineage_of(driver.journal.epoch) < self.durable.lineage)
+        return self.lost or (self.durable is not None and timeline_of(driver.journal.epoch) < self.durable.timeline)
 
     def _same_as_durable(self, driver: DriverProcess) -> None:
         self._refresh()
@@ -592,9 +598,9 @@ class Invariants:
             for grant in answer.claims:
                 if grant.granted and (state is None or state.tokens < count_of(grant.view.token)):
                     raise InvariantViolation("INV-4", f"{driver.name} gives token {grant.view.token:x}: not durable")
-        elif isinstance(answer, m.LookAnswer):
+        elif isinstance(answer, m.LookupAnswer):
             for view in answer.partitions:
-                if view.known and view.position > self._durable_position(view.tp, view.life):
+                if view.known and view.position > self._durable_position(view.tp, view.incarnation):
                     raise InvariantViolation("INV-1", f"{driver.name} shows {view.tp} at {view.position}: not durable")
 
     def deleting(self, driver: DriverProcess, path: str) -> None:
@@ -611,7 +617,7 @@ class Invariants:
         partitions = driver.tracker.state.partitions
         for held in block.meta.ranges:
             own = {offset: value for r, offset, value in rows if r == held}
-            entries = self._world.kafka.log_of(held.tp, partitions[str(held.tp)].topic_id(held.life)).entries
+            entries = self._world.kafka.log_of(held.tp, partitions[str(held.tp)].topic_id(held.incarnation)).entries
             other = [offset for offset, value in own.items() if entries[offset].value != value]
             if other or len(own) != held.records:
                 raise InvariantViolation(
@@ -627,7 +633,7 @@ class Invariants:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran with window {window}, and again with {past}")
         if not replay:
             rebuilds = driver.tracker.state.rebuilds
-            begun = next((r.batch_count for r in rebuilds if r.lineage == lineage_of(batch_id)), 0)
+            begun = next((r.batch_count for r in rebuilds if r.timeline == timeline_of(batch_id)), 0)
             reach = min(self._world.options.window_batches, count_of(batch_id) - begun - 1)
             if len(past) != reach:
                 raise InvariantViolation(
@@ -651,7 +657,7 @@ class Invariants:
 
     def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
         """A driver ends when fenced, and when its journal's store fails. Everything else is a finding."""
-        if isinstance(error, FencedError | StoreError) or (isinstance(error, LineageFound) and self.lost):
+        if isinstance(error, FencedError | StoreError) or (isinstance(error, TimelineFound) and self.lost):
             return
         if isinstance(error, LostJournal):
             raise InvariantViolation("INV-1", f"{driver.name} ended: {error}") from error
@@ -670,7 +676,7 @@ class Invariants:
             return False
         for tp in self._world.kafka.partitions():
             partition = state.partition(tp)
-            if partition is None or partition.life.topic_id != self._world.kafka.topic_id(tp.topic):
+            if partition is None or partition.incarnation.topic_id != self._world.kafka.topic_id(tp.topic):
                 return False
             if partition.position < self._world.kafka.log(tp).high:
                 return False
@@ -682,7 +688,7 @@ class Invariants:
         return [
             p.tp
             for p in (self.durable.partitions.values() if self.durable is not None else ())
-            if p.life.topic_id != kafka.topic_id(p.topic) and p.position == kafka.log(p.tp).high
+            if p.incarnation.topic_id != kafka.topic_id(p.topic) and p.position == kafka.log(p.tp).high
         ]
 
     def unsettled(self) -> str:
@@ -714,19 +720,21 @@ class Invariants:
                         raise InvariantViolation("INV-3", f"{row} lies in two completed batches, one is {batch_id}")
                     seen.add(row)
         for partition in state.partitions.values():
-            for life in partition.lives:
-                self._check_life(partition, life.life, life.start, life.end, life.topic_id, seen)
+            for incarnation in partition.incarnations:
+                self._check_incarnation(
+                    partition, incarnation.number, incarnation.start, incarnation.end, incarnation.topic_id, seen
+                )
         if seen:
             raise InvariantViolation("INV-3", f"{min(seen)} was completed and is no record of its life")
 
-    def _check_life(
-        self, partition: Partition, life: int, start: int, end: int | None, topic_id: str, seen: set[str]
+    def _check_incarnation(
+        self, partition: Partition, incarnation: int, start: int, end: int | None, topic_id: str, seen: set[str]
     ) -> None:
         entries = self._world.kafka.log_of(partition.tp, topic_id).entries
         until = end if end is not None else partition.position
-        gaps = [g.gap for g in partition.gaps if g.life == life]
+        gaps = [g.gap for g in partition.gaps if g.incarnation == incarnation]
         for offset in range(start, until):
-            row = f"{partition.tp}/{life}/{offset}"
+            row = f"{partition.tp}/{incarnation}/{offset}"
             if row in seen:
                 seen.remove(row)
                 continue

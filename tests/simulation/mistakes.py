@@ -263,7 +263,7 @@ class EarlyReceiver(ReceiverProcess):
     def copy_own(self) -> None:
         super().copy_own()
         copying = self._copying
-        if copying is not None and copying.waits_for_second and self._second:
+        if copying is not None and copying.waits_for_replica and self._second:
             self.tell_stored(replace(copying, second=self._second))
 
 
@@ -381,7 +381,7 @@ class ForgetfulOfWindowsDriver(DriverProcess):
         return finished(state, windows=False)
 
 
-def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int, cause: str) -> rebuild.Plan:
+def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int, cause: str) -> rebuild.Plan:
     """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
     token, from where that begins."""
     newest: dict[TopicPartition, int] = {}
@@ -392,7 +392,7 @@ def trusting_rebuilt(evidence: rebuild.Evidence, new_lineage: int, time_ms: int,
     for partition in evidence.copy.partitions.values():
         begins = [h.from_offset for one in found for h in one.block.meta.ranges if h.tp == partition.tp]
         partition.position = min(begins, default=partition.position)
-    return rebuild.rebuilt(replace(evidence, found=found), new_lineage, time_ms, cause)
+    return rebuild.rebuilt(replace(evidence, found=found), new_timeline, time_ms, cause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ import msgspec
 
 from forebay import messages
 from forebay.model.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
-from forebay.model.values import Block, TopicPartition, lineage_of
+from forebay.model.values import Block, TopicPartition, timeline_of
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.block_draft import BlockDraft
 from receiver.block_store import has_room
-from receiver.copy_store import SECOND_HOST, copy_handle
+from receiver.copy_store import REPLICA_HOST, copy_handle
 from receiver.driver_line import ROUTES
 from receiver.encoded_block import BlockWriting, EncodedBlock, encode
 from receiver.source import CommitPoint
@@ -47,7 +47,7 @@ class Copying:
     sequence: int
     block: EncodedBlock
     frame: bytes
-    waits_for_second: bool
+    waits_for_replica: bool
     own: bool = False
     second: str = ""
 
@@ -137,10 +137,10 @@ class ReceiverProcess:
         yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
-        if self._copying is not None and self._copying.waits_for_second and self._second:
+        if self._copying is not None and self._copying.waits_for_replica and self._second:
             weight = 3 * self.world.options.quiet
-            yield Step(f"{name} copy-second-refused", partial(self.copy_second_in_vain, False), weight)
-            yield Step(f"{name} copy-second-unanswered", partial(self.copy_second_in_vain, True), weight)
+            yield Step(f"{name} copy-second-refused", partial(self.copy_replica_refused, False), weight)
+            yield Step(f"{name} copy-second-unanswered", partial(self.copy_replica_refused, True), weight)
         if self._drafts and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
             yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
@@ -184,7 +184,7 @@ class ReceiverProcess:
         message = action.message
         if isinstance(message, messages.HeartbeatRequest):
             refusing = (self._refusing,) if self._refusing else ()
-            message = msgspec.structs.replace(message, second_host=self._second, refusing_hosts=refusing)
+            message = msgspec.structs.replace(message, replica_host=self._second, refusing_hosts=refusing)
         self.world.network.send(self.name, kind, message, partial(self._told, action))
 
     def _told(self, action: act.DriverAction, answer: Any) -> None:
@@ -268,15 +268,15 @@ class ReceiverProcess:
             yield Step(f"{self.name} encode", self.begin_copying, 30)
         if copying is not None and not copying.own:
             yield Step(f"{self.name} copy-own", self.copy_own, 20)
-        if copying is not None and copying.waits_for_second:
+        if copying is not None and copying.waits_for_replica:
             # without a host it says so, and looks again
-            yield Step(f"{self.name} copy-second", self.copy_second, 20 if self._second else 1)
+            yield Step(f"{self.name} copy-second", self.copy_replica, 20 if self._second else 1)
 
     def begin_copying(self) -> None:
         draft = self._drafts.popleft()
         block = encode(draft, self._writing, self.world.wall_ms)
         frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
-        self._copying = Copying(draft.sequence, block, frame, waits_for_second=self.world.options.copies > 1)
+        self._copying = Copying(draft.sequence, block, frame, waits_for_replica=self.world.options.copies > 1)
         self.world.invariants.block_written(block.meta)
 
     def copy_own(self) -> None:
@@ -286,30 +286,30 @@ class ReceiverProcess:
         copying.own = True
         self._copied()
 
-    def copy_second(self) -> None:
+    def copy_replica(self) -> None:
         copying = self._copying
         assert copying is not None
         if not self._second:
-            self.tell(inp.OutOfSpace("no host", SECOND_HOST))
+            self.tell(inp.OutOfSpace("no host", REPLICA_HOST))
             return
         self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
-        copying.second, copying.waits_for_second = self._second, False
+        copying.second, copying.waits_for_replica = self._second, False
         self._copied()
 
-    def copy_second_in_vain(self, lands: bool) -> None:
+    def copy_replica_refused(self, lands: bool) -> None:
         copying = self._copying
         assert copying is not None
         if lands:
             self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
         self._refusing = self._second
         self.world.reached["second copy refused"] += 1
-        self.tell(inp.OutOfSpace(f"host {self._second} takes none", SECOND_HOST))
+        self.tell(inp.OutOfSpace(f"host {self._second} takes none", REPLICA_HOST))
 
     def _copied(self) -> None:
         """Tells of the block when all its copies are kept."""
         copying = self._copying
         assert copying is not None
-        if not copying.own or copying.waits_for_second:
+        if not copying.own or copying.waits_for_replica:
             return
         self._copying, self._refusing = None, ""
         self.tell_stored(copying)
@@ -355,7 +355,7 @@ class ReceiverProcess:
         self._writer = world.kinds.writer(
             world.wal,
             lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),
-            SegmentIdentity(world.stream, self.receiver_id, epoch, lineage_of(epoch)),
+            SegmentIdentity(world.stream, self.receiver_id, epoch, timeline_of(epoch)),
             SegmentLimits(world.options.segment_bytes, float("inf")),
             now=lambda: world.now,
             new_uid=world.new_uid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from driver.journal.state import OpenTrouble
+from driver.journal.state import OpenFault
 from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace
 from tests.simulation.world import Options, World
@@ -90,13 +90,13 @@ class Script:
         state = self.world.invariants.durable
         return state.partitions[key].position if state is not None else -1
 
-    def trouble(self, key: str = "t/0") -> OpenTrouble | None:
+    def fault(self, key: str = "t/0") -> OpenFault | None:
         state = self.world.invariants.durable
-        return state.partitions[key].trouble if state is not None else None
+        return state.partitions[key].fault if state is not None else None
 
-    def lives(self, key: str = "t/0") -> int:
+    def incarnations(self, key: str = "t/0") -> int:
         state = self.world.invariants.durable
-        return len(state.partitions[key].lives) if state is not None else 0
+        return len(state.partitions[key].incarnations) if state is not None else 0
 
     def completed(self) -> int:
         state = self.world.invariants.durable
@@ -368,7 +368,7 @@ def gap_while_an_old_writer_can_still_sync() -> Script:
     script.do("produce t/0 4")
     script.run(*RECEIVER, until=lambda: script.world.can("r1.1 append"), without=("r1.1 append",))
     script.do("r1.1 pause", "expire r1.1/1", "outlive t/0 100", "start r2")
-    script.run("r2.1", *LOOP, until=lambda: script.trouble() is not None)
+    script.run("r2.1", *LOOP, until=lambda: script.fault() is not None)
     script.run("r2.1", *LOOP, until=lambda: not script.sent("r2.1/heartbeat#2"), without=("r2.1 tick",))
     for _ in range(6):
         script.perhaps("d1 adopt:begin", "d1 adopt:answered", "d1 adopt:search", *LOOP)
@@ -376,7 +376,7 @@ def gap_while_an_old_writer_can_still_sync() -> Script:
     return script
 
 
-def life_ended_while_its_writer_can_still_sync() -> Script:
+def incarnation_ended_while_its_writer_can_still_sync() -> Script:
     """A person resets a partition to its first offset while its receiver has a block that is not in the WAL yet. The life ends
     when that one was accepted, and not before."""
     script = Script(receivers=1, partitions=1, faults=("kafka",), resets=True)
@@ -395,7 +395,7 @@ def life_ended_while_its_writer_can_still_sync() -> Script:
         until=lambda: script.position() == 4 and not driver.tracker.operators.why_not_reset([partition.tp]),
     )
     script.do("d1 reset t/0")
-    script.run(*LOOP, until=lambda: script.lives() == 2)
+    script.run(*LOOP, until=lambda: script.incarnations() == 2)
     script.do("d1 let-go t/0")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     return script
@@ -427,7 +427,7 @@ def adopted_from_a_topic_created_again() -> Script:
     process = script.world.receivers["r1"]
     script.run(*RECEIVER, until=lambda: process._appended, without=unasked)
     script.do("r1.1 sync", "r1.1 kill", "expire r1.1/1", "start r1")
-    script.run("r1.2", *LOOP, ADOPT, until=lambda: script.lives() == 2)
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: script.incarnations() == 2)
     return script
 
 
@@ -452,9 +452,9 @@ def adoption_that_the_reserve_ends() -> Script:
     script.do("produce t/0 4")
     script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
     script.do("r1.1 kill", "expire r1.1/1", "outlive t/0 100", "start r1")
-    script.run("r1.2", *LOOP, until=lambda: script.trouble() is not None)
+    script.run("r1.2", *LOOP, until=lambda: script.fault() is not None)
     script.do("journal full 3999")
-    script.run("r1.2", *LOOP, ADOPT, until=lambda: bool(script.world.drivers[0].tracker.hindered), optional=True)
+    script.run("r1.2", *LOOP, ADOPT, until=lambda: bool(script.world.drivers[0].tracker.blocked), optional=True)
     return script
 
 
@@ -614,7 +614,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "history-forgets-what-came-while-it-waited": history_forgets_what_came_while_it_waited,
     "reserve-that-turns-completions-away": reserve_that_turns_completions_away,
     "gap-while-an-old-writer-can-still-sync": gap_while_an_old_writer_can_still_sync,
-    "life-ended-while-its-writer-can-still-sync": life_ended_while_its_writer_can_still_sync,
+    "life-ended-while-its-writer-can-still-sync": incarnation_ended_while_its_writer_can_still_sync,
     "whole-block-adopted": whole_block_adopted,
     "search-before-a-late-put": search_before_a_late_put,
     "adoption-that-the-reserve-ends": adoption_that_the_reserve_ends,

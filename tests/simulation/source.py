@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.records import SOURCE_SCHEMA, Column
 from forebay.model.values import TopicPartition
 from tests.simulation.kafka import Kafka
 
-Item = Columns | EndOfPartition | PartitionTrouble
+Item = Columns | EndOfPartition | PartitionFault
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class SimulatedSource:
         generation = reading.start.generation
         if not log.low <= reading.offset <= log.high:
             detail = f"offset {reading.offset} is not in [{log.low}, {log.high}]"
-            reading.fetched.append(PartitionTrouble(tp, generation, "out-of-range", detail))
+            reading.fetched.append(PartitionFault(tp, generation, "out-of-range", detail))
             reading.troubled = True
             return
         offsets = log.readable(reading.offset, records)

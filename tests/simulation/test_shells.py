@@ -24,7 +24,7 @@ def test_a_driver_that_was_taken_over_refuses_nobody() -> None:
     loop = DriverLoop(Tracker(state, opened.epoch, "stop", 1, 0), opened, ManualClock(), acted.append, ended.append)
     loop.start()
     try:
-        question = m.LookRequest(receiver_id="r1", epoch=1, partitions=())
+        question = m.LookupRequest(receiver_id="r1", epoch=1, partitions=())
         with pytest.raises(FencedError):
             loop.ask(question, 30.0)
         journal.lead(disk, "sim", "other", 0, lambda: 0.0, lambda: next(uids))

@@ -80,7 +80,7 @@ def test_random_runs_reach_what_they_are_for() -> None:
     assert len(worlds) == 30
     assert sum(state.records_completed for state in states if state is not None) > 1000
     assert sum(len(p.gaps) for state in states if state is not None for p in state.partitions.values()) > 0
-    assert sum(len(p.lives) - 1 for state in states if state is not None for p in state.partitions.values()) > 0
+    assert sum(len(p.incarnations) - 1 for state in states if state is not None for p in state.partitions.values()) > 0
     assert sum(len(world.invariants.runs) for world in worlds) > 50
     assert sum(world.read_from_kafka for world in worlds) > 5
     assert sum(world.query.rows for world in worlds) > 100

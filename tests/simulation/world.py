@@ -17,7 +17,7 @@ from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
 from driver.journal import log as journal
 from driver.journal.block_index import Place
-from driver.journal.events import LifeStart
+from driver.journal.events import IncarnationStart
 from driver.journal.history import HistoryWriter
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import ADOPTER, Partition
@@ -454,11 +454,11 @@ class World:
             if not driver.leading or driver.paused:
                 continue
             for key, partition in driver.tracker.state.partitions.items():
-                if partition.trouble is not None and not any(
+                if partition.fault is not None and not any(
                     isinstance(w.request, m.AcceptGapRequest) for w in driver.queue
                 ):
                     yield Step(f"{driver.name} accept-gap {key}", partial(self._accept_gap, driver, key), 5)
-                if partition.trouble is not None and self.options.ids:
+                if partition.fault is not None and self.options.ids:
                     yield from self._fence_steps(driver, partition)
 
     def _fence_steps(self, driver: DriverProcess, partition: Partition) -> Iterator[Step]:
@@ -473,7 +473,7 @@ class World:
 
     def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
         """To the first offset: what ``driver.background.resetting`` asks the deciding thread, one by one."""
-        start = LifeStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
+        start = IncarnationStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
         asked = {
             "hold-reset": HoldForReset((tp,)),
             "reset": Reset((start,), "reset to earliest", "simulated"),
@@ -628,7 +628,7 @@ class World:
         state = self.invariants.durable
         known = state.partitions.get(f"{TOPIC}/{partition}") if state is not None else None
         log = self.kafka.topics[TOPIC].log(partition)
-        if known is None or known.life.topic_id != log.topic_id:
+        if known is None or known.incarnation.topic_id != log.topic_id:
             return 0
         return log.high - max(known.position, log.low)
 
@@ -647,13 +647,13 @@ class World:
 
     def _accept_gap(self, driver: DriverProcess, key: str) -> None:
         partition = driver.tracker.state.partitions[key]
-        trouble = partition.trouble
-        assert trouble is not None
+        fault = partition.fault
+        assert fault is not None
         request = m.AcceptGapRequest(
             topic=partition.topic,
             partition=partition.partition,
-            from_offset=trouble.position,
-            until_offset=trouble.accepted_until,
+            from_offset=fault.position,
+            until_offset=fault.accepted_until,
         )
         driver.queue.append(Waiting(request))
 

@@ -38,7 +38,7 @@ def await_places(cluster: Cluster, topic: str, *places: tuple[int, int]) -> None
 
     def reached() -> bool:
         known = [cluster.state().partitions[f"{topic}/{number}"] for number in range(len(places))]
-        return tuple((one.life.life, one.position) for one in known) == places
+        return tuple((one.incarnation.number, one.position) for one in known) == places
 
     cluster.wait(reached, f"{places} of {topic}")
 
@@ -93,16 +93,16 @@ def test_times_and_offsets_mean_places_in_the_lives_of_a_topic(
         with pytest.raises(UsageError, match=f"has no record at or after {TIME + 300} ms"):
             between(300)
 
-        lives = []
+        incarnations = []
         while (end := reader.latestOffset(at, limit)) != at:
-            lives.append((end[topic], end.get("#lives")))
+            incarnations.append((end[topic], end.get("#lives")))
             taken.append(read(reader, at, end))
             at = end
-        assert lives[:2] == [
+        assert incarnations[:2] == [
             ({"0": 0, "1": 0}, {topic: {"0": 2, "1": 2}}),  # the ended life whole, whatever the limit
             ({"0": 0, "1": 0}, {topic: {"0": 3, "1": 3}}),
         ]
-        assert lives[-1] == ({"0": 6, "1": 2}, {topic: {"0": 3, "1": 3}})
+        assert incarnations[-1] == ({"0": 6, "1": 2}, {topic: {"0": 3, "1": 3}})
         assert all(sum(map(len, portion.values())) <= 3 for portion in taken[3:])
         assert sorted(row for portion in taken for row in portion.get(0, [])) == sorted([*first[3:], *second, *third])
         assert sorted(row for portion in taken for row in portion.get(1, [])) == sorted([(3, 3), (4, 4), *ends])
@@ -114,11 +114,11 @@ def test_times_and_offsets_mean_places_in_the_lives_of_a_topic(
             )
             reader.commit(at)
             late.commit(late.latestOffset(late.latestOffset(begun, ALL), ALL))
-        cluster.wait(lambda: lives_held(cluster, one) <= {3}, "the ended lives to be deleted")
+        cluster.wait(lambda: incarnations_held(cluster, one) <= {3}, "the ended lives to be deleted")
         assert between(3) == {0: third, 1: ends}
 
 
-def lives_held(cluster: Cluster, tp: TopicPartition) -> set[int]:
+def incarnations_held(cluster: Cluster, tp: TopicPartition) -> set[int]:
     """Of the partition's lives those that the journal names blocks of."""
     ranges = (r for block in cluster.state().blocks.values() for r in block.meta.ranges)
-    return {r.life for r in ranges if r.tp == tp}
+    return {r.incarnation for r in ranges if r.tp == tp}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forebay.kafka.consume.spans import Span
-from forebay.messages import IntakePartition, LifeSpan, LifeView, RecordedGap
+from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, RecordedGap
 from forebay.model.errors import UsageError
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
 from pyspark_forebay.intake.client import FoundBlocks
@@ -29,23 +29,30 @@ from pyspark_forebay.options.source import read_options
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def partition(tp: TopicPartition = A, position: int = 100, *lives: LifeView) -> IntakePartition:
-    own = lives or (LifeView(life=1, start=0, topic_id="id-1"),)
-    return IntakePartition(topic=tp.topic, partition=tp.partition, position=position, lives=own)
+def partition(tp: TopicPartition = A, position: int = 100, *incarnations: IncarnationView) -> IntakePartition:
+    own = incarnations or (IncarnationView(number=1, start=0, topic_id="id-1"),)
+    return IntakePartition(topic=tp.topic, partition=tp.partition, position=position, incarnations=own)
 
 
 #: [0, 50) of the first life, which ended; [20, 100) of the second so far
-TWO = partition(A, 100, LifeView(life=1, start=0, end=50, topic_id="id-1"), LifeView(life=2, start=20, topic_id="id-2"))
+TWO = partition(
+    A,
+    100,
+    IncarnationView(number=1, start=0, end=50, topic_id="id-1"),
+    IncarnationView(number=2, start=20, topic_id="id-2"),
+)
 
 
-def span(begin: int, until: int, life: int = 1, tp: TopicPartition = A) -> LifeSpan:
-    return LifeSpan(topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until)
+def span(begin: int, until: int, incarnation: int = 1, tp: TopicPartition = A) -> IncarnationSpan:
+    return IncarnationSpan(
+        topic=tp.topic, partition=tp.partition, incarnation=incarnation, from_offset=begin, until_offset=until
+    )
 
 
-def block(number: int, *ranges: tuple[TopicPartition, int, int], life: int = 1, length: int = 100) -> Block:
+def block(number: int, *ranges: tuple[TopicPartition, int, int], incarnation: int = 1, length: int = 100) -> Block:
     held = tuple(
         OffsetRange(
-            topic=tp.topic, partition=tp.partition, life=life, from_offset=begin, until_offset=until,
+            topic=tp.topic, partition=tp.partition, incarnation=incarnation, from_offset=begin, until_offset=until,
             records=until - begin, leader_epoch=0, digest="0" * 16, token=1,
         )
         for tp, begin, until in ranges
@@ -89,7 +96,7 @@ def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> No
     assert next_end((1, 10), TWO) == (2, 20)
     assert next_end((2, 20), TWO) == (2, 100)
     assert spans_between({A: (1, 10)}, {A: (2, 20)}, {A: TWO}) == [span(10, 50)]
-    assert spans_between({A: (1, 10)}, {A: (2, 60)}, {A: TWO}) == [span(10, 50), span(20, 60, life=2)]
+    assert spans_between({A: (1, 10)}, {A: (2, 60)}, {A: TWO}) == [span(10, 50), span(20, 60, incarnation=2)]
     assert spans_between({A: (2, 60)}, {A: (2, 60)}, {A: TWO}) == []
 
 
@@ -119,10 +126,10 @@ def test_of_each_block_only_what_is_wanted_is_read() -> None:
 
 def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwise() -> None:
     """INV-5."""
-    got = plan_intake_batch([span(10, 50), span(20, 60, life=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
+    got = plan_intake_batch([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
     assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
-    without = plan_intake_batch([span(20, 60, life=2)], found(), {A: TWO}, False)
+    without = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
     assert without.spans == () and without.losses[0].startswith(
         "t/0[20, 60) of incarnation 2: the WAL no longer has it"
     )
@@ -130,7 +137,7 @@ def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwis
 
 def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
     gap = RecordedGap(
-        topic="t", partition=0, life=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
+        topic="t", partition=0, incarnation=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
     )
     got = plan_intake_batch(
         [span(0, 40)], found(block(1, (A, 0, 10)), block(2, (A, 30, 40)), gaps=(gap,)), {A: partition()}, True
@@ -162,7 +169,7 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
 
 def test_what_lies_in_a_range_that_is_held_twice_is_no_hole() -> None:
     """Whatever tells of it last, the further end counts."""
-    gap = RecordedGap(topic="t", partition=0, life=1, from_offset=0, until_offset=30, cause="aged out")
+    gap = RecordedGap(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=30, cause="aged out")
     got = plan_intake_batch([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
     assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
 

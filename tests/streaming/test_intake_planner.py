@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from driver.journal.events import LifeBegun, LifeStart
+from driver.journal.events import IncarnationBegun, IncarnationStart
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
@@ -320,7 +320,7 @@ class Brokers:
     ],
 )
 def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
-    lives: list[tuple[int, int, str]],
+    incarnations: list[tuple[int, int, str]],
     held: tuple[int, int],
     at: int,
     found: tuple[int, int] | None,
@@ -329,9 +329,12 @@ def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
     """INV-5: another topic's records would pass for ours."""
     monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(at))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
-    views = tuple(m.LifeView(life=life, start=start, topic_id=topic_id) for life, start, topic_id in lives)
+    views = tuple(
+        m.IncarnationView(number=incarnation, start=start, topic_id=topic_id)
+        for incarnation, start, topic_id in incarnations
+    )
     tp = TopicPartition(TOPIC, 0)
-    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=99, lives=views)}
+    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=99, incarnations=views)}
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
     source = IntakeSource(options, client.Intake.of(options))
     assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
@@ -342,8 +345,8 @@ def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeyp
     monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(2))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     tp = TopicPartition(TOPIC, 0)
-    life = m.LifeView(life=1, start=0, topic_id="id-1")
-    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=5, lives=(life,))}
+    incarnation = m.IncarnationView(number=1, start=0, topic_id="id-1")
+    known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=5, incarnations=(incarnation,))}
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
     held = iter([0, 5, 5])
     played = SimpleNamespace(
@@ -358,7 +361,7 @@ def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-2: times need not rise, and Kafka may have dropped what the WAL still has."""
-    taken.tracked.say(FoundPartitions((LifeStart(TOPIC, 1, 7, "id-1"),), taken.tracked.now_ms, "found"))
+    taken.tracked.say(FoundPartitions((IncarnationStart(TOPIC, 1, 7, "id-1"),), taken.tracked.now_ms, "found"))
     for _ in range(2):
         taken.take(1)
     looked: list[int] = []
@@ -403,7 +406,7 @@ def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkey
     options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
     source = IntakeSource(options, client.Intake.of(options))
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="")
-    wanted = m.LifeSpan(topic=TOPIC, partition=1, life=1, from_offset=0, until_offset=10)
+    wanted = m.IncarnationSpan(topic=TOPIC, partition=1, incarnation=1, from_offset=0, until_offset=10)
     assert source._times_in(answer, {}, block, {wanted.tp: [wanted]}) == {}
     assert passed_over == [{"t/0[0, 10)"}]
 
@@ -585,7 +588,9 @@ def test_a_trigger_waits_for_enough_but_not_for_what_will_not_come(taken: Taken)
     assert triggers(now, start, 3) == [6, 10, 10]
     now.stop()
     assert triggers(always, start, 5) == [6, 12, 18, 18, 18]
-    apply(taken.tracked.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), taken.tracked.now_ms, "recreated"))
+    apply(
+        taken.tracked.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), taken.tracked.now_ms, "recreated")
+    )
     assert triggers(always, {TOPIC: {"0": 18}, "#cursor": "query-q"}, 1) == [0]  # where the next life begins
     always.stop()
 

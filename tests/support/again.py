@@ -21,7 +21,7 @@ from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_i
 from forebay.settings.schema import Settings
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.stored import Stored
-from wal.reading import TIERS, ReadPlan, life_key
+from wal.reading import TIERS, ReadPlan, incarnation_key
 
 
 def produce(
@@ -71,7 +71,7 @@ def taken_in(
         topic_id = admin.topic_ids([tp.topic])[tp.topic]
     size = sum(len(m.key() or b"") + len(m.value() or b"") for m in messages)
     range_ = OffsetRange(
-        topic=tp.topic, partition=tp.partition, life=1, from_offset=from_offset, until_offset=end, records=len(messages),
+        topic=tp.topic, partition=tp.partition, incarnation=1, from_offset=from_offset, until_offset=end, records=len(messages),
         leader_epoch=0, digest=digest([rows]), token=1, bytes=size if bytes_known else 0,
     )  # fmt: skip
     return Wanted(range_, topic_id), rows
@@ -106,7 +106,7 @@ class Taken:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        return {life_key(wanted.range): wanted.topic_id for wanted, _ in self.taken}
+        return {incarnation_key(wanted.range): wanted.topic_id for wanted, _ in self.taken}
 
     def plan(self, **fields: object) -> ReadPlan:
         kafka = KafkaAccess(self.options, "forebay.s")

@@ -10,7 +10,7 @@ import pytest
 
 from driver.decisions.intake import intake as shown_intake
 from driver.decisions.intake import span
-from driver.journal.events import GapRecorded, LifeStart
+from driver.journal.events import GapRecorded, IncarnationStart
 from driver.journal.transitions import apply
 from driver.tracker.requests import Ask, FoundPartitions
 from forebay import messages as m
@@ -75,7 +75,9 @@ class Taken:
         self._tokens.pop(partition, None)
 
     def add(self, partition: int) -> None:
-        self.tracked.say(FoundPartitions((LifeStart(TOPIC, partition, 0, "id-1"),), self.tracked.now_ms, "found"))
+        self.tracked.say(
+            FoundPartitions((IncarnationStart(TOPIC, partition, 0, "id-1"),), self.tracked.now_ms, "found")
+        )
 
     def held(self, partition: int) -> bool:
         """Whether a cursor keeps the partition's segment."""

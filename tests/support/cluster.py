@@ -518,7 +518,7 @@ class Cluster:
         for tp, commit in committed.items():
             partition = state.partition(tp)
             assert partition is not None
-            if commit.metadata == f"forebay:{state.lineage}:{partition.life.life}":
+            if commit.metadata == f"forebay:{state.timeline}:{partition.incarnation.number}":
                 assert commit.offset <= partition.position, (
                     f"{tp}: committed {commit.offset} beyond {partition.position}"
                 )

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.values import TopicPartition
 
 #: so long a test waits for what must come; never asserted on
@@ -36,7 +36,7 @@ class Reader:
         quick = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
         self.source = KafkaSource({**quick, **options}, group=group, topics=topics, **more)
         self.told: list[tuple[str, frozenset[TopicPartition]]] = []
-        self.polled: list[Columns | EndOfPartition | PartitionTrouble] = []
+        self.polled: list[Columns | EndOfPartition | PartitionFault] = []
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
 
     def __enter__(self) -> Reader:
@@ -75,8 +75,8 @@ class Reader:
     def ends(self, tp: TopicPartition) -> list[int]:
         return [item.offset for item in self.polled if isinstance(item, EndOfPartition) and item.tp == tp]
 
-    def troubles(self, tp: TopicPartition) -> list[PartitionTrouble]:
-        return [item for item in self.polled if isinstance(item, PartitionTrouble) and item.tp == tp]
+    def faults(self, tp: TopicPartition) -> list[PartitionFault]:
+        return [item for item in self.polled if isinstance(item, PartitionFault) and item.tp == tp]
 
     def rows(self, tp: TopicPartition, column: str) -> list[Any]:
         return [

@@ -21,7 +21,7 @@ from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
 from driver.http.status import status
 from driver.journal import log as journal
-from driver.journal.events import LifeStart
+from driver.journal.events import IncarnationStart
 from driver.journal.history import HistoryWriter
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
@@ -76,7 +76,7 @@ class LongRun:
         wal = CleanedWal(self._wal, limits, copies)
         self.cleaner = Cleaner(self.loop, wal, history, STREAM, self.ageing, 2.0, self._fail)
         self.loop.start()
-        starts = tuple(LifeStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
+        starts = tuple(IncarnationStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
         self.loop.ask(FoundPartitions(starts, self.clock.wall_ms(), "earliest"))
         self.batch = 0
         try:
@@ -112,7 +112,7 @@ class LongRun:
         self._epoch = self.loop.ask(register).epoch
         self._sequence = self._acknowledged = 0
         tps = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
-        views = self.loop.ask(m.LookRequest(receiver_id="r1", epoch=self._epoch, partitions=tps)).partitions
+        views = self.loop.ask(m.LookupRequest(receiver_id="r1", epoch=self._epoch, partitions=tps)).partitions
         asks = tuple(m.ClaimAsk(topic=TOPIC, partition=view.partition, known_token=view.token) for view in views)
         claim = m.ClaimRequest(receiver_id="r1", epoch=self._epoch, claims=asks, number=1)
         grants = self.loop.ask(claim).claims

@@ -56,11 +56,11 @@ class Turn(NamedTuple):
 
     number: int
     replay: int = 0
-    lineage: int = 1
+    timeline: int = 1
 
     @property
     def batch_id(self) -> int:
-        return numbered(self.lineage, self.number)
+        return numbered(self.timeline, self.number)
 
 
 def batch_of(turn: Turn, epoch: int = numbered(1, 1), concurrent_jobs: int = 1) -> Batch:

@@ -47,8 +47,8 @@ class PlayedReceiver:
         )
 
     def look(self, tp: TopicPartition) -> m.PartitionView:
-        request = m.LookRequest(receiver_id=self.receiver_id, epoch=self.epoch, partitions=(tp,))
-        return self.client.post("/v1/partitions/look", request, m.LookAnswer).partitions[0]
+        request = m.LookupRequest(receiver_id=self.receiver_id, epoch=self.epoch, partitions=(tp,))
+        return self.client.post("/v1/partitions/look", request, m.LookupAnswer).partitions[0]
 
     def claim(self, tp: TopicPartition) -> m.PartitionView:
         ask = m.ClaimAsk(topic=tp.topic, partition=tp.partition, known_token=self.look(tp).token)
@@ -65,7 +65,7 @@ class PlayedReceiver:
         self.sequence += 1
         end = view.position + count
         r = OffsetRange(
-            tp.topic, tp.partition, view.life, view.position, end, count, 0, digest(batches), self.tokens[tp]
+            tp.topic, tp.partition, view.incarnation, view.position, end, count, 0, digest(batches), self.tokens[tp]
         )
         meta = BlockMeta(
             id=block_id(self.receiver_id, self.epoch, self.sequence),

@@ -63,7 +63,7 @@ def block(
             OffsetRange(
                 topic=topic,
                 partition=partition,
-                life=1,
+                incarnation=1,
                 from_offset=records[0].offset if records else 0,
                 until_offset=records[-1].offset + 1 if records else 1,
                 records=len(records),

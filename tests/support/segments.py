@@ -34,7 +34,7 @@ def writer(
     return LogWriter(
         storage,
         name,
-        SegmentIdentity(stream="s", writer="r", epoch=7, lineage=1),
+        SegmentIdentity(stream="s", writer="r", epoch=7, timeline=1),
         SegmentLimits(size_bytes, age_seconds),
         now,
         itertools.count(first_uid).__next__,

@@ -47,7 +47,7 @@ class Tracked:
     now_ms: int = 1_000
 
     def __post_init__(self) -> None:
-        self.state = State(stream=STREAM, lineage=1)
+        self.state = State(stream=STREAM, timeline=1)
         self.tracker = Tracker(
             self.state,
             numbered(1, 1),
@@ -60,7 +60,7 @@ class Tracked:
         )
         self.sequence: dict[str, int] = {}
         self.claims = 0
-        starts = tuple(ev.LifeStart(TOPIC, p, 0, "id-1") for p in range(self.partitions))
+        starts = tuple(ev.IncarnationStart(TOPIC, p, 0, "id-1") for p in range(self.partitions))
         self.say(FoundPartitions(starts, self.now_ms, "earliest"))
 
     def decide(self, request: Request) -> Decision:
@@ -78,7 +78,7 @@ class Tracked:
         return int(self.say(request).epoch)
 
     def look(self, epoch: int, partition: int = 0, receiver: str = "r1") -> m.PartitionView:
-        answer = self.say(m.LookRequest(receiver_id=receiver, epoch=epoch, partitions=(tp(partition),)))
+        answer = self.say(m.LookupRequest(receiver_id=receiver, epoch=epoch, partitions=(tp(partition),)))
         return answer.partitions[0]  # type: ignore[no-any-return]
 
     def claim(self, epoch: int, partition: int = 0, receiver: str = "r1", known: int | None = None) -> m.ClaimGrant:
@@ -170,12 +170,12 @@ class Tracked:
 
 
 def offsets(
-    start: int, until: int, token: int, partition: int = 0, life: int = 1, records: int | None = None
+    start: int, until: int, token: int, partition: int = 0, incarnation: int = 1, records: int | None = None
 ) -> OffsetRange:
     return OffsetRange(
         topic=TOPIC,
         partition=partition,
-        life=life,
+        incarnation=incarnation,
         from_offset=start,
         until_offset=until,
         records=until - start if records is None else records,

@@ -48,7 +48,7 @@ def chosen(rows):
 
 
 def keep(batch, rows):
-    lives = json.dumps([[r.topic, r.partition, r.life, r.from_offset, r.until_offset] for r in batch.ranges])
+    lives = json.dumps([[r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset] for r in batch.ranges])
     rows = rows.select(SCHEMA.names).cast(SCHEMA).combine_chunks().replace_schema_metadata({"lives": lives})
     (SEEN / f"{batch.id}.begun").touch()
     with (HERE / "runs.txt").open("a") as runs:
@@ -91,7 +91,7 @@ def read_seen(path: Path) -> pa.Table:
         return pa.ipc.open_file(file).read_all()
 
 
-def lives_seen(path: Path) -> list[tuple[str, int, int, int, int]]:
+def incarnations_seen(path: Path) -> list[tuple[str, int, int, int, int]]:
     """(topic, partition, life, from, until) of the batch's ranges."""
     metadata = read_seen(path).schema.metadata
     return [tuple(item) for item in json.loads(metadata[b"lives"])]

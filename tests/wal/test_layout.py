@@ -16,7 +16,7 @@ def test_names_can_be_parsed_again() -> None:
     assert layout.parse_journal("s/epoch-0000010000000001/00000003.seg") == ("s", EPOCH, 3)
     assert layout.history_segment("s", EPOCH, 3) == "s/history/0000010000000001/00000003.seg"
     assert layout.parse_history("s/history/0000010000000001/00000003.seg") == ("s", EPOCH, 3)
-    assert layout.lineage_marker("s", 1) == "s/lineage-00000001"
+    assert layout.timeline_marker("s", 1) == "s/lineage-00000001"
     assert layout.block_folder("s", "r", EPOCH) == "s/blocks/r/0000010000000001"
     assert layout.block_folder("s") == "s/blocks"
 
@@ -57,7 +57,7 @@ def test_names_that_could_climb_out_make_no_path(name: str) -> None:
     with pytest.raises(ValueError, match="allowed are"):
         layout.block_segment("s", name, 1, 1)
     with pytest.raises(ValueError, match="allowed are"):
-        layout.lineage_marker(name, 1)
+        layout.timeline_marker(name, 1)
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
@@ -66,7 +66,7 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="12 digits"):
         layout.journal_segment("s", 1, 10**12)
     with pytest.raises(ValueError, match="8 digits"):
-        layout.lineage_marker("s", 10**8)
+        layout.timeline_marker("s", 10**8)
 
 
 def test_a_sequence_grows_beyond_eight_digits() -> None:

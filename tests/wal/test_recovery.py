@@ -10,13 +10,13 @@ from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPar
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.recovery import TABLE, Decision, Evidence, Found, assess_segment, decide
-from wal.retention import JournalView, Position, Standing
+from wal.retention import JournalView, Position, RangeStatus
 from wal.scan import Frame, scan_segment
 from wal.storage import MemoryStorage
 
 EVIDENCE = [
-    Evidence(found, named, standing, closed)
-    for found, named, standing, closed in itertools.product(Found, (True, False), Standing, (True, False))
+    Evidence(found, named, status, closed)
+    for found, named, status, closed in itertools.product(Found, (True, False), RangeStatus, (True, False))
     if named or found is not Found.ABSENT
 ]
 
@@ -24,33 +24,33 @@ ROWS = [  # found, named, standing, closed → decision; None: whatever it is
     (Found.NEWER, None, None, None, Decision.NEWER_REFUSE),
     (Found.WHOLE, True, None, None, Decision.WHOLE),
     (Found.WHOLE, False, None, False, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.BEHIND, True, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.UNKNOWN, True, Decision.ORPHAN_KEEP),
-    (Found.WHOLE, False, Standing.PAST, True, Decision.ORPHAN_DELETE),
-    (Found.WHOLE, False, Standing.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (Found.WHOLE, False, RangeStatus.BEHIND, True, Decision.ORPHAN_KEEP),
+    (Found.WHOLE, False, RangeStatus.UNKNOWN, True, Decision.ORPHAN_KEEP),
+    (Found.WHOLE, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
+    (Found.WHOLE, False, RangeStatus.INCARNATION_ENDED, True, Decision.ORPHAN_DELETE),
     (Found.TORN, True, None, None, Decision.DAMAGED_QUARANTINE),
     (Found.TORN, False, None, False, Decision.ORPHAN_KEEP),
     (Found.TORN, False, None, True, Decision.TORN_DROP),
     (Found.DAMAGED, True, None, None, Decision.DAMAGED_QUARANTINE),
     (Found.DAMAGED, False, None, False, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.BEHIND, True, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.UNKNOWN, True, Decision.DAMAGED_QUARANTINE),
-    (Found.DAMAGED, False, Standing.PAST, True, Decision.ORPHAN_DELETE),
-    (Found.DAMAGED, False, Standing.LIFE_ENDED, True, Decision.ORPHAN_DELETE),
+    (Found.DAMAGED, False, RangeStatus.BEHIND, True, Decision.DAMAGED_QUARANTINE),
+    (Found.DAMAGED, False, RangeStatus.UNKNOWN, True, Decision.DAMAGED_QUARANTINE),
+    (Found.DAMAGED, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
+    (Found.DAMAGED, False, RangeStatus.INCARNATION_ENDED, True, Decision.ORPHAN_DELETE),
     (Found.ABSENT, True, None, None, Decision.MISSING),
 ]
 
 
-@pytest.mark.parametrize(("found", "named", "standing", "closed", "decision"), ROWS)
+@pytest.mark.parametrize(("found", "named", "status", "closed", "decision"), ROWS)
 def test_each_row_decides_as_written_here(
-    found: Found, named: bool | None, standing: Standing | None, closed: bool | None, decision: Decision
+    found: Found, named: bool | None, status: RangeStatus | None, closed: bool | None, decision: Decision
 ) -> None:
     agreeing = [
         evidence
         for evidence in EVIDENCE
         if evidence.found is found
         and named in (None, evidence.named)
-        and standing in (None, evidence.standing)
+        and status in (None, evidence.status)
         and closed in (None, evidence.closed)
     ]
     assert agreeing
@@ -59,7 +59,7 @@ def test_each_row_decides_as_written_here(
 
 
 def test_the_table_has_a_row_for_each_test_and_one_row_for_each_evidence() -> None:
-    assert [(row.found, row.named, row.standing, row.closed, row.decision) for row in TABLE] == ROWS
+    assert [(row.found, row.named, row.status, row.closed, row.decision) for row in TABLE] == ROWS
     for evidence in EVIDENCE:
         assert sum(row.holds(evidence) for row in TABLE) == 1, evidence
 
@@ -86,20 +86,20 @@ def test_nothing_is_deleted_or_dropped_while_its_writer_may_still_write_or_repor
 def test_nothing_unnamed_is_deleted_before_all_of_it_came_in() -> None:
     for evidence in EVIDENCE:
         if decide(evidence).decision is Decision.ORPHAN_DELETE:
-            assert evidence.standing.settled
+            assert evidence.status.settled
             assert not evidence.named
 
 
 def test_there_is_nothing_to_decide_where_nothing_is_and_nothing_is_named() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        Evidence(Found.ABSENT, False, Standing.PAST, True)
+        Evidence(Found.ABSENT, False, RangeStatus.PAST, True)
 
 
 # ---- whole segments --------------------------------------------------------------------------------------------------
 
 
-def held(partition: int, start: int, until: int, life: int = 1) -> OffsetRange:
-    return OffsetRange("t", partition, life, start, until, until - start, 0, "0" * 16, 1)
+def held(partition: int, start: int, until: int, incarnation: int = 1) -> OffsetRange:
+    return OffsetRange("t", partition, incarnation, start, until, until - start, 0, "0" * 16, 1)
 
 
 def meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
@@ -110,8 +110,8 @@ def meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
 METAS = [meta(1, held(0, 0, 10)), meta(2, held(0, 10, 20), held(1, 0, 5)), meta(3, held(0, 20, 30))]
 
 
-def view(position: int = 0, other: int = 0, life: int = 1) -> JournalView:
-    positions = {TopicPartition("t", 0): Position(life, position), TopicPartition("t", 1): Position(1, other)}
+def view(position: int = 0, other: int = 0, incarnation: int = 1) -> JournalView:
+    positions = {TopicPartition("t", 0): Position(incarnation, position), TopicPartition("t", 1): Position(1, other)}
     return JournalView(needed=frozenset(), released=frozenset(), positions=positions)
 
 
@@ -154,7 +154,7 @@ def test_a_segment_of_which_the_journal_knows_nothing_is_kept_until_all_of_it_ca
     ]
     assert LOG.decisions(LOG.data, [], view(20, 4))[1] == ("orphan-keep", IDS[1])
     assert LOG.decisions(LOG.data, [], view(30, 5)) == [("orphan-delete", block) for block in IDS]
-    assert LOG.decisions(LOG.data, [], view(0, 5, life=2)) == [("orphan-delete", block) for block in IDS]
+    assert LOG.decisions(LOG.data, [], view(0, 5, incarnation=2)) == [("orphan-delete", block) for block in IDS]
     assert LOG.decisions(LOG.data, [], view(30, 5), closed=False) == [("orphan-keep", block) for block in IDS]
 
 

@@ -15,8 +15,8 @@ from wal.retention import (
     FrameFacts,
     JournalView,
     Position,
+    RangeStatus,
     SegmentFacts,
-    Standing,
     judge_segment,
     segment_facts,
 )
@@ -25,14 +25,17 @@ from wal.scan import Damage, Newer, TornTail, scan_segment
 TP = TopicPartition("t", 0)
 
 
-def held(start: int, until: int, life: int = 2, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, life, start, until, 0, 0, "0" * 16, 1)
+def held(start: int, until: int, incarnation: int = 2, partition: int = 0) -> OffsetRange:
+    return OffsetRange("t", partition, incarnation, start, until, 0, 0, "0" * 16, 1)
 
 
 def view(
-    position: int = 0, life: int = 2, needed: frozenset[str] = frozenset(), released: frozenset[str] = frozenset()
+    position: int = 0,
+    incarnation: int = 2,
+    needed: frozenset[str] = frozenset(),
+    released: frozenset[str] = frozenset(),
 ) -> JournalView:
-    return JournalView(needed, released, {TP: Position(life, position)})
+    return JournalView(needed, released, {TP: Position(incarnation, position)})
 
 
 def facts(*frames: FrameFacts, sealed: bool = True, fenced: bool = False) -> SegmentFacts:
@@ -45,19 +48,19 @@ ORPHAN = FrameFacts("r-1-1", (held(10, 20),))
 @pytest.mark.parametrize(
     ("journal", "standing"),
     [
-        (view(9), Standing.BEHIND),
-        (view(19), Standing.BEHIND),
-        (view(20), Standing.PAST),
-        (view(0, life=3), Standing.LIFE_ENDED),
-        (view(99, life=1), Standing.UNKNOWN),
-        (JournalView(frozenset(), frozenset(), {}), Standing.UNKNOWN),
+        (view(9), RangeStatus.BEHIND),
+        (view(19), RangeStatus.BEHIND),
+        (view(20), RangeStatus.PAST),
+        (view(0, incarnation=3), RangeStatus.INCARNATION_ENDED),
+        (view(99, incarnation=1), RangeStatus.UNKNOWN),
+        (JournalView(frozenset(), frozenset(), {}), RangeStatus.UNKNOWN),
     ],
 )
 def test_a_range_stands_to_the_journal_by_life_first_and_position_second(
-    journal: JournalView, standing: Standing
+    journal: JournalView, status: RangeStatus
 ) -> None:
-    assert journal.standing(held(10, 20)) is standing
-    assert judge_segment(facts(ORPHAN), journal).deletable == standing.settled
+    assert journal.status(held(10, 20)) is status
+    assert judge_segment(facts(ORPHAN), journal).deletable == status.settled
 
 
 def test_a_segment_that_may_still_be_appended_to_is_kept() -> None:
@@ -68,7 +71,7 @@ def test_a_segment_that_may_still_be_appended_to_is_kept() -> None:
 
 def test_a_needed_block_keeps_its_segment_whatever_the_position() -> None:
     assert judge_segment(facts(ORPHAN), view(99, needed=frozenset({"r-1-1"}))).reasons == ("block r-1-1 is needed",)
-    assert judge_segment(facts(ORPHAN), view(99, life=9, needed=frozenset({"r-1-1"}))).reasons
+    assert judge_segment(facts(ORPHAN), view(99, incarnation=9, needed=frozenset({"r-1-1"}))).reasons
     assert judge_segment(facts(ORPHAN), view(0, released=frozenset({"r-1-1"}))).deletable
 
 
@@ -119,7 +122,7 @@ def test_a_judgement_names_a_bounded_number_of_reasons() -> None:
     fenced=st.booleans(),
     needed=st.frozensets(st.integers(0, 5), max_size=3),
     released=st.frozensets(st.integers(0, 5), max_size=3),
-    life=st.integers(1, 3),
+    incarnation=st.integers(1, 3),
     position=st.integers(0, 31),
 )
 def test_nothing_that_could_still_matter_is_ever_deletable(
@@ -128,19 +131,25 @@ def test_nothing_that_could_still_matter_is_ever_deletable(
     fenced: bool,
     needed: frozenset[int],
     released: frozenset[int],
-    life: int,
+    incarnation: int,
     position: int,
 ) -> None:
     """INV-8, the rule said a second time, in other words."""
     segment_of = facts(
-        *(FrameFacts(str(number), (held(start, start + 1, its_life),)) for number, its_life, start in frames),
+        *(
+            FrameFacts(str(number), (held(start, start + 1, its_incarnation),))
+            for number, its_incarnation, start in frames
+        ),
         sealed=sealed,
         fenced=fenced,
     )
-    journal = JournalView({str(n) for n in needed}, {str(n) for n in released}, {TP: Position(life, position)})
+    journal = JournalView({str(n) for n in needed}, {str(n) for n in released}, {TP: Position(incarnation, position)})
     could_matter = [
         number in needed
-        or (number not in released and not (its_life < life or (its_life == life and start + 1 <= position)))
-        for number, its_life, start in frames
+        or (
+            number not in released
+            and not (its_incarnation < incarnation or (its_incarnation == incarnation and start + 1 <= position))
+        )
+        for number, its_incarnation, start in frames
     ]
     assert judge_segment(segment_of, journal).deletable == ((sealed or fenced) and not any(could_matter))

@@ -54,7 +54,7 @@ def test_a_segment_gives_its_header_and_its_frames_in_order() -> None:
     header = segment_header(found[0])  # type: ignore[arg-type]
     assert header is not None
     assert (header.path, header.stream, header.writer, header.epoch, header.sequence) == (MADE.path, "s", "r", 7, 1)
-    assert (header.lineage, header.uid, header.created_ms) == (1, 0xA000000000000001, 1_000_000)
+    assert (header.timeline, header.uid, header.created_ms) == (1, 0xA000000000000001, 1_000_000)
     assert [item.header.index for item in found if isinstance(item, Frame)] == list(range(len(BLOCKS) + 1))
 
 

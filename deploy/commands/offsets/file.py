@@ -31,10 +31,10 @@ UNHELD_SHOWN = 5
 Use = Literal["completed", "position"]
 
 
-class ExportedLife(msgspec.Struct, frozen=True):
+class ExportedIncarnation(msgspec.Struct, frozen=True):
     """Offsets ``[start, end)`` of one life; ``end`` is None while it lasts."""
 
-    life: int
+    incarnation: int
     topic_id: str
     start: int
     end: int | None
@@ -47,13 +47,13 @@ class ExportedPartition(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     topic_id: str
     leader_epoch: int
     position: int
     completed: int
     committed: int | None
-    lives: tuple[ExportedLife, ...]
+    incarnations: tuple[ExportedIncarnation, ...]
 
     @property
     def tp(self) -> TopicPartition:
@@ -68,7 +68,7 @@ class ExportedOffsets(msgspec.Struct, frozen=True):
 
     format: int
     stream: str
-    lineage: int
+    timeline: int
     events: int
     exported_ms: int
     group: str
@@ -81,7 +81,7 @@ def exported(state: State, settings: Settings, committed: Mapping[TopicPartition
     return ExportedOffsets(
         format=FORMAT,
         stream=state.stream,
-        lineage=state.lineage,
+        timeline=state.timeline,
         events=state.events,
         exported_ms=now_ms,
         group=settings.group,
@@ -90,13 +90,15 @@ def exported(state: State, settings: Settings, committed: Mapping[TopicPartition
             ExportedPartition(
                 topic=p.topic,
                 partition=p.partition,
-                life=p.life.life,
-                topic_id=p.life.topic_id,
+                incarnation=p.incarnation.number,
+                topic_id=p.incarnation.topic_id,
                 leader_epoch=p.leader_epoch,
                 position=p.position,
                 completed=p.completed,
                 committed=committed.get(p.tp),
-                lives=tuple(ExportedLife(x.life, x.topic_id, x.start, x.end, x.cause) for x in p.lives),
+                incarnations=tuple(
+                    ExportedIncarnation(x.number, x.topic_id, x.start, x.end, x.cause) for x in p.incarnations
+                ),
             )
             for p in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition))
         ),
@@ -125,8 +127,10 @@ def read_file(path: Path) -> ExportedOffsets:
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path}: is no file that `forebay offsets export` wrote: {error}") from None
     for p in found.partitions:
-        if p.partition < 0 or p.life < 1 or not 0 <= p.completed <= p.position < 1 << 63:
-            raise UsageError(f"{path}: {p.tp}: life {p.life}, completed {p.completed}, position {p.position} can't be")
+        if p.partition < 0 or p.incarnation < 1 or not 0 <= p.completed <= p.position < 1 << 63:
+            raise UsageError(
+                f"{path}: {p.tp}: life {p.incarnation}, completed {p.completed}, position {p.position} can't be"
+            )
     if len({p.tp for p in found.partitions}) != len(found.partitions):
         raise UsageError(f"{path}: names a partition twice")
     return found
@@ -168,13 +172,13 @@ def commits(
         known = state.partition(p.tp)
         if known is None:
             raise RefusedError(f"{p.tp} is no partition of stream {state.stream!r}", "not-found")
-        if p.life != known.life.life or p.topic_id != known.life.topic_id:
+        if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
             raise RefusedError(
-                f"{p.tp}: the file is of life {p.life}, the journal is at life {known.life.life}: an offset means another "
+                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: an offset means another "
                 "record there",
                 "conflict",
             )
-        metadata = f"forebay:{state.lineage}:{known.life.life}"
+        metadata = f"forebay:{state.timeline}:{known.incarnation.number}"
         for name, offset, limit in (
             (settings.group, p.position, known.position),
             (settings.completed_group, p.completed, known.completed),
@@ -254,7 +258,7 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
 
     committed: dict[TopicPartition, int] = {}
     try:
-        if not settings.own_source:
+        if not settings.custom_source:
             with KafkaAdmin(settings.kafka.options) as admin:
                 found = admin.committed(settings.group, [p.tp for p in state.partitions.values()])
                 committed = {tp: commit.offset for tp, commit in found.items()}
@@ -305,7 +309,7 @@ def import_offsets(
     hold is refused; of the stream's own groups only one beyond its end.
     """
     settings = invocation.settings()
-    if settings.own_source:
+    if settings.custom_source:
         raise UsageError(f"receiver.source = {settings.receiver.source!r}: the stream has no consumer groups to set")
     state = _journal(settings)
     if state is not None and not state.created:

@@ -54,7 +54,7 @@ def offsets(context: click.Context) -> int | None:
     invocation = context.ensure_object(Invocation)
     partitions = ask(invocation.settings()).partitions
     invocation.write(partitions, lambda: [_table(partitions)])
-    waiting = [partition.trouble for partition in partitions if partition.trouble]
+    waiting = [partition.fault for partition in partitions if partition.fault]
     for words in waiting:
         invocation.say(f"forebay: {words}")
     return FOUND if waiting else FINE
@@ -69,7 +69,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
         [
             (
                 f"{p.topic}/{p.partition}",
-                p.life,
+                p.incarnation,
                 p.position,
                 p.completed,
                 p.high_watermark if p.high_watermark >= 0 else "-",
@@ -188,11 +188,11 @@ def would_accept(
     tracked = known.get(partition)
     if tracked is None:
         raise UsageError(f"{partition} is no partition of this stream; known are {', '.join(map(str, sorted(known)))}")
-    if not tracked.trouble:
+    if not tracked.fault:
         raise RefusedError(f"{partition} waits for no decision", "conflict")
     first = f"end the epoch of receiver {fence} and " if fence else ""
     return (
-        f"{tracked.trouble}. Would {first}accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
+        f"{tracked.fault}. Would {first}accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
         "say --yes to do it"
     )
 

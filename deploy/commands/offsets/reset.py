@@ -61,7 +61,10 @@ class TargetType(click.ParamType[tuple[str, int]]):
 def _tables(answer: ResetAnswer) -> list[Group]:
     from deploy.console.table import table
 
-    rows = [(f"{p.topic}/{p.partition}", p.life, p.position, p.start, p.start - p.position) for p in answer.partitions]
+    rows = [
+        (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.start, p.start - p.position)
+        for p in answer.partitions
+    ]
     return [table("New lives", ("partition", "life", "taken in up to", "begins at", "difference"), rows)]
 
 

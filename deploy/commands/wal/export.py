@@ -42,14 +42,14 @@ class Span(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     start: int
     until: int
 
     @property
     def label(self) -> str:
-        life = "" if self.life == 1 else f" life {self.life}"
-        return f"{self.topic}/{self.partition}[{self.start}, {self.until}){life}"
+        incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
+        return f"{self.topic}/{self.partition}[{self.start}, {self.until}){incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Wanted:
 
     def spans_of(self, r: OffsetRange) -> list[Span]:
         """What is wanted of a range, by offsets alone."""
-        whole = Span(r.topic, r.partition, r.life, r.from_offset, r.until_offset)
+        whole = Span(r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset)
         if self.spans is None:
             return [whole]
         return [
@@ -148,7 +148,7 @@ def absent_spans(wanted: Iterable[Span], held: Iterable[Block]) -> list[str]:
     ranges: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for block in held:
         for r in block.meta.ranges:
-            ranges.setdefault((r.topic, r.partition, r.life), []).append((r.from_offset, r.until_offset))
+            ranges.setdefault((r.topic, r.partition, r.incarnation), []).append((r.from_offset, r.until_offset))
     absent = []
     for asked in wanted:
         reached = asked.start
@@ -169,7 +169,7 @@ class Records(NamedTuple):
 
     topic: str
     partition: int
-    life: int
+    incarnation: int
     batch: pa.RecordBatch
 
 
@@ -184,7 +184,7 @@ def records(block: Block, plan: ReadPlan, wanted: Wanted) -> Iterator[Records]:
         for part in wanted.spans_of(r):
             kept = _rows(columns, part, wanted)
             if kept.num_rows:
-                yield Records(r.topic, r.partition, r.life, kept)
+                yield Records(r.topic, r.partition, r.incarnation, kept)
 
 
 def _rows(batch: Any, part: Span, wanted: Wanted) -> Any:
@@ -261,8 +261,8 @@ def write_parquet(parts: Iterable[Records], folder: Path) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
-            life = "" if part.life == 1 else f"-life-{part.life}"
-            path = folder / f"{part.topic}-{part.partition}{life}.parquet"
+            incarnation = "" if part.incarnation == 1 else f"-life-{part.incarnation}"
+            path = folder / f"{part.topic}-{part.partition}{incarnation}.parquet"
             writer = opened.get(path)
             if writer is None:
                 if path.exists():

@@ -25,10 +25,10 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.progress import progress_bar
-from driver.journal.lineage import REBUILDER
 from driver.journal.log import newest_claim
 from driver.journal.state import REPAIR_WRITER
-from forebay.model.values import Block, lineage_of
+from driver.journal.timeline import REBUILDER
+from forebay.model.values import Block, timeline_of
 from forebay.process.clock import SystemClock
 from recovery.examination import (
     Examination,
@@ -149,7 +149,7 @@ def _mend_header(data: bytearray, segment: Segment, uid: int, begins: Sequence[i
         writer=place.receiver,
         epoch=place.epoch,
         sequence=place.sequence,
-        lineage=lineage_of(place.epoch),
+        timeline=timeline_of(place.epoch),
         uid=uid,
         created_ms=SystemClock().wall_ms(),  # of the header, for people
     )

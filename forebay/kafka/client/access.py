@@ -28,7 +28,7 @@ class KafkaAccess(msgspec.Struct, frozen=True):
     def of(cls, settings: Settings) -> KafkaAccess | None:
         """What tasks are given; None where they shall not read from Kafka."""
         kafka = settings.kafka
-        if not kafka.read_blocks or settings.own_source:
+        if not kafka.read_blocks or settings.custom_source:
             return None
         return cls(kafka.options, settings.group, float(kafka.read_timeout), int(kafka.read_prefetch))
 

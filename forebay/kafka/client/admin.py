@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import GroupOffsets
-from forebay.kafka.client.leaders import WHY_SECONDS, led_by_nobody, shown_partitions
+from forebay.kafka.client.leaders import WHY_SECONDS, shown_partitions, without_leader
 from forebay.kafka.client.options import client_options
 from forebay.kafka.client.positions import Point
 from forebay.model.errors import ForebayError, SettingsError, UnknownTopicError, UnreachableError, UsageError
@@ -413,7 +413,7 @@ class KafkaAdmin:
     def leaderless(self, partitions: Iterable[TopicPartition]) -> str:
         """Which of ``partitions`` nobody leads now, and who could, as words for an error; "" for none, or if no broker tells."""
         shown = shown_partitions(self._admin, partitions) or {}
-        return "; ".join(filter(None, (led_by_nobody(tp, one) for tp, one in sorted(shown.items()))))
+        return "; ".join(filter(None, (without_leader(tp, one) for tp, one in sorted(shown.items()))))
 
     def _new_client(self) -> AdminClient:
         options: dict[str, Any] = {**self._options, "error_cb": self._client_errors}

@@ -25,7 +25,7 @@ def shown_partitions(
     return {tp: topics[tp.topic].partitions.get(tp.partition) if tp.topic in topics else None for tp in partitions}
 
 
-def led_by_nobody(tp: TopicPartition, shown: Any) -> str:
+def without_leader(tp: TopicPartition, shown: Any) -> str:
     """That nobody leads ``tp``, and who could; "" if somebody does, or it is not known."""
     if shown is None or shown.leader >= 0:
         return ""
@@ -40,4 +40,4 @@ def hindrance(client: Producer, tp: TopicPartition) -> str:
     away = " and ".join(str(number) for number in sorted(set(shown.replicas) - set(shown.isrs)))
     if shown.leader >= 0 and away:
         return f"broker {away} is not in sync with the leader of {tp}: min.insync.replicas may need it"
-    return led_by_nobody(tp, shown)
+    return without_leader(tp, shown)

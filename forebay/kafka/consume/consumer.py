@@ -38,14 +38,14 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.options import consumer_options, is_cooperative
 from forebay.kafka.client.positions import Point, commit_list
-from forebay.model.columns import Columns, EndOfPartition, PartitionTrouble, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.records import SOURCE_SCHEMA, bytes_column, numbers_column
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.schema import Settings
 
-Polled = Columns | EndOfPartition | PartitionTrouble
+Polled = Columns | EndOfPartition | PartitionFault
 _log = logging.getLogger("forebay.kafka")
 _Numbers = npt.NDArray[np.int64]
 
@@ -63,8 +63,8 @@ _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
 
 #: librdkafka's words for a truncation: up to where the log still is what was read
 _END_TOLD = re.compile(r"broker end offset is ([0-9]{1,18})")
-#: error of a message → kind of trouble (``messages.Trouble``); tests/kafka/test_trouble.py goes over the rows
-TROUBLES: dict[int, str] = {
+#: error of a message → kind of trouble (``messages.Fault``); tests/kafka/test_trouble.py goes over the rows
+FAULTS: dict[int, str] = {
     KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
     KafkaError._AUTO_OFFSET_RESET: "out-of-range",
     KafkaError._NO_OFFSET: "out-of-range",
@@ -341,7 +341,7 @@ class KafkaSource:
     def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
         """What arrived: returns soon after the first record or event, else after ``timeout_seconds``.
 
-        At most one Columns per partition, followed by its EndOfPartition or PartitionTrouble. After a PartitionTrouble
+        At most one Columns per partition, followed by its EndOfPartition or PartitionFault. After a PartitionFault
         nothing comes of that partition until it is started again. Raises ForebayError for a fatal error of librdkafka, and
         whatever the listener raised.
         """
@@ -387,32 +387,32 @@ class KafkaSource:
 
     def _take(self, messages: list[Message]) -> list[Polled]:
         ends: dict[TopicPartition, int] = {}
-        troubles: dict[TopicPartition, tuple[str, str]] = {}
+        faults: dict[TopicPartition, tuple[str, str]] = {}
         if any(map(Message.error, messages)):
-            messages = self._take_events(messages, ends, troubles)
+            messages = self._take_events(messages, ends, faults)
         polled: list[Polled] = list(self._columns(messages)) if messages else []
         # an event's partition may have been stopped by a rebalance later in the same poll, or by a lower leader epoch just now
-        stopped = {item.tp for item in polled if isinstance(item, PartitionTrouble)}
+        stopped = {item.tp for item in polled if isinstance(item, PartitionFault)}
         stopped |= self._stopped_in_poll
         for tp, end in ends.items():
             reading = self._reading.get(tp)
-            if reading is None or tp in stopped or tp in troubles or tp in self._unbelieved or end < reading.position:
+            if reading is None or tp in stopped or tp in faults or tp in self._unbelieved or end < reading.position:
                 continue  # also: records were given that lie beyond this end
             if self._confirms(reading, end):
                 reading.position = end
                 self._client_errors.forget()
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
-        for tp, (kind, detail) in troubles.items():
+        for tp, (kind, detail) in faults.items():
             if tp in self._reading and tp not in stopped:
                 told = _END_TOLD.search(detail) if kind == "truncated" else None
                 end = int(told[1]) if told is not None else -1
-                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, kind, detail, end))
+                polled.append(PartitionFault(tp, self._reading[tp].start.generation, kind, detail, end))
         for tp in self._unbelieved:
-            if self._reading[tp].reads > CONFIRMATIONS_MAX and tp not in troubles:
+            if self._reading[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
                 detail = f"reads from offset {self._reading[tp].start.offset} begin at a different record each time"
-                polled.append(PartitionTrouble(tp, self._reading[tp].start.generation, "out-of-range", detail))
+                polled.append(PartitionFault(tp, self._reading[tp].start.generation, "out-of-range", detail))
         for item in polled:
-            if isinstance(item, PartitionTrouble):
+            if isinstance(item, PartitionFault):
                 self._stop(item.tp)
         self._read_again()
         return polled
@@ -436,14 +436,14 @@ class KafkaSource:
         return False
 
     def _take_events(
-        self, messages: list[Message], ends: dict[TopicPartition, int], troubles: dict[TopicPartition, tuple[str, str]]
+        self, messages: list[Message], ends: dict[TopicPartition, int], faults: dict[TopicPartition, tuple[str, str]]
     ) -> list[Message]:
         """Sorts events out of ``messages``; returns the records, without those that follow a trouble of their partition."""
         records: list[Message] = []
         for message in messages:
             error = message.error()
             if error is None:
-                if not troubles or _tp(message) not in troubles:
+                if not faults or _tp(message) not in faults:
                     records.append(message)
                 continue
             code = error.code()
@@ -452,15 +452,15 @@ class KafkaSource:
                 self._fatal = error
             elif code == KafkaError._PARTITION_EOF:
                 ends[tp] = message.offset() or 0
-            elif code in TROUBLES and tp in self._reading:
+            elif code in FAULTS and tp in self._reading:
                 text = error.str()
-                kind = "truncated" if "truncat" in text.lower() else TROUBLES[code]
-                troubles.setdefault(tp, (kind, text))
+                kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
+                faults.setdefault(tp, (kind, text))
             else:
                 self._on_error(error)
         return records
 
-    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionTrouble]:
+    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionFault]:
         messages, bounds = _by_partition(messages)
         batch = record_batch(messages, self._headers)
         keys, values, offset_column, time_column = batch.columns[:4]
@@ -481,7 +481,7 @@ class KafkaSource:
             leader_epoch = -1 if leader_epoch is None else leader_epoch
             if 0 <= leader_epoch < reading.leader_epoch:
                 detail = f"leader epoch {leader_epoch} at offset {offsets[end - 1]} after {reading.leader_epoch}"
-                yield PartitionTrouble(tp, reading.start.generation, "truncated", detail)
+                yield PartitionFault(tp, reading.start.generation, "truncated", detail)
                 continue
             reading.position = int(offsets[end - 1]) + 1
             reading.leader_epoch = max(leader_epoch, reading.leader_epoch)

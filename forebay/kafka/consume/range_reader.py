@@ -26,10 +26,10 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.kept import Kept
 from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import TROUBLES, record_batch
+from forebay.kafka.consume.consumer import FAULTS, record_batch
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import (
-    HoleError,
+    OffsetGapError,
     OutOfRangeError,
     OvershotError,
     RangeNotHeldError,
@@ -55,7 +55,7 @@ _STATISTICS_MS = 1_000
 class Reading(msgspec.Struct, frozen=True):
     """How ranges are read. Can be pickled.
 
-    ``headers``: whether rows have them. ``allow_holes``: whether offsets may hold no record, as in compacted and transactional
+    ``headers``: whether rows have them. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted and transactional
     topics; otherwise that is an error. ``range_seconds_max``: a range that is not read after this is given up (None: no limit;
     that a broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
     range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. Of the
@@ -63,7 +63,7 @@ class Reading(msgspec.Struct, frozen=True):
     """
 
     headers: bool = False
-    allow_holes: bool = False
+    allow_offset_gaps: bool = False
     range_seconds_max: float | None = None
     keep: bool = True
     kept_max: int = 4
@@ -79,7 +79,7 @@ def read_range(
     as a task that is tried again should. May be called from any thread and after a fork. Connections that break, and leaders that
     change, are waited for within ``access.timeout_seconds``.
 
-    Raises OutOfRangeError, ShortReadError, HoleError, OvershotError, or RangeNotHeldError itself for a topic that is gone or
+    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError itself for a topic that is gone or
     another one, all with both ends of the range; UnreachableError; SettingsError. Rows before an error are right.
     """
     if not range_.size:
@@ -234,7 +234,7 @@ class PartitionReader:
             return messages
         offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
         inside = int(np.searchsorted(offsets, range_.until_offset))
-        if not reading.allow_holes:
+        if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
             holes = np.flatnonzero(offsets[:inside] != before + 1)
             if len(holes):
@@ -249,14 +249,14 @@ class PartitionReader:
 
     def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
         """``found``: the next offset that Kafka gave."""
-        if position > self.position and not reading.allow_holes:
+        if position > self.position and not reading.allow_offset_gaps:
             words = f"{range_}: from offset {self.position} on the next record is {found}"
             if found >= range_.until_offset:
                 raise OvershotError(
                     f"{words}, not inside the range: what lies between was compacted or is of a transaction; allow holes, "
                     "or let the range end at a record"
                 )
-            raise HoleError(
+            raise OffsetGapError(
                 f"{words}: what lies between was compacted or is of a transaction; allow holes to read over it"
             )
         self.position = position
@@ -266,8 +266,8 @@ class PartitionReader:
         if code == KafkaError._PARTITION_EOF:
             self._end_told = message.offset() or 0
             self._end(self._end_told, range_, reading)
-        elif code in TROUBLES:
-            raise self._trouble(TROUBLES[code], error, range_)
+        elif code in FAULTS:
+            raise self._fault(FAULTS[code], error, range_)
         else:
             self._client_errors(error)
 
@@ -294,7 +294,7 @@ class PartitionReader:
         committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
         return " (what open transactions hold is not counted)" if committed else ""
 
-    def _trouble(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
+    def _fault(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
         try:
             low, high = self._ask().watermarks([self._tp])[self._tp]
         except UnknownTopicError as gone:

@@ -21,7 +21,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.kept import Kept
 from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import TROUBLES, record_batch
+from forebay.kafka.consume.consumer import FAULTS, record_batch
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
 from forebay.model.records import RangeRows, digest, value_lengths
 from forebay.model.values import OffsetRange, TopicPartition
@@ -251,7 +251,7 @@ class RangeReader:
                 raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {end}")
             reading.position = end
             return True
-        if code in TROUBLES:
+        if code in FAULTS:
             raise RangeNotHeldError(f"{reading.range.label}: Kafka says: {error.str()}")
         self._client_errors(error)
         return False

@@ -48,8 +48,8 @@ _names = itertools.count()
 # ---- the decision ----------------------------------------------------------------------------------------------------
 
 
-def orphan(start: int, end: int, life: int = 1, checked: bool = False, partition: int = 0) -> Orphan:
-    held = offsets(start, end, 1, partition, life)
+def orphan(start: int, end: int, incarnation: int = 1, checked: bool = False, partition: int = 0) -> Orphan:
+    held = offsets(start, end, 1, partition, incarnation)
     meta = BlockMeta(
         block_id("r1", 1, end + 1),
         STREAM,
@@ -77,7 +77,7 @@ def test_the_orphan_that_covers_the_position_and_reaches_furthest_is_taken() -> 
 
 
 def test_only_the_same_life_and_what_lies_behind_the_position_counts() -> None:
-    found = [orphan(0, 10), orphan(5, 20, life=2), orphan(5, 20), orphan(5, 20, partition=1)]
+    found = [orphan(0, 10), orphan(5, 20, incarnation=2), orphan(5, 20), orphan(5, 20, partition=1)]
     assert eligible(found, search(10), same_topic=True) == [found[2]]
 
 
@@ -141,7 +141,7 @@ class Stream(Tracked):
         self,
         epoch: int,
         *ranges: tuple[int, int, int, int],
-        life: int = 1,
+        incarnation: int = 1,
         checked: bool = False,
         receiver: str = "r1",
         frames: int = 1,
@@ -154,7 +154,7 @@ class Stream(Tracked):
             for p, start, end, _ in ranges
         ]
         held = tuple(
-            OffsetRange(TOPIC, p, life, start, end, end - start, 3, digest(r.batches), token)
+            OffsetRange(TOPIC, p, incarnation, start, end, end - start, 3, digest(r.batches), token)
             for (p, start, end, token), r in zip(ranges, rows, strict=True)
         )
         meta = BlockMeta(
@@ -197,14 +197,14 @@ class Stream(Tracked):
             elif wanted in self.between:
                 self.between.pop(wanted)()
 
-    def in_trouble(self, low: int = 40, **changes: Any) -> tuple[int, int]:
+    def faulted(self, low: int = 40, **changes: Any) -> tuple[int, int]:
         """A receiver that owns partition 0, has settled, and told that Kafka begins at ``low``: its epoch and token."""
         epoch = self.register("r2", "i2")
         token = self.claim(epoch, receiver="r2").view.token
         position = self.state.partitions["t/0"].position
         values = {"kind": "out-of-range", "low": low, "high": 90, **changes}
         self.say(
-            m.Trouble(receiver_id="r2", epoch=epoch, topic=TOPIC, partition=0, token=token, position=position, **values)
+            m.Fault(receiver_id="r2", epoch=epoch, topic=TOPIC, partition=0, token=token, position=position, **values)
         )
         self.beat(epoch, "r2")
         return epoch, token
@@ -236,11 +236,11 @@ def test_what_an_orphan_holds_of_the_gap_is_taken_in_and_the_rest_is_the_gap(on_
     t = Stream(on_gap=on_gap)
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 25, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     assert t.round() is not None
     assert [(r.from_offset, r.until_offset, r.records) for r in t.adopted()] == [(0, 25, 25)]
-    assert (t.partition.position, t.partition.trouble, t.partition.owner) == (25, None, "")
-    t.in_trouble(low=40)
+    assert (t.partition.position, t.partition.fault, t.partition.owner) == (25, None, "")
+    t.faulted(low=40)
     t.round()
     if on_gap == "record":
         assert [(g.gap.from_offset, g.gap.until_offset) for g in t.partition.gaps] == [(25, 40)]
@@ -254,7 +254,7 @@ def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 60, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     (block,) = [b for b in t.state.blocks.values() if b.meta.receiver_id == ADOPTER]
     stored = block_of_frame(read_frame(t.wal, block.handle), block.handle.path)
@@ -270,7 +270,7 @@ def test_an_encrypted_orphan_waits_for_its_key_and_is_adopted_under_the_current_
     t = Stream(on_gap="record", sealed_by=KeyRing({"old": b"o" * 32}))
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 60, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     for t.keys in (None, KeyRing({"new": b"n" * 32})):
         t.round()
         assert (t.partition.position, t.partition.gaps, t.adopted()) == (0, [], [])
@@ -290,7 +290,7 @@ def test_of_a_block_of_two_partitions_only_the_wanted_range_is_adopted() -> None
     t.orphan(epoch, (0, 0, 40, token), (1, 0, 9, token + 1))
     again = t.register("r3", "i3")
     t.take_in(again, t.claim(again, 1, receiver="r3").view.token, 5, partition=1, receiver="r3")
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     assert [r.label for r in t.adopted()] == ["t/0[0, 40)"]
     assert t.state.partitions["t/1"].position == 5
@@ -301,7 +301,7 @@ def test_orphans_that_touch_are_adopted_in_one_go() -> None:
     epoch, token = t.dead_writer()
     for start in (0, 10, 20):
         t.orphan(epoch, (0, start, start + 10, token))
-    t.in_trouble(low=30)
+    t.faulted(low=30)
     t.round()
     assert [r.from_offset for r in t.adopted()] == [0, 10, 20]
     assert sum(isinstance(e, ev.ClaimGiven) and e.receiver_id == ADOPTER for e in t.events) == 1
@@ -311,13 +311,13 @@ def test_the_gap_that_is_shown_ends_where_the_next_orphan_begins() -> None:
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 20, 30, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
-    assert "accept-gap t/0 0 20`" in t.tracker.describe_trouble(t.partition)
+    assert "accept-gap t/0 0 20`" in t.tracker.describe_fault(t.partition)
     with pytest.raises(RefusedError, match="exactly what"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=20))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(20, 30)]
 
@@ -328,12 +328,12 @@ def test_of_a_life_that_is_to_end_everything_that_touches_is_adopted_first() -> 
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token), checked=True)
     told = {"kind": "recreated", "topic_id": "id-2", "low": 0}
-    t.in_trouble(**told)
+    t.faulted(**told)
     t.round()
-    assert (t.partition.life.life, t.partition.position) == (1, 70)
-    t.in_trouble(**told)
+    assert (t.partition.incarnation.number, t.partition.position) == (1, 70)
+    t.faulted(**told)
     t.round()
-    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 0)
+    assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 0)
 
 
 def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_new_one_where_it_was_cut() -> None:
@@ -344,13 +344,13 @@ def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_
     told = {"kind": "truncated", "low": 0, "high": 60}
     first = t.register("r3", "i3")
     t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
-    t.in_trouble(**told)
+    t.faulted(**told)
     t.beat(first, "r3")
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(65, 70)]
-    t.in_trouble(**told)
+    t.faulted(**told)
     t.round()
-    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+    assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 60)
 
 
 def cut_back(on_gap: str, *held: tuple[int, int]) -> Stream:
@@ -362,7 +362,7 @@ def cut_back(on_gap: str, *held: tuple[int, int]) -> Stream:
     first = t.register("r3", "i3")
     t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
     t.beat(first, "r3")
-    t.in_trouble(low=0, high=60)
+    t.faulted(low=0, high=60)
     t.beat(first, "r3")
     return t
 
@@ -380,8 +380,8 @@ def test_adoption_does_not_hide_that_the_life_must_end() -> None:
     assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
     assert orders(t) == []
     t.round()
-    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
-    assert (t.partition.trouble, orders(t)) == (None, ["reclaim"])
+    assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 60)
+    assert (t.partition.fault, orders(t)) == (None, ["reclaim"])
     assert t.claim(t.state.receivers["r2"].epoch, receiver="r2").view.position == 60
 
 
@@ -392,12 +392,12 @@ def test_of_a_life_that_is_to_end_a_gap_before_an_orphan_hides_it_as_little() ->
         [(65, 68)],
         68,
     )
-    assert (t.partition.trouble.position, t.partition.trouble.accepted_until) == (68, 60)
+    assert (t.partition.fault.position, t.partition.fault.accepted_until) == (68, 60)
     assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(68, 70)]
     t.round()
-    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+    assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 60)
     assert orders(t) == ["reclaim"]
 
 
@@ -406,7 +406,7 @@ def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> 
     t = cut_back("stop", (65, 70))
     told = t.partition.token
     t.round()
-    again = m.Trouble(
+    again = m.Fault(
         receiver_id="r2", epoch=t.state.receivers["r2"].epoch, topic=TOPIC, partition=0, token=told,
         kind="out-of-range", position=65, low=0, high=60,
     )  # fmt: skip
@@ -419,7 +419,7 @@ def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> 
     t.round()
     assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
-    assert (t.partition.life.life, t.partition.position, orders(t)) == (2, 60, ["reclaim"])
+    assert (t.partition.incarnation.number, t.partition.position, orders(t)) == (2, 60, ["reclaim"])
 
 
 @pytest.mark.parametrize("step", ["report", "release", "none"])
@@ -427,19 +427,19 @@ def test_a_driver_that_starts_over_after_adoption_still_ends_the_life(step: str)
     """INV-7: from the events alone, wherever the older driver was killed."""
     t = cut_back("record", (65, 70))
     t.round(until_step=step)
-    state = State(stream=STREAM, lineage=1)
+    state = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(state, event)
     t.state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
     t.tracker = Tracker(t.state, numbered(1, 2), "record", 4, 0, 0)
     adopter = t.new_adopter("d2")
     for _ in range(3):
-        if t.partition.life.life == 1:
+        if t.partition.incarnation.number == 1:
             epoch = t.register("r2", "i2")
             assert not t.claim(epoch, receiver="r2").granted
         t.beat(t.state.receivers["r2"].epoch, "r2")
         t.round(adopter)
-    assert (t.partition.life.life, t.partition.lives[0].end, t.partition.position) == (2, 70, 60)
+    assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 60)
 
 
 def test_a_record_batch_that_fails_its_checksum_is_taken_from_an_orphan_as_far_as_it_reaches() -> None:
@@ -447,7 +447,7 @@ def test_a_record_batch_that_fails_its_checksum_is_taken_from_an_orphan_as_far_a
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 30, token))
-    t.in_trouble(kind="corrupt", low=0)
+    t.faulted(kind="corrupt", low=0)
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 30)]
 
@@ -456,10 +456,10 @@ def test_a_block_of_a_topic_created_again_that_does_not_say_it_was_checked_is_no
     t = Stream(on_gap="record", topic_id="id-2")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token))
-    t.in_trouble(kind="recreated", topic_id="id-2", low=0)
+    t.faulted(kind="recreated", topic_id="id-2", low=0)
     t.round()
     assert not t.adopted()
-    assert t.partition.life.life == 2
+    assert t.partition.incarnation.number == 2
 
 
 def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> None:
@@ -470,7 +470,7 @@ def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> No
     whole = bytearray(t.wal.read(bad.handle.path))
     whole[bad.handle.offset + bad.handle.length - 1] ^= 0xFF
     t.wal.replace(bad.handle.path, bytes(whole))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 15)]
 
@@ -497,7 +497,7 @@ def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
     whole = bytearray(t.wal.read(orphan.path))
     whole[offset + HEADER_LENGTH + 2] ^= 0xFF
     t.wal.replace(orphan.path, bytes(whole))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.kafka_answers = False
     t.round()  # searches, and decides nothing
     t.kafka_answers = True
@@ -513,7 +513,7 @@ def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
 def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
     """Whoever was given it may have written since."""
     t = Stream(on_gap="record")
-    epoch, _ = t.in_trouble()
+    epoch, _ = t.faulted()
     t.between["search"] = lambda: t.claim(epoch, receiver="r2")
     assert t.round() is not None
     assert not t.partition.gaps
@@ -525,7 +525,7 @@ def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
 def test_a_report_that_comes_before_the_claim_is_not_repeated_from_the_wal() -> None:
     """INV-2: the owner's block was late, not lost."""
     t = Stream()
-    epoch, token = t.in_trouble(low=40)
+    epoch, token = t.faulted(low=40)
     late = t.orphan(epoch, (0, 0, 40, token), receiver="r2")
     t.between["claim"] = lambda: t.report(epoch, late, receiver="r2")
     t.round()
@@ -537,7 +537,7 @@ def test_nobody_else_is_granted_a_partition_while_it_is_adopted() -> None:
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    again, _ = t.in_trouble(low=40)
+    again, _ = t.faulted(low=40)
     granted = []
     t.between["write"] = lambda: granted.append(t.claim(again, receiver="r2").granted)
     t.round()
@@ -554,7 +554,7 @@ def test_killed_at_any_step_it_adopts_once_in_the_end(step: str) -> None:
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round(until_step=step)
     after = t.new_adopter("d2")
     t.round(after)
@@ -571,7 +571,7 @@ def test_a_store_without_space_hinders_and_is_tried_again_with_the_claim_release
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
 
     def full(*_: object) -> None:
         raise OutOfSpaceError("memory://: the disk is full")
@@ -580,7 +580,7 @@ def test_a_store_without_space_hinders_and_is_tried_again_with_the_claim_release
         patched.setattr(LogWriter, "sync", full)
         t.round()
     assert t.partition.owner == ""
-    assert "the disk is full" in t.tracker.describe_trouble(t.partition)
+    assert "the disk is full" in t.tracker.describe_fault(t.partition)
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
     segments = t.wal.list(layout.block_folder(STREAM, ADOPTER))
@@ -593,15 +593,15 @@ def test_a_round_that_the_reserve_turns_away_begins_anew_when_there_is_room(turn
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.turned_away = (turned_away,)
     for _ in range(2):
-        assert t.round() == adoption.HINDERED_SECONDS
-        assert "down to the reserve" in t.tracker.describe_trouble(t.partition)
+        assert t.round() == adoption.BLOCKED_SECONDS
+        assert "down to the reserve" in t.tracker.describe_fault(t.partition)
     t.turned_away = ()
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
-    assert (t.partition.position, t.partition.owner, t.partition.trouble) == (40, "", None)
+    assert (t.partition.position, t.partition.owner, t.partition.fault) == (40, "", None)
     segments = t.wal.list(layout.block_folder(STREAM, ADOPTER))
     assert len({layout.parse_block(path).epoch for path in segments}) == len(segments)  # type: ignore[union-attr]
 
@@ -610,11 +610,11 @@ def test_an_adopter_that_can_not_end_what_an_older_driver_claimed_tries_again() 
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round(until_step="write")
     after = t.new_adopter("d2")
     t.turned_away = (m.RegisterRequest,)
-    assert t.round(after) == adoption.HINDERED_SECONDS
+    assert t.round(after) == adoption.BLOCKED_SECONDS
     assert t.partition.owner == ADOPTER
     t.turned_away = ()
     t.round(after)
@@ -640,12 +640,12 @@ class Turnstile:
 
 def test_the_thread_goes_on_after_it_was_turned_away_and_ends_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it what is in trouble would wait for the driver's next start, without a word (INV-5)."""
-    monkeypatch.setattr(adoption, "HINDERED_SECONDS", 0.0)
+    monkeypatch.setattr(adoption, "BLOCKED_SECONDS", 0.0)
     monkeypatch.setattr(adoption, "ROUND_SECONDS", 0.0)
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     turnstile, failed = Turnstile(t, closed_for=3), list[BaseException]()
     thread = AdoptionThread(t.adopter, turnstile, failed.append)  # type: ignore[arg-type]
     adopted = threading.Event()
@@ -672,10 +672,10 @@ def test_the_thread_goes_on_after_it_was_turned_away_and_ends_with_the_loop(monk
 
 def test_nothing_is_decided_while_kafka_does_not_say_which_topic_it_is() -> None:
     t = Stream(on_gap="record", kafka_answers=False)
-    t.in_trouble()
+    t.faulted()
     t.round()
     assert not t.partition.gaps
-    assert "no broker answered" in t.tracker.describe_trouble(t.partition)
+    assert "no broker answered" in t.tracker.describe_fault(t.partition)
     t.kafka_answers = True
     t.round()
     assert t.partition.gaps
@@ -698,7 +698,7 @@ def test_before_the_search_the_next_name_of_a_fenced_writer_is_taken_from_it(on_
     t = Stream(on_gap=on_gap, objects=True)
     epoch, _ = t.dead_writer()
     assert unbarred(t) == [("r1", epoch, 0)]
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     with pytest.raises(FileExistsError):
         t.wal.put_new(first_name(epoch), b"what the writer had sent")
@@ -710,7 +710,7 @@ def test_before_the_search_the_next_name_of_a_fenced_writer_is_taken_from_it(on_
 def test_what_landed_after_all_is_adopted_and_the_name_after_it_taken() -> None:
     t = Stream(on_gap="record", objects=True)
     epoch, token = t.dead_writer()
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.between["bar"] = lambda: t.orphan(epoch, (0, 0, 40, token))
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
@@ -720,7 +720,7 @@ def test_what_landed_after_all_is_adopted_and_the_name_after_it_taken() -> None:
 def test_files_that_are_appended_to_have_no_barriers() -> None:
     t = Stream(on_gap="record")
     epoch, _ = t.dead_writer()
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     t.round()
     assert t.partition.gaps
     assert not t.wal.exists(first_name(epoch))
@@ -731,7 +731,7 @@ def test_killed_around_its_barriers_a_search_begins_with_them_again(step: str) -
     """Before them, and where they are in the WAL and the journal does not know."""
     t = Stream(on_gap="record", objects=True)
     epoch, _ = t.dead_writer()
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     before = msgspec.msgpack.encode(t.state)
     t.round(until_step=step)
     there = t.wal.list(layout.block_folder(STREAM, "r1"))
@@ -747,15 +747,15 @@ def test_killed_around_its_barriers_a_search_begins_with_them_again(step: str) -
 def test_no_search_begins_while_a_barrier_can_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     t = Stream(on_gap="record", objects=True)
     t.dead_writer()
-    t.in_trouble(low=40)
+    t.faulted(low=40)
 
     def away(*_: object) -> None:
         raise StoreError("memory://: no answer")
 
     with monkeypatch.context() as patched:
         patched.setattr(t.wal, "put_new", away)
-        assert t.round() == adoption.HINDERED_SECONDS
-    assert "no answer" in t.tracker.describe_trouble(t.partition)
+        assert t.round() == adoption.BLOCKED_SECONDS
+    assert "no answer" in t.tracker.describe_fault(t.partition)
     assert not t.partition.gaps
     t.round()
     assert t.partition.gaps
@@ -764,7 +764,7 @@ def test_no_search_begins_while_a_barrier_can_not_be_made(monkeypatch: pytest.Mo
 def test_a_barrier_that_clean_up_overtook_is_made_again_before_the_search() -> None:
     t = Stream(on_gap="record", objects=True)
     epoch, _ = t.dead_writer()
-    t.in_trouble(low=40)
+    t.faulted(low=40)
     put_new = t.wal.put_new
 
     def put_then_clean(path: str, data: bytes) -> None:
@@ -792,7 +792,7 @@ def test_an_epoch_is_barred_only_if_it_ended_while_it_could_write() -> None:
     assert unbarred(t) == []
     fenced = t.register("r4", "i1")
     t.claim(fenced, receiver="r4")
-    t.in_trouble()
+    t.faulted()
     t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r4"))
     assert unbarred(t) == [("r4", fenced, 0)]
     assert quiet < fenced
@@ -811,7 +811,7 @@ def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted
     assert unbarred(t) == [("r1", epoch, 4)]
     t.say(CleanSegment(SegmentFacts(first_name(epoch, 7), True, False, ()), "r1", epoch, t.now_ms))
     assert unbarred(t) == [("r1", epoch, 7)]
-    replayed = State(stream=STREAM, lineage=1)
+    replayed = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(replayed, event)
     assert replayed == t.state
@@ -841,7 +841,7 @@ def test_a_gap_waits_for_the_older_writer_until_it_says_that_it_holds_nothing() 
     t = Stream()
     old = t.register("r1", "i1")
     token = t.claim(old).view.token
-    t.in_trouble()
+    t.faulted()
     assert waits_for(t) == ("r1",)
     with pytest.raises(RefusedError, match=r"waits for what receiver r1 .*--fence r1`"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
@@ -858,7 +858,7 @@ def test_a_heartbeat_from_before_the_claim_settles_nothing_however_late_it_comes
     before = t.claims
     t.claim(old)
     t.beat(old, claims_done=before)
-    t.in_trouble()
+    t.faulted()
     t.beat(old, claims_done=before)
     assert waits_for(t) == ("r1",)
 
@@ -868,7 +868,7 @@ def test_a_claim_whose_answer_was_lost_is_settled_when_the_receiver_has_given_it
     old = t.register("r1", "i1")
     t.claim(old)
     number = t.claims
-    t.in_trouble()
+    t.faulted()
     t.beat(old, claims_done=number - 1)
     assert waits_for(t) == ("r1",)
     t.beat(old, claims_done=number)
@@ -879,7 +879,7 @@ def test_a_heartbeat_of_an_older_release_settles_nothing() -> None:
     t = Stream()
     old = t.register("r1", "i1")
     t.claim(old)
-    t.in_trouble()
+    t.faulted()
     t.beat(old, claims_done=-1)
     assert waits_for(t) == ("r1",)
 
@@ -892,7 +892,7 @@ def test_a_writer_is_settled_by_the_end_of_its_epoch_or_its_token(how: str) -> N
     if how == "released":
         release = m.Release(topic=TOPIC, partition=0, token=token)
         t.say(m.ReleaseRequest(receiver_id="r1", epoch=old, releases=(release,)))
-    t.in_trouble()
+    t.faulted()
     if how == "registered again":
         t.register("r1", "i1-again")
     elif how == "fenced":
@@ -905,7 +905,7 @@ def test_a_fenced_receiver_is_told_so_and_can_come_back_only_as_a_new_process() 
     t = Stream()
     old = t.register("r1", "i1")
     t.claim(old)
-    t.in_trouble()
+    t.faulted()
     t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r1"))
     for request in (lambda: t.beat(old), lambda: t.register("r1", "i1"), lambda: t.look(old)):
         with pytest.raises(FencedError):
@@ -916,7 +916,7 @@ def test_a_fenced_receiver_is_told_so_and_can_come_back_only_as_a_new_process() 
 def test_only_a_receiver_that_is_waited_for_can_be_fenced() -> None:
     t = Stream()
     bystander = t.register("r3", "i3")
-    t.in_trouble()
+    t.faulted()
     for name in ("r3", "r2", "nobody", ADOPTER):
         with pytest.raises(RefusedError, match="does not wait for"):
             t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id=name))
@@ -928,7 +928,7 @@ def test_a_receiver_that_takes_in_under_an_outdated_token_is_ordered_to_claim_ag
     t = Stream()
     old = t.register("r1", "i1")
     token = t.claim(old).view.token
-    t.in_trouble()
+    t.faulted()
     t.beat(old, holding=(token,))
     t.say(Searches())
     t.say(Searches())
@@ -942,12 +942,12 @@ def test_the_word_of_an_older_writer_is_journalled_and_that_of_the_owner_asked_f
     t = Stream()
     old = t.register("r1", "i1")
     t.claim(old)
-    t.in_trouble()
+    t.faulted()
     t.beat(old)
     assert waits_for(t) == ()
-    t.tracker.receiver_news.clear()
+    t.tracker.receiver_heartbeats.clear()
     assert waits_for(t) == ("r2",)
-    replayed = State(stream=STREAM, lineage=1)
+    replayed = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(replayed, event)
     assert replayed == t.state
@@ -957,7 +957,7 @@ def test_a_release_that_comes_after_the_next_claim_still_settles() -> None:
     t = Stream()
     old = t.register("r1", "i1")
     token = t.claim(old).view.token
-    t.in_trouble()
+    t.faulted()
     release = m.Release(topic=TOPIC, partition=0, token=token)
     t.say(m.ReleaseRequest(receiver_id="r1", epoch=old, releases=(release,)))
     assert waits_for(t) == ()
@@ -968,7 +968,7 @@ def test_a_driver_that_opens_the_journal_settles_by_the_first_heartbeat() -> Non
     t = Stream()
     old = t.register("r1", "i1")
     t.claim(old)
-    t.in_trouble()
+    t.faulted()
     after = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0)
     t.tracker = after
     t.beat(old)
@@ -981,7 +981,7 @@ def test_an_older_claim_of_one_epoch_is_settled_with_its_newest() -> None:
     old = t.register("r1", "i1")
     first = t.claim(old).view.token
     t.claim(old)
-    t.in_trouble()
+    t.faulted()
     assert len(t.partition.writers) == 2
     t.beat(old, holding=(first,))
     assert waits_for(t) == ("r1",)

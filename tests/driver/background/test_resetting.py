@@ -17,12 +17,15 @@ from forebay.model.values import TopicPartition
 from tests.support.tracked import TOPIC, Tracked, offsets, tp
 
 
-def start(offset: int = 5, partition: int = 0) -> ev.LifeStart:
-    return ev.LifeStart(TOPIC, partition, offset, "id-1")
+def start(offset: int = 5, partition: int = 0) -> ev.IncarnationStart:
+    return ev.IncarnationStart(TOPIC, partition, offset, "id-1")
 
 
-def lives(t: Tracked, partition: int = 0) -> list[tuple[int, int, int | None]]:
-    return [(life.life, life.start, life.end) for life in t.state.partitions[f"t/{partition}"].lives]
+def incarnations(t: Tracked, partition: int = 0) -> list[tuple[int, int, int | None]]:
+    return [
+        (incarnation.number, incarnation.start, incarnation.end)
+        for incarnation in t.state.partitions[f"t/{partition}"].incarnations
+    ]
 
 
 class Kafka:
@@ -62,12 +65,12 @@ def test_what_the_receiver_has_on_its_way_is_accepted_before_the_life_ends() -> 
     t.beat(epoch, seen=commands[0].version)
     assert t.say(HoldForReset((tp(),))) == ""
     t.say(Reset((start(),), "reset to offset 5", "me"))
-    assert lives(t) == [(1, 0, 20), (2, 5, None)]
-    assert t.state.partitions["t/0"].life.cause == "reset to offset 5 by me"
+    assert incarnations(t) == [(1, 0, 20), (2, 5, None)]
+    assert t.state.partitions["t/0"].incarnation.cause == "reset to offset 5 by me"
     assert not t.claim(epoch).granted
     t.say(LetGo((tp(),)))
     granted = t.claim(epoch)
-    assert granted.granted and (granted.view.life, granted.view.position) == (2, 5)
+    assert granted.granted and (granted.view.incarnation, granted.view.position) == (2, 5)
 
 
 def test_a_block_of_the_old_life_that_comes_late_changes_nothing() -> None:
@@ -97,17 +100,17 @@ def test_a_partition_in_trouble_is_not_reset_before_the_wal_was_searched() -> No
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
-    trouble = m.Trouble(
+    fault = m.Fault(
         receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="out-of-range", position=0, low=40,
         high=50,
     )  # fmt: skip
-    t.say(trouble)
+    t.say(fault)
     t.beat(epoch)
     assert "searched" in t.say(HoldForReset((tp(),)))
     t.search_in_vain(epoch)
     assert t.say(HoldForReset((tp(),))) == ""
     t.say(Reset((start(45),), "reset to latest", "me"))
-    assert t.state.partitions["t/0"].trouble is None
+    assert t.state.partitions["t/0"].fault is None
 
 
 def test_a_topic_is_reset_whole_or_not_at_all() -> None:
@@ -117,7 +120,7 @@ def test_a_topic_is_reset_whole_or_not_at_all() -> None:
     before = len(t.events)
     with pytest.raises(RefusedError, match="t/1 waits"):
         t.say(Reset((start(), start(5, 1)), "reset to offset 5", "me"))
-    assert len(t.events) == before and lives(t) == [(1, 0, None)]
+    assert len(t.events) == before and incarnations(t) == [(1, 0, None)]
 
 
 def test_without_apply_nothing_is_held_or_changed() -> None:
@@ -126,7 +129,10 @@ def test_without_apply_nothing_is_held_or_changed() -> None:
     before = len(t.events)
     answer = resetting(t).run(m.ResetRequest(topic=TOPIC, to="earliest"))
     assert not answer.done
-    assert [(p.partition, p.life, p.position, p.start) for p in answer.partitions] == [(0, 2, 0, 3), (1, 2, 0, 3)]
+    assert [(p.partition, p.incarnation, p.position, p.start) for p in answer.partitions] == [
+        (0, 2, 0, 3),
+        (1, 2, 0, 3),
+    ]
     assert len(t.events) == before
     assert t.claim(epoch).granted
 
@@ -148,7 +154,7 @@ def test_offsets_are_asked_for_when_all_writers_are_settled() -> None:
     Resetting(t.say, kafka, "g", Stopping(), 9.0).run(  # type: ignore[arg-type]
         m.ResetRequest(topic=TOPIC, partition=0, to="latest", apply=True)
     )
-    assert lives(t) == [(1, 0, 20), (2, 50, None)]
+    assert incarnations(t) == [(1, 0, 20), (2, 50, None)]
     assert t.claim(epoch).granted
 
 
@@ -158,7 +164,7 @@ def test_a_receiver_that_does_not_settle_in_time_leaves_all_as_it_was() -> None:
     token = t.claim(epoch).view.token
     with pytest.raises(RefusedError, match="nothing was changed"):
         resetting(t).run(m.ResetRequest(topic=TOPIC, partition=0, to="latest", apply=True))
-    assert lives(t) == [(1, 0, None)]
+    assert incarnations(t) == [(1, 0, None)]
     t.take_in(epoch, token, 20)
     assert t.claim(epoch).granted
 
@@ -168,7 +174,7 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
     kafka.ids = ["id-1", "id-2"]
     with pytest.raises(UnreachableError, match="changed"):
         resetting(t, kafka).run(m.ResetRequest(topic=TOPIC, to="earliest", apply=True))
-    assert lives(t) == [(1, 0, None)]
+    assert incarnations(t) == [(1, 0, None)]
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
         assert "KeyError: 'carrier'" in answer.detail
         assert "KeyError: 'carrier' at " + __file__ in batch.detail
         assert "in look_up: return row[column]" in batch.detail
-        assert driver.driver.standing().words.startswith("failed: batch ")
+        assert driver.driver.service_status().words.startswith("failed: batch ")
         for _ in range(2):
             seen = driver.status().batches[0].attempts
             driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)

@@ -81,7 +81,7 @@ def led() -> Iterator[Led]:
     led.loop.stop()
 
 
-CREATE = FoundPartitions((ev.LifeStart(TOPIC, 0, 0),), 1, "earliest")
+CREATE = FoundPartitions((ev.IncarnationStart(TOPIC, 0, 0),), 1, "earliest")
 
 
 def register(receiver: str) -> m.RegisterRequest:
@@ -101,7 +101,7 @@ def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_be
     answer = led.loop.submit(register("r1"))
     assert reached.wait(30)
     read = led.loop.submit(Ask(lambda s: len(s.receivers)))
-    refusal = led.loop.submit(m.LookRequest(receiver_id="r1", epoch=1, partitions=()))
+    refusal = led.loop.submit(m.LookupRequest(receiver_id="r1", epoch=1, partitions=()))
     assert not answer.done()
     assert not read.done()
     assert not refusal.done()
@@ -450,7 +450,7 @@ def test_a_supervisor_hears_of_a_deciding_thread_that_waits_for_space() -> None:
 
 def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(led: Led) -> None:
     """What was decided before it in the same request is durable, and the loop goes on."""
-    led.loop.ask(FoundPartitions((ev.LifeStart(TOPIC, 0, 0), ev.LifeStart(TOPIC, 1, 0)), 1, "earliest"))
+    led.loop.ask(FoundPartitions((ev.IncarnationStart(TOPIC, 0, 0), ev.IncarnationStart(TOPIC, 1, 0)), 1, "earliest"))
     epoch = led.loop.ask(register("r1")).epoch
     odd = register("r2")
     claims = tuple(m.ClaimAsk(topic=TOPIC, partition=number, known_token=0) for number in (0, 1))
@@ -472,16 +472,16 @@ def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(l
 
 def test_events_before_one_that_cannot_be_written_are_durable(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state has them already: the refusal leaves when the journal has them too."""
-    led.loop.ask(FoundPartitions((ev.LifeStart(TOPIC, 0, 0), ev.LifeStart(TOPIC, 1, 0)), 1, "earliest"))
+    led.loop.ask(FoundPartitions((ev.IncarnationStart(TOPIC, 0, 0), ev.IncarnationStart(TOPIC, 1, 0)), 1, "earliest"))
     epoch = led.loop.ask(register("r1")).epoch
     refuse = ev.refuse_unwritable
 
-    def refuse_second(event: ev.Event) -> None:
+    def refuse_replica(event: ev.Event) -> None:
         refuse(event)
         if isinstance(event, ev.ClaimGiven) and event.partition == 1:
             raise ev.UnwritableEvent("for want of a number")
 
-    monkeypatch.setattr(ev, "refuse_unwritable", refuse_second)
+    monkeypatch.setattr(ev, "refuse_unwritable", refuse_replica)
     claims = tuple(m.ClaimAsk(topic=TOPIC, partition=number, known_token=0) for number in (0, 1))
     with pytest.raises(UsageError, match="for want of a number"):
         led.loop.ask(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=1))

@@ -12,7 +12,7 @@ from driver.background.catch_up import CatchUp
 from driver.batches.batch import Batch, NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.decision_loop.stopping import Drain, Remaining, Summary, remaining
-from driver.journal.events import LifeBegun, LifeStart
+from driver.journal.events import IncarnationBegun, IncarnationStart
 from driver.journal.state import Batch as JournalledBatch
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -93,7 +93,7 @@ def test_caught_up_is_what_kafka_held_at_the_start_whatever_came_since() -> None
     assert CatchUp.of({TopicPartition("u", 0): 1}, {TopicPartition("u", 0): 1}).missing(t.state)
     later = CatchUp.of({tp(0): 50}, {tp(0): 1})
     assert later.missing(t.state) == [tp(0)]
-    apply(t.state, LifeBegun(LifeStart("t", 0, 9, "id"), 1, "reset"))
+    apply(t.state, IncarnationBegun(IncarnationStart("t", 0, 9, "id"), 1, "reset"))
     assert later.missing(t.state) == [], "Kafka no longer has what that life did not give"
 
 

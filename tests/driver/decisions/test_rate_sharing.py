@@ -145,25 +145,25 @@ def test_a_receiver_is_told_again_only_when_it_makes_a_difference() -> None:
     lag = {"now": 1000}
     sharing = RateSharing(RateLimits(), 1000.0)
 
-    def news(at: float) -> Rates | None:
-        return sharing.news("a", lambda: {"a": {P[0]: lag["now"], P[1]: 1000}}, at)
+    def latest(at: float) -> Rates | None:
+        return sharing.changed_rates("a", lambda: {"a": {P[0]: lag["now"], P[1]: 1000}}, at)
 
-    assert news(0.0) is not None
+    assert latest(0.0) is not None
     lag["now"] = 1010
-    assert news(2.0) is None
+    assert latest(2.0) is None
     lag["now"] = 5000
-    assert news(2.5) is None, "lags are looked at once a second"
-    told = news(3.1)
+    assert latest(2.5) is None, "lags are looked at once a second"
+    told = latest(3.1)
     assert told is not None
     assert rates(told)[0] > rates(told)[1]
     sharing.change(1001.0)
-    assert news(3.2) is None
+    assert latest(3.2) is None
     sharing.change(500.0)
-    told = news(3.3)
+    told = latest(3.3)
     assert told is not None
     assert told.records_per_second == pytest.approx(500)
 
 
 def test_before_a_rate_was_learned_nobody_is_told_anything() -> None:
     sharing = RateSharing(RateLimits())
-    assert sharing.news("a", lambda: {"a": {P[0]: 1}}, 0.0) is None
+    assert sharing.changed_rates("a", lambda: {"a": {P[0]: 1}}, 0.0) is None

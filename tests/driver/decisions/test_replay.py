@@ -200,7 +200,7 @@ def test_the_index_and_a_replayed_journal_agree_through_a_replay() -> None:
     ]
     for step in steps:
         step()
-        fresh = State(stream=STREAM, lineage=1)
+        fresh = State(stream=STREAM, timeline=1)
         for event in t.events:
             apply(fresh, event)
         assert fresh == t.state
@@ -406,7 +406,7 @@ def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_ne
         t.rewind(ids[0], cause=f"the {number}th")
         t.replayed(ids[0])
     assert [(replay.replay, replay.cause) for replay in t.state.replays] == [(n, f"the {n}th") for n in (3, 4, 5)]
-    fresh = State(stream=STREAM, lineage=1)
+    fresh = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(fresh, event)
     assert fresh == t.state

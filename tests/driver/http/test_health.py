@@ -23,7 +23,7 @@ from driver.background.reach import (
 )
 from driver.decision_loop.loop import RESERVE_REACHED
 from driver.decisions.problems import in_answer
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.http.health import NAMES_SHOWN, WAITING_SECONDS, Grace, Health, HealthLog, Verdict, journal_is_away
 from driver.http.status import status
 from driver.journal import events as ev
@@ -114,7 +114,7 @@ def test_partition_that_is_found_later_has_the_grace_of_a_start_from_then_on() -
     now = wait(t, 1000)
     beat(t, epoch)
     assert kinds(health.look(now)) == ([], [])
-    t.say(FoundPartitions((ev.LifeStart(TOPIC, 1, 0, "id-1"),), t.now_ms, "earliest"))
+    t.say(FoundPartitions((ev.IncarnationStart(TOPIC, 1, 0, "id-1"),), t.now_ms, "earliest"))
     assert kinds(health.look(wait(t, 1))) == ([], ["partitions-without-receiver"])
 
 
@@ -139,7 +139,7 @@ def test_partition_with_a_fault_is_not_named_as_one_without_a_receiver() -> None
     health, epoch = running(t)
     token = t.state.partitions[f"{TOPIC}/0"].token
     t.say(
-        m.Trouble(
+        m.Fault(
             receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="out-of-range", position=0, low=5,
             high=9,
         )
@@ -192,7 +192,7 @@ def test_receiver_that_the_journal_knows_is_waited_for_only_while_it_holds_claim
     t = Tracked()
     running(t)
     t.register("r2", "i2", "h2")
-    t.tracker.receiver_news.clear()
+    t.tracker.receiver_heartbeats.clear()
     health = health_of(t)
     problems = health.look(wait(t, 31)).problems
     assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
@@ -241,7 +241,7 @@ def test_only_what_is_known_and_silent_is_forgotten() -> None:
 def test_receiver_that_a_new_driver_has_not_met_is_forgotten_once_its_time_is_over() -> None:
     t = Tracked()
     running(t)
-    t.tracker.receiver_news.clear()
+    t.tracker.receiver_heartbeats.clear()
     wait(t, 1000)
     health = health_of(t)
     with pytest.raises(
@@ -304,7 +304,7 @@ def test_managed_receiver_that_does_not_run_is_pending_for_the_grace_of_a_start_
     assert seen(1) == ([], [])
     managed.say(state="scheduled")
     assert seen(1) == ([], ["receiver-not-running"])
-    managed.say(trouble="a person must do something")  # status has it already
+    managed.say(fault="a person must do something")  # status has it already
     assert seen(31) == ([], [])
 
 
@@ -360,7 +360,7 @@ def test_journal_without_room_is_a_problem_whether_the_driver_can_answer_or_not(
     assert (problem.kind, problem.cause) == ("journal", RESERVE_REACHED)
     for outage, words in (("", "waits for space"), ("no answer for 9 s", "out of reach: no answer for 9 s")):
         answer = journal_is_away("s", "test", 1 << 40 | 3, outage)
-        assert (answer.lineage, answer.state) == (1, "waiting")
+        assert (answer.timeline, answer.state) == (1, "waiting")
         assert words in answer.problems[0].cause
         assert answer.problems[0].command
 
@@ -508,7 +508,7 @@ def test_batch_whose_job_fails_is_a_problem_in_every_attempt(state: str) -> None
         batch_id=7, number=7, time_ms=0, state=state, blocks=1, records=5, attempts=4, detail="KeyError: 'carrier'"
     )
     answer = m.StatusAnswer(
-        stream="s", release="", lineage=1, driver_epoch=1, state="failed", detail="batch 7", topic_ids_known=True,
+        stream="s", release="", timeline=1, driver_epoch=1, state="failed", detail="batch 7", topic_ids_known=True,
         waiting_blocks=0, waiting_records=0, batches_completed=0, records_completed=0, batches=(batch,),
     )  # fmt: skip
     (problem,) = in_answer(answer)

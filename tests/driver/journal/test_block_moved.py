@@ -97,5 +97,5 @@ def test_writers_that_lead_the_journal_and_those_of_older_lineages_are_fenced() 
     epoch = t.state.receivers["r1"].epoch
     assert not is_fenced(t.state, "r1", epoch)
     assert is_fenced(t.state, "r1", epoch - 1) and is_fenced(t.state, REPAIR_WRITER, numbered(1, 5))
-    later = State(stream=STREAM, lineage=2)
+    later = State(stream=STREAM, timeline=2)
     assert is_fenced(later, "r1", epoch)

@@ -65,11 +65,16 @@ def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pyt
     with caplog.at_level(logging.ERROR):
         state = opened(storage)
     partition = state.partitions[f"{TOPIC}/0"]
-    assert (partition.life.life, partition.life.start, partition.position, partition.completed) == (2, 10, 10, 10)
-    assert partition.life.topic_id == "id-1" and not partition.owner
-    assert partition.lives[0].end == OFFSET_MAX
+    assert (partition.incarnation.number, partition.incarnation.start, partition.position, partition.completed) == (
+        2,
+        10,
+        10,
+        10,
+    )
+    assert partition.incarnation.topic_id == "id-1" and not partition.owner
+    assert partition.incarnations[0].end == OFFSET_MAX
     assert "18446744073709551615" in caplog.text and "begins at offset 10" in caplog.text
-    assert "r1-" in partition.life.cause  # and the block is named where `forebay audit` looks
+    assert "r1-" in partition.incarnation.cause  # and the block is named where `forebay audit` looks
 
     caplog.clear()
     again = opened(storage)  # what was brought within bounds stays so, and is said once
@@ -86,7 +91,7 @@ def test_completed_batch_of_such_a_range_stays_completed() -> None:
 def test_leader_epoch_out_of_range_leaves_the_one_before(leader_epoch: int) -> None:
     state = opened(old_journal(changed(lambda r: r.update(leader_epoch=leader_epoch))))
     partition = state.partitions[f"{TOPIC}/0"]
-    assert (partition.leader_epoch, partition.life.life, partition.position) == (0, 1, 20)
+    assert (partition.leader_epoch, partition.incarnation.number, partition.position) == (0, 1, 20)
     assert [b.meta.records for b in state.blocks.values()] == [10, 10]
 
 
@@ -98,7 +103,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
     with caplog.at_level(logging.ERROR):
         state = opened(old_journal(events))
     partition = state.partitions[f"{TOPIC}/0"]
-    assert (partition.life.life, partition.position) == (1, 20)
+    assert (partition.incarnation.number, partition.position) == (1, 20)
     assert [(b.meta.key_id, b.meta.records) for b in state.blocks.values()] == [("k" * TEXT_LENGTH_MAX, 10)] * 2
     assert "meta.key_id has 5000 characters, 1000 are allowed: cut" in caplog.text
 
@@ -108,7 +113,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
     [
         lambda r: r.update(until=2**63, records=2**63 - 10),
         lambda r: r.update(until=2**64 - 1, records=2**64 - 11, bytes=2**64 - 1, max_timestamp_ms=2**64 - 1),
-        lambda r: r.update(until=2**64 - 1, life=1, leader_epoch=2**63),
+        lambda r: r.update(until=2**64 - 1, incarnation=1, leader_epoch=2**63),
     ],
 )
 def test_several_numbers_out_of_range_at_once_open(change: Change) -> None:
@@ -153,7 +158,7 @@ def test_partition_begins_again_within_its_newest_life() -> None:
     """A life before it claimed too much as well."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     partition = state.partitions[f"{TOPIC}/0"]
-    partition.lives[-1] = msgspec.structs.replace(partition.life, start=15)
+    partition.incarnations[-1] = msgspec.structs.replace(partition.incarnation, start=15)
     partition.position = OFFSET_MAX
     (sentence,) = bounds.begin_again(state)
     assert "life 3 begins at offset 15" in sentence
@@ -177,7 +182,7 @@ def test_journal_within_bounds_is_read_as_ever() -> None:
     storage = old_journal(taken_in())
     assert journal.read(storage, STREAM).brought == ()
     state = opened(storage)
-    assert (state.partitions[f"{TOPIC}/0"].position, state.partitions[f"{TOPIC}/0"].life.life) == (20, 1)
+    assert (state.partitions[f"{TOPIC}/0"].position, state.partitions[f"{TOPIC}/0"].incarnation.number) == (20, 1)
     assert bounds.decode(msgspec.msgpack.encode(taken_in()), tuple[ev.Event, ...]) is None
 
 
@@ -189,8 +194,8 @@ def test_stream_goes_on_after_it() -> None:
     assert not t.say(FoundPartitions((), 1, "none"))
     epoch = t.register("r2", "i2")
     view = t.claim(epoch, receiver="r2").view
-    assert (view.position, view.life) == (10, 2)
-    block = t.block(epoch, [offsets(10, 30, view.token, life=2)], receiver="r2")
+    assert (view.position, view.incarnation) == (10, 2)
+    block = t.block(epoch, [offsets(10, 30, view.token, incarnation=2)], receiver="r2")
     assert t.report(epoch, block, receiver="r2")[0].accepted
     t.say(Complete(int(t.say(Allocate(1, 1))), 2, 1))
     assert state.partitions[f"{TOPIC}/0"].completed == 30
@@ -202,7 +207,7 @@ def test_fault_at_the_last_offset_is_refused_and_not_journalled() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     assert t.report(epoch, t.block(epoch, [offsets(0, OFFSET_MAX, token, records=0)]))[0].accepted
-    fault = m.Trouble(
+    fault = m.Fault(
         receiver_id="r1", epoch=epoch, topic=TOPIC, partition=0, token=token, kind="corrupt", position=OFFSET_MAX, low=0,
         high=OFFSET_MAX,
     )  # fmt: skip
@@ -224,4 +229,4 @@ def test_fault_of_an_unknown_kind_is_refused(kind: str) -> None:
         "high": 0,
     }
     with pytest.raises(msgspec.ValidationError, match=r"at `\$\.kind`"):
-        msgspec.convert({**fault, "kind": kind}, m.Trouble)
+        msgspec.convert({**fault, "kind": kind}, m.Fault)

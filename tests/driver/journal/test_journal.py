@@ -12,9 +12,9 @@ import pytest
 
 from driver.journal import events as ev
 from driver.journal import log as journal
-from driver.journal.lineage import LineageFound
 from driver.journal.log import Journal
 from driver.journal.state import State
+from driver.journal.timeline import TimelineFound
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.model.values import numbered
@@ -55,7 +55,7 @@ def some_events(partitions: int = 2) -> list[ev.Event]:
 
 def test_an_empty_journal_opens_with_lineage_one(storage: Storage) -> None:
     led, state = lead(storage)
-    assert (state.lineage, led.epoch) == (1, numbered(1, 1))
+    assert (state.timeline, led.epoch) == (1, numbered(1, 1))
     assert not state.created
 
 
@@ -347,13 +347,13 @@ def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Stor
 
     opening()
     opening()
-    wal.put_new(layout.lineage_marker(STREAM, 2), b"{}")
+    wal.put_new(layout.timeline_marker(STREAM, 2), b"{}")
     before = storage.list("")
-    with pytest.raises(LineageFound, match="rebuild was not finished"):
+    with pytest.raises(TimelineFound, match="rebuild was not finished"):
         opening()
     assert storage.list("") == before
     storage.put_new(journal.claim_path(STREAM, numbered(2, 1)), b"{}")
-    with pytest.raises(LineageFound, match="rebuild was not finished"):
+    with pytest.raises(TimelineFound, match="rebuild was not finished"):
         opening()
     assert journal.read(storage, STREAM).state is None
 
@@ -373,7 +373,7 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
         opening()
     for path in storage.list(f"{STREAM}/led"):
         storage.delete(path)
-    with pytest.raises(LineageFound, match="it was lost"):
+    with pytest.raises(TimelineFound, match="it was lost"):
         opening()
 
 

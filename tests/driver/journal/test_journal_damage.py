@@ -239,13 +239,13 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
     driver = Driver(storage)
     driver.write(5)
     driver.stop()
-    second_lineage = numbered(2, 1)
-    storage.put_new(claim_path(STREAM, second_lineage), b"{}")
+    second_timeline = numbered(2, 1)
+    storage.put_new(claim_path(STREAM, second_timeline), b"{}")
     rebuilt = Journal(
-        storage, STREAM, second_lineage, State(stream=STREAM, lineage=2), 1_000, lambda: 1.0, lambda: next(uids)
+        storage, STREAM, second_timeline, State(stream=STREAM, timeline=2), 1_000, lambda: 1.0, lambda: next(uids)
     )
     rebuilt.snapshot()
-    assert journal.read(storage, STREAM).epoch == second_lineage
+    assert journal.read(storage, STREAM).epoch == second_timeline
 
 
 # ---- claims, marks and leases -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from driver.journal import events as ev
 from driver.journal import log as journal
 from driver.journal import receiver_limits, transitions
 from driver.journal.receiver_limits import IdLimits
-from driver.journal.state import BrokenInvariant, OpenTrouble, State, is_fenced
+from driver.journal.state import BrokenInvariant, OpenFault, State, is_fenced
 from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, CleanSegment
 from forebay import messages as m
@@ -73,7 +73,7 @@ def test_of_a_heartbeat_one_status_of_each_partition_of_the_stream_is_kept() -> 
     strange = [{**STATUS, "topic": f"no-{number}"} for number in range(50)]
     held = [{"topic": TOPIC, "partition": 0, "token": token} for token in (7, 3, 9)]
     t.say(beat(epoch, partitions=[*strange, STATUS, {**STATUS, "position": 5, "detail": "why"}], holding=held))
-    kept = t.tracker.receiver_news["r1"].heartbeat
+    kept = t.tracker.receiver_heartbeats["r1"].heartbeat
     assert [(p.topic, p.position, p.detail) for p in kept.partitions] == [(TOPIC, 5, "")]
     assert [h.token for h in kept.holding] == [3]
 
@@ -94,7 +94,7 @@ def test_heartbeats_of_more_receivers_are_refused_until_one_was_silent_for_an_ho
     t.say(beat(epochs["r0"], "r0"))  # those that are known go on
     t.now_ms += 3_600_000
     t.say(beat(epochs["r2"], "r2"))
-    assert t.tracker.receiver_news.keys() == {"r0", "r2"}  # r1 was silent the longest
+    assert t.tracker.receiver_heartbeats.keys() == {"r0", "r2"}  # r1 was silent the longest
 
 
 def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatc
         t.register("another")
     assert refused.value.code == "too-many" and len(t.events) == events
     assert t.register("owner", "i2") > newer
-    replayed = State(stream=STREAM, lineage=1)
+    replayed = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(replayed, event)
     assert replayed == t.state
@@ -158,7 +158,7 @@ def clean_up(t: Tracked, block: Block) -> None:
 
 
 def replayed(t: Tracked) -> State:
-    state = State(stream=STREAM, lineage=1)
+    state = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(state, event)
     return state
@@ -349,11 +349,11 @@ def test_neither_an_owner_nor_a_writer_that_a_person_decides_about_is_fenced_for
     owner = t.register("owner")
     t.claim(owner, 0, "owner")
     t.claim(owner, 1, "owner")
-    t.state.partitions[f"{TOPIC}/0"].trouble = OpenTrouble("recreated", 0, 0, True, "id-2", -1)
+    t.state.partitions[f"{TOPIC}/0"].fault = OpenFault("recreated", 0, 0, True, "id-2", -1)
     pass_time(t, 600)
     t.register("new")
     assert t.state.receivers["killed"].epoch == old and t.state.receivers["owner"].epoch == owner
-    t.state.partitions[f"{TOPIC}/0"].trouble = None
+    t.state.partitions[f"{TOPIC}/0"].fault = None
     t.register("newer")
     assert t.state.receivers["killed"].epoch > old and t.state.receivers["owner"].epoch == owner
     with pytest.raises(FencedError, match="registered again since"):

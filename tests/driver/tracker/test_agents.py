@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driver.batches.batch_run import Taken
+from driver.batches.batch_run import BatchRun
 from driver.http.status import status
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -44,7 +44,7 @@ def test_blocks_with_a_damaged_copy_are_shown_and_go_with_their_block() -> None:
     tracked = Tracked()
     (block,) = taken_in(tracked, 1)
     assert beat(tracked, damaged=(block.id,), damaged_blocks=7, old_blocks=(block.id,)) == ()
-    assert tracked.tracker.agent_news["h1"].heartbeat.damaged == (block.id,)
+    assert tracked.tracker.agent_heartbeats["h1"].heartbeat.damaged == (block.id,)
     shown = {"running": {}, "recent": (), "state": "active", "detail": "", "tiers": {}}
     (agent,) = status(tracked.tracker, 0.0, "", 30.0, shown).agents
     assert (agent.damaged, agent.damaged_blocks) == ((block.id,), 7)
@@ -72,7 +72,7 @@ def test_what_was_given_up_is_deleted_by_no_later_clean_up() -> None:
     tracked = Tracked()
     first, second = taken_in(tracked, 2)
     beat(tracked, short_bytes=1)
-    again = State(stream=STREAM, lineage=1)
+    again = State(stream=STREAM, timeline=1)
     for event in tracked.events:
         apply(again, event)
     assert (again.blocks, again.index) == (tracked.state.blocks, tracked.state.index)
@@ -96,9 +96,9 @@ def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
     tracked = Tracked()
     beat(tracked, copies=("a", "b"))
     beat(tracked)
-    assert tracked.tracker.agent_news["h1"].copies == ("a", "b"), "nothing said: as before"
+    assert tracked.tracker.agent_heartbeats["h1"].copies == ("a", "b"), "nothing said: as before"
     beat(tracked, copies=())
-    assert tracked.tracker.agent_news["h1"].copies == ()
+    assert tracked.tracker.agent_heartbeats["h1"].copies == ()
 
 
 def test_tasks_are_told_where_given_copies_lie() -> None:
@@ -106,7 +106,7 @@ def test_tasks_are_told_where_given_copies_lie() -> None:
     tracked = Tracked()
     first, second = taken_in(tracked, 2)
     batch = tracked.state.batches[tracked.batch()]
-    taken = Taken.of(tracked.state, [batch], 0, False)
+    taken = BatchRun.of(tracked.state, [batch], 0, False)
     (plain,), (told,) = (
         list(taken.work(1, False, 1, 0, copies)) for copies in ({}, {second.id: ("h2", "h1"), "other": ("h3",)})
     )
@@ -162,7 +162,7 @@ def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_ro
         beat(tracked, host="h3")
     tracked.now_ms += 1
     beat(tracked, host="h3")
-    assert set(tracked.tracker.agent_news) == {"h1", "h3"}
+    assert set(tracked.tracker.agent_heartbeats) == {"h1", "h3"}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_no_agent_says_of_itself_is_refused(fields: dict[str, Any]) -> None
     tracked = Tracked()
     with pytest.raises(UsageError, match="host h1: "):
         beat(tracked, **fields)
-    assert not tracked.tracker.agent_news
+    assert not tracked.tracker.agent_heartbeats
 
 
 @pytest.mark.parametrize("host", ["", "..", "a/b", "a b", "h" * 1_000])
@@ -205,16 +205,16 @@ def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_hear
     with pytest.raises(RefusedError, match="has an agent at http://h1:1, heard 29 s ago") as refused:
         beat(tracked, url="http://elsewhere:1")
     assert refused.value.code == "other-url"
-    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:1"
+    assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://h1:1"
     beat(tracked, url="http://h1:1")
     beat(tracked, "h2", url="http://elsewhere:1")
     tracked.now_ms += 30_000
     beat(tracked, url="http://elsewhere:1")
-    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://elsewhere:1"
+    assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://elsewhere:1"
 
 
 def test_an_agent_that_ends_in_order_leaves_its_hosts_url_to_the_next_one_at_once() -> None:
     tracked = Tracked()
     beat(tracked, url="http://h1:1", state="draining")
     beat(tracked, url="http://h1:2")
-    assert tracked.tracker.agent_news["h1"].heartbeat.url == "http://h1:2"
+    assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://h1:2"

@@ -13,15 +13,15 @@ from driver.decisions import intake
 from driver.decisions.clean_up import CleanSegment
 from driver.http.status import status
 from driver.journal import transitions
-from driver.journal.block_index import BlockIndex, LifeBlocks
+from driver.journal.block_index import BlockIndex, IncarnationBlocks
 from driver.journal.events import (
     CleanupIntended,
     CursorEnded,
     CursorMoved,
     CursorOpened,
     GapRecorded,
-    LifeBegun,
-    LifeStart,
+    IncarnationBegun,
+    IncarnationStart,
 )
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
@@ -62,8 +62,8 @@ def finish(t: Tracked) -> None:
     t.archive(batch)
 
 
-def place(offset: int, life: int = 1, partition: int = 0) -> m.CursorPlace:
-    return m.CursorPlace(topic=TOPIC, partition=partition, life=life, offset=offset)
+def place(offset: int, incarnation: int = 1, partition: int = 0) -> m.CursorPlace:
+    return m.CursorPlace(topic=TOPIC, partition=partition, incarnation=incarnation, offset=offset)
 
 
 def open_(t: Tracked, *places: m.CursorPlace, cursor: str = "q", user: str = "u1", **more: Any) -> m.OpenCursorAnswer:
@@ -143,7 +143,7 @@ def test_a_partition_that_comes_later_is_held_from_its_beginning_until_the_query
     """INV-8: a query that is behind, or away, has not seen it yet."""
     t, epoch, _ = worked(1)
     answer = open_(t, place(10))
-    t.say(FoundPartitions((LifeStart(TOPIC, 7, 5, "id-1"),), t.now_ms, "found"))
+    t.say(FoundPartitions((IncarnationStart(TOPIC, 7, 5, "id-1"),), t.now_ms, "found"))
     token = t.claim(epoch, 7).view.token
     t.take_in(epoch, token, 15, partition=7, path=path(epoch, 9))
     finish(t)
@@ -157,7 +157,11 @@ def test_a_partition_that_comes_later_is_held_from_its_beginning_until_the_query
 def test_a_partition_that_came_since_the_query_looked_is_held_from_its_beginning() -> None:
     """INV-8: it names it neither as read nor as left. A cursor that is taken over keeps what it had."""
     t, epoch, _ = worked(1)
-    t.say(FoundPartitions((LifeStart(TOPIC, 7, 5, "id-1"), LifeStart(TOPIC, 8, 0, "id-1")), t.now_ms, "found"))
+    t.say(
+        FoundPartitions(
+            (IncarnationStart(TOPIC, 7, 5, "id-1"), IncarnationStart(TOPIC, 8, 0, "id-1")), t.now_ms, "found"
+        )
+    )
     open_(t, place(10), left=(tp(8),))
     assert t.state.cursors["q"].vector == {"t/0": (1, 10), "t/7": (1, 5)}
     token = t.claim(epoch, 7).view.token
@@ -174,15 +178,15 @@ def test_a_partition_that_came_since_the_query_looked_is_held_from_its_beginning
 def test_a_life_that_ended_is_held_until_it_is_read() -> None:
     t, epoch, _ = worked(1)
     answer = open_(t, place(5))
-    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
     token = t.claim(epoch).view.token
-    made = t.block(epoch, [offsets(0, 10, token, life=2)], path=path(epoch, 2))
+    made = t.block(epoch, [offsets(0, 10, token, incarnation=2)], path=path(epoch, 2))
     t.report(epoch, made)
     finish(t)
     assert due(t) == []
-    move(t, answer.epoch, place(0, life=2))
+    move(t, answer.epoch, place(0, incarnation=2))
     assert due(t) == [1]
-    move(t, answer.epoch, place(10, life=2))
+    move(t, answer.epoch, place(10, incarnation=2))
     assert due(t) == [1, 2]
     check_index(t)
 
@@ -284,9 +288,9 @@ def test_a_partition_that_was_left_is_held_again_from_where_the_query_says() -> 
 def test_how_far_a_cursor_is_behind_counts_in_the_newest_life() -> None:
     t, epoch, _ = worked(1)
     open_(t, place(8))
-    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
     token = t.claim(epoch).view.token
-    (result,) = t.report(epoch, t.block(epoch, [offsets(0, 10, token, life=2)], path=path(epoch, 2)))
+    (result,) = t.report(epoch, t.block(epoch, [offsets(0, 10, token, incarnation=2)], path=path(epoch, 2)))
     assert result.accepted
     (shown,) = cursors.tracked(t.state, t.tracker.cursors, 0.0, t.now_ms)
     assert shown.behind == 10
@@ -343,13 +347,15 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
         (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "a cursor's user is named"),
         (m.OpenCursorRequest(cursor="q", user="u" * 201, places=()), "in 1 to 200 printable characters"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, partition=9),)), "no partition t/9"),
-        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, life=0),)), "no offset 0 in life 0"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=0),)), "no offset 0 in life 0"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(1 << 63),)), f"no offset {1 << 63} in life 1"),
-        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, life=2),)), "no offset 0 in life 2"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=2),)), "no offset 0 in life 2"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(-1),)), "no offset -1"),
         (m.EarliestRequest(partitions=(tp(9),)), "no partition t/9"),
         (
-            m.BlocksRequest(spans=(m.LifeSpan(topic="x", partition=0, life=1, from_offset=0, until_offset=1),)),
+            m.BlocksRequest(
+                spans=(m.IncarnationSpan(topic="x", partition=0, incarnation=1, from_offset=0, until_offset=1),)
+            ),
             "no partition x/0",
         ),
     ],
@@ -434,7 +440,7 @@ def test_a_person_drops_a_cursor_by_name() -> None:
     assert [one.state for one in shown_cursors(t)] == ["dropped"]
     with pytest.raises(RefusedError, match="gone: dropped by ann"):
         move(t, answer.epoch, place(10))
-    assert not t.tracker.cursors.news.heard  # INV-6: names come and go
+    assert not t.tracker.cursors.latest.heard  # INV-6: names come and go
     with pytest.raises(RefusedError, match="there is no cursor q"):
         t.say(m.DropCursorRequest(cursor="q"))
 
@@ -485,11 +491,13 @@ def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:
 # ---- what a query is told --------------------------------------------------------------------------------------------
 
 
-def span(begin: int, end: int, partition: int = 0, life: int = 1) -> m.LifeSpan:
-    return m.LifeSpan(topic=TOPIC, partition=partition, life=life, from_offset=begin, until_offset=end)
+def span(begin: int, end: int, partition: int = 0, incarnation: int = 1) -> m.IncarnationSpan:
+    return m.IncarnationSpan(
+        topic=TOPIC, partition=partition, incarnation=incarnation, from_offset=begin, until_offset=end
+    )
 
 
-def told(t: Tracked, *spans: m.LifeSpan) -> m.BlocksAnswer:
+def told(t: Tracked, *spans: m.IncarnationSpan) -> m.BlocksAnswer:
     return t.say(m.BlocksRequest(spans=spans))  # type: ignore[no-any-return]
 
 
@@ -503,7 +511,7 @@ def test_the_blocks_of_offsets_are_those_that_hold_any_of_them() -> None:
     assert held(told(t, span(9, 11))) == [(0, 10), (10, 20)]
     assert held(told(t, span(10, 20))) == [(10, 20)]
     assert held(told(t, span(10, 10))) == []
-    assert held(told(t, span(0, 40, life=2))) == []
+    assert held(told(t, span(0, 40, incarnation=2))) == []
 
 
 def test_hosts_that_were_given_a_copy_come_with_the_blocks() -> None:
@@ -536,13 +544,13 @@ def test_gaps_come_with_the_blocks() -> None:
     assert held(answer) == [(0, 10), (25, 30)]
     assert told(t, span(25, 30)).gaps == ()
     assert earliest(t) == (1, 0)
-    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
-    assert told(t, span(0, 30, life=2)).gaps == ()
+    apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
+    assert told(t, span(0, 30, incarnation=2)).gaps == ()
 
 
 def earliest(t: Tracked) -> tuple[int, int]:
     (found,) = t.say(m.EarliestRequest(partitions=(tp(0),))).places
-    return found.life, found.offset
+    return found.incarnation, found.offset
 
 
 def test_the_earliest_place_is_that_from_which_on_nothing_is_missing() -> None:
@@ -552,7 +560,7 @@ def test_the_earliest_place_is_that_from_which_on_nothing_is_missing() -> None:
         t.decide(clean(t, epoch, number))
         t.say(CleanedUp(t.state.cleanup_count))
     assert earliest(t) == (1, 30)
-    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 7, "id-2"), t.now_ms, "recreated"))
+    apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 7, "id-2"), t.now_ms, "recreated"))
     assert earliest(t) == (1, 30)
     t.decide(clean(t, epoch, 4))
     assert earliest(t) == (2, 7)
@@ -563,7 +571,7 @@ def test_the_earliest_place_is_found_without_going_over_blocks(monkeypatch: pyte
     chance = random.Random(7)
     for _ in range(200):
         cuts = sorted(chance.sample(range(1, 60), 12))
-        held = LifeBlocks()
+        held = IncarnationBlocks()
         left: set[tuple[int, int]] = set()
         for piece in chance.sample(list(itertools.pairwise(cuts)), 11):
             held.add(offsets(*piece, 1), f"b{piece[0]}")
@@ -632,7 +640,7 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
     assert first(90) == (made[2].id, 20)
     assert first(91) == (None, 20)
     assert first(91, begin=20) == (None, 40)
-    elsewhere = m.LifeSpan(topic="x", partition=0, life=1, from_offset=0, until_offset=1)
+    elsewhere = m.IncarnationSpan(topic="x", partition=0, incarnation=1, from_offset=0, until_offset=1)
     with pytest.raises(UsageError, match="no partition x/0"):
         t.say(m.TimesRequest(wanted=(m.TimedSpan(span=elsewhere, time_ms=0),)))
 
@@ -674,10 +682,10 @@ def test_an_answer_takes_so_much_and_asked_on_from_there_all_is_told(
 
 def test_the_intake_shows_each_partitions_lives_and_position() -> None:
     t, _, _ = worked(1, partitions=2)
-    apply(t.state, LifeBegun(LifeStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
+    apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
     (first, second) = intake.intake(t.state)
     assert (first.tp, first.position) == (TopicPartition(TOPIC, 0), 3)
-    assert [(one.life, one.start, one.end, one.topic_id) for one in first.lives] == [
+    assert [(one.number, one.start, one.end, one.topic_id) for one in first.incarnations] == [
         (1, 0, 10, "id-1"),
         (2, 3, None, "id-2"),
     ]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, is_stray
-from driver.decisions.receiver_life import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.http.status import status
 from driver.journal import events as ev
 from driver.journal.state import State
@@ -30,7 +30,7 @@ from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 from wal.retention import FrameFacts, SegmentFacts
 
 
-def trouble(epoch: int, token: int, **changes: object) -> m.Trouble:
+def fault(epoch: int, token: int, **changes: object) -> m.Fault:
     values: dict[str, object] = {
         "receiver_id": "r1",
         "epoch": epoch,
@@ -42,7 +42,7 @@ def trouble(epoch: int, token: int, **changes: object) -> m.Trouble:
         "low": 40,
         "high": 90,
     }
-    return m.Trouble(**{**values, **changes})  # type: ignore[arg-type]
+    return m.Fault(**{**values, **changes})  # type: ignore[arg-type]
 
 
 # ---- rule 1: register ------------------------------------------------------------------------------------------------
@@ -254,23 +254,23 @@ def test_watermarks_that_are_no_offsets_are_bad_input() -> None:
     epoch = t.register()
     grant = t.claim(epoch)
     with pytest.raises(UsageError, match="no offsets"):
-        t.say(trouble(epoch, grant.view.token, low=1 << 64))
+        t.say(fault(epoch, grant.view.token, low=1 << 64))
 
 
 def test_trouble_that_passed_by_itself_is_no_longer_shown() -> None:
     t = Tracked()
     epoch = t.register()
-    t.say(trouble(epoch, t.claim(epoch).view.token))
-    assert t.state.partitions["t/0"].trouble is not None
+    t.say(fault(epoch, t.claim(epoch).view.token))
+    assert t.state.partitions["t/0"].fault is not None
     t.take_in(epoch, t.claim(epoch).view.token, 5)
-    assert t.state.partitions["t/0"].trouble is None
+    assert t.state.partitions["t/0"].fault is None
 
 
 def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
     token = t.claim(epoch).view.token
-    t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    t.say(fault(epoch, token, kind="recreated", topic_id="id-2", low=0))
     assert t.search_in_vain(epoch)
     (result,) = t.report(epoch, t.block(epoch, [offsets(0, 5, token)]))
     assert [s.reason for s in result.stale] == ["life"]
@@ -288,7 +288,7 @@ def test_a_handle_that_points_out_of_its_receivers_own_segments_is_bad_input() -
 
 def test_ranges_of_two_lives_are_told_apart_by_their_labels() -> None:
     assert offsets(0, 5, 1).label == "t/0[0, 5)"
-    assert offsets(0, 5, 1, life=2).label == "t/0[0, 5) life 2"
+    assert offsets(0, 5, 1, incarnation=2).label == "t/0[0, 5) life 2"
 
 
 # ---- rule 8: gaps and lives ------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
-    answer = t.say(trouble(epoch, token))
+    answer = t.say(fault(epoch, token))
     assert not answer.proceed
     assert "forebay offsets accept-gap t/0 0 40" in answer.message
     assert t.state.partitions["t/0"].position == 0
@@ -307,7 +307,7 @@ def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=41))
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     assert t.state.partitions["t/0"].position == 40
-    assert t.say(trouble(epoch, token)).proceed
+    assert t.say(fault(epoch, token)).proceed
     view = t.claim(epoch).view
     assert view.preceding_gap is not None
     assert (view.preceding_gap.from_offset, view.preceding_gap.until_offset) == (0, 40)
@@ -317,7 +317,7 @@ def test_accepting_orders_the_owner_to_claim_again_until_it_has() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
-    t.say(trouble(epoch, token))
+    t.say(fault(epoch, token))
     assert t.search_in_vain(epoch)
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     (command,) = t.beat(epoch)
@@ -331,7 +331,7 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 10)
-    assert not t.say(trouble(epoch, token, position=10)).proceed
+    assert not t.say(fault(epoch, token, position=10)).proceed
     assert t.search_in_vain(epoch)
     assert next(e.gap for e in t.events if isinstance(e, ev.GapRecorded)).from_offset == 10
     assert t.state.partitions["t/0"].owner == ""
@@ -347,13 +347,13 @@ def test_a_gap_is_completed_with_what_lies_before_it(gap_first: bool) -> None:
     t.take_in(epoch, token, 10)
     batch = t.batch()
     if gap_first:
-        t.say(trouble(epoch, token, position=10))
+        t.say(fault(epoch, token, position=10))
         assert t.search_in_vain(epoch)
         assert t.state.partitions["t/0"].completed == 0
     t.complete(batch)
     if not gap_first:
         assert t.state.partitions["t/0"].completed == 10
-        t.say(trouble(epoch, token, position=10))
+        t.say(fault(epoch, token, position=10))
         assert t.search_in_vain(epoch)
     assert t.state.partitions["t/0"].completed == 40
 
@@ -363,10 +363,10 @@ def test_a_position_above_the_log_begins_a_new_life_at_its_end() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 100)
-    t.say(trouble(epoch, token, position=100, low=0, high=60))
+    t.say(fault(epoch, token, position=100, low=0, high=60))
     assert t.search_in_vain(epoch)
     partition = t.state.partitions["t/0"]
-    assert (partition.life.life, partition.position, partition.lives[0].end) == (2, 60, 100)
+    assert (partition.incarnation.number, partition.position, partition.incarnations[0].end) == (2, 60, 100)
 
 
 def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
@@ -374,7 +374,7 @@ def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
     token = t.claim(epoch).view.token
-    assert not t.say(trouble(epoch, token, kind="corrupt", low=0)).proceed
+    assert not t.say(fault(epoch, token, kind="corrupt", low=0)).proceed
     assert t.search_in_vain(epoch)
     assert t.state.partitions["t/0"].position == 0
 
@@ -383,7 +383,7 @@ def test_trouble_without_anything_missing_is_bad_input() -> None:
     t = Tracked()
     epoch = t.register()
     with pytest.raises(UsageError, match="nothing is missing"):
-        t.say(trouble(epoch, t.claim(epoch).view.token, low=0))
+        t.say(fault(epoch, t.claim(epoch).view.token, low=0))
 
 
 def test_trouble_of_an_outdated_token_changes_nothing() -> None:
@@ -393,7 +393,7 @@ def test_trouble_of_an_outdated_token_changes_nothing() -> None:
     old = t.claim(epoch).view.token
     t.claim(epoch)
     before = len(t.events)
-    assert t.say(trouble(epoch, old)).proceed
+    assert t.say(fault(epoch, old)).proceed
     assert len(t.events) == before
 
 
@@ -518,7 +518,7 @@ def test_a_segment_goes_only_when_the_last_two_snapshot_copies_both_call_its_blo
 def test_segments_and_local_copies_of_an_older_lineage_have_no_writer_any_more() -> None:
     """INV-4: a rebuilt journal has forgotten the receivers; their epochs carry the lineage."""
     t = Tracked()
-    t.state.lineage = 2
+    t.state.timeline = 2
     old, new = numbered(1, 7), numbered(2, 7)
     assert "may still append" in kept_because(t, segment(t, new, sealed=False))
     assert t.decide(segment(t, old, sealed=False)).actions
@@ -583,7 +583,7 @@ def test_an_orphan_of_an_ended_life_goes() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     orphan = t.block(epoch, [offsets(0, 5, token)])
-    t.say(trouble(epoch, token, kind="recreated", topic_id="id-2", low=0))
+    t.say(fault(epoch, token, kind="recreated", topic_id="id-2", low=0))
     assert t.search_in_vain(epoch)
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
@@ -698,7 +698,7 @@ def test_status_shows_managed_receivers_and_what_their_agents_offer() -> None:
         (f"{STREAM}-r1", "scheduled", "h1", 0),
         (f"{STREAM}-r2", "scheduled", "", 0),
     ]
-    assert "has no place" in seen.managed[2].trouble
+    assert "has no place" in seen.managed[2].fault
     assert (seen.agents[0].capacity, seen.agents[0].labels) == (2, ("rack=a",))
 
 
@@ -741,14 +741,14 @@ def test_replaying_the_events_gives_the_same_state() -> None:
     token = t.claim(first).view.token
     t.take_in(first, token, 10, local=True)
     t.batch()
-    t.say(trouble(first, token, position=10))
+    t.say(fault(first, token, position=10))
     assert t.search_in_vain(first)
     token = t.claim(second, receiver="r2").view.token
     t.take_in(second, token, 50, receiver="r2")
     t.complete(t.state.unfinished()[0].batch_id)
     t.archive(t.state.unfinished()[0].batch_id - 1 if t.state.unfinished() else numbered(1, 1))
-    t.say(FoundPartitions((ev.LifeStart(TOPIC, 7, 3),), 5, "later"))
-    replayed = State(stream=STREAM, lineage=1)
+    t.say(FoundPartitions((ev.IncarnationStart(TOPIC, 7, 3),), 5, "later"))
+    replayed = State(stream=STREAM, timeline=1)
     for event in t.events:
         apply(replayed, event)
     assert replayed == t.state

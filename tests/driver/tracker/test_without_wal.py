@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from driver.decisions.replay import RewindTo, plan, refuse
-from driver.decisions.second_hosts import Host, second_host
+from driver.decisions.replica_hosts import Host, replica_host
 from driver.journal.block_index import BlockIndex
 from driver.journal.state import State
 from driver.service import hosts_needed, refuse_other_keeping
@@ -49,12 +49,12 @@ class Copied(Tracked):
         )  # fmt: skip
         return self.say(request).commands  # type: ignore[no-any-return]
 
-    def second(self, current: str = "", refusing: tuple[str, ...] = ()) -> m.SecondHost | None:
+    def second(self, current: str = "", refusing: tuple[str, ...] = ()) -> m.ReplicaHost | None:
         request = m.HeartbeatRequest(
             receiver_id="r1", epoch=self.epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0,
-            second_host=current, refusing_hosts=refusing,
+            replica_host=current, refusing_hosts=refusing,
         )  # fmt: skip
-        return self.say(request).second_host  # type: ignore[no-any-return]
+        return self.say(request).replica_host  # type: ignore[no-any-return]
 
     def check(self) -> None:
         """INV-7: the index is that of the state, also of one that a snapshot brings back."""
@@ -105,7 +105,7 @@ def test_where_a_receivers_copies_went_before_they_went_elsewhere_is_taken() -> 
     t = Copied()
     made = t.made(5)
     t.beat_agent("h3")
-    assert t.second("h2", refusing=("h2",)) == m.SecondHost(host="h3", url="http://h3:1")
+    assert t.second("h2", refusing=("h2",)) == m.ReplicaHost(host="h3", url="http://h3:1")
     (result,) = t.report(t.epoch, made)
     assert result.accepted
 
@@ -135,7 +135,7 @@ def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_recei
     t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
     for host in ("h2", "h3"):
         t.beat_agent(host)
-    assert t.second("h2", refusing=("h2",)) == m.SecondHost(host="h3", url="http://h3:1")
+    assert t.second("h2", refusing=("h2",)) == m.ReplicaHost(host="h3", url="http://h3:1")
     (result,) = t.report(t.epoch, made)
     assert result.accepted
 
@@ -257,7 +257,7 @@ def test_nothing_is_given_up_for_lack_of_room() -> None:
         assert not t.say(request).commands
     t.complete(t.batch())
     for host in block.hosts:
-        request = msgspec.structs.replace(t.tracker.agent_news[host].heartbeat, short_bytes=0)
+        request = msgspec.structs.replace(t.tracker.agent_heartbeats[host].heartbeat, short_bytes=0)
         assert not t.say(request).commands, "its batch is completed, and not in the history yet"
 
 
@@ -294,7 +294,7 @@ TWO = {"h1": Host("http://h1", 5_000), "h2": Host("http://h2", 5_000), "h3": Hos
 
 
 def chosen(current: str = "", refusing: tuple[str, ...] = (), loads: dict[str, int] | None = None) -> str:
-    found = second_host("h1", current, refusing, TWO, loads or {}, 1_000)
+    found = replica_host("h1", current, refusing, TWO, loads or {}, 1_000)
     return found.host if found is not None else ""
 
 
@@ -315,22 +315,22 @@ def test_where_all_refuse_one_is_named_all_the_same() -> None:
 
 def test_a_host_without_room_takes_no_copies() -> None:
     full = {**TWO, "h3": Host("http://h3", 999)}
-    assert second_host("h1", "h3", (), full, {}, 1_000) == m.SecondHost(host="h2", url="http://h2")
-    assert second_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
+    assert replica_host("h1", "h3", (), full, {}, 1_000) == m.ReplicaHost(host="h2", url="http://h2")
+    assert replica_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
 
 
 def test_the_driver_names_a_host_whose_agent_it_has_heard_of_lately() -> None:
     t = Copied()
-    t.tracker.agent_news.clear()
+    t.tracker.agent_heartbeats.clear()
     assert t.second() is None
     t.beat_agent("h1")
     assert t.second() is None, "its own host is none"
     t.beat_agent("h2")
-    assert t.second() == m.SecondHost(host="h2", url="http://h2:1")
+    assert t.second() == m.ReplicaHost(host="h2", url="http://h2:1")
     t.now_ms += 29_000
     t.beat_agent("h3")
-    assert t.second("h2") == m.SecondHost(host="h2", url="http://h2:1")
+    assert t.second("h2") == m.ReplicaHost(host="h2", url="http://h2:1")
     t.now_ms += 2_000
-    assert t.second("h2") == m.SecondHost(host="h3", url="http://h3:1")
+    assert t.second("h2") == m.ReplicaHost(host="h3", url="http://h3:1")
     t.tracker.replicas.rules = CopyRules(1, 30.0, 1_000)
     assert t.second("h2") is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.decisions.receiver_life import TRANSITIONS, Happened, ManagedReceivers, State
+from driver.decisions.receiver_lifecycle import TRANSITIONS, Happened, ManagedReceivers, State
 from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 
@@ -428,10 +428,10 @@ def test_a_host_that_is_not_preferred_is_not_taken_while_a_preferred_one_may_com
 def test_who_has_no_place_is_told_of_with_the_way_out() -> None:
     played = Played(3, "a", capacity=2).step(3)
     assert played.hosts() == {0: "a", 1: "a"}
-    assert "raise agent.capacity" in played.of(2).trouble
+    assert "raise agent.capacity" in played.of(2).fault
     played.agents["b"] = PlayedAgent("b")
     assert played.step(3).hosts()[2] == "b"
-    assert not played.of(2).trouble
+    assert not played.of(2).fault
 
 
 def test_one_whose_host_may_run_fewer_since_its_agent_began_anew_is_told_of_too() -> None:
@@ -441,11 +441,11 @@ def test_one_whose_host_may_run_fewer_since_its_agent_began_anew_is_told_of_too(
     played.step(30)
     assert sorted(played.hosts().values()) == ["a", "a"]
     (waits,) = {0, 1, 2} - played.hosts().keys()
-    assert [bool(played.of(n).trouble) for n in range(3)] == [n == waits for n in range(3)]
+    assert [bool(played.of(n).fault) for n in range(3)] == [n == waits for n in range(3)]
     played.agents["b"] = PlayedAgent("b")
     played.step(10)
     assert sorted(played.hosts()) == [0, 1, 2]
-    assert not any(played.of(n).trouble for n in range(3))
+    assert not any(played.of(n).fault for n in range(3))
 
 
 def test_those_beyond_the_count_drain_and_stay_stopped() -> None:

@@ -15,26 +15,26 @@ from wal.storage import Storage
 REBUILDER = "forebay-rebuild"
 
 
-class LineageFound(ForebayError):
+class TimelineFound(ForebayError):
     """The WAL is not this journal's: the journal was lost, or its rebuild was not finished, or it is another one."""
 
 
 def newest_marker(wal: Storage, stream: str) -> int:
     """The newest lineage that marked the WAL; 0 if none. Asks for one name after the other, by no listing."""
-    lineage = 0
-    while wal.exists(layout.lineage_marker(stream, lineage + 1)):
-        lineage += 1
-    return lineage
+    timeline = 0
+    while wal.exists(layout.timeline_marker(stream, timeline + 1)):
+        timeline += 1
+    return timeline
 
 
 def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> int:
     """The newest lineage of the WAL, before an epoch of lineage ``claimed`` (0: the journal is empty) is claimed. Raises
-    LineageFound where the journal's newest claims are not of that lineage."""
+    TimelineFound where the journal's newest claims are not of that lineage."""
     marked = newest_marker(wal, stream)
     if marked and not claimed:
-        raise LineageFound(
+        raise TimelineFound(
             f"the journal at {journal.url} is empty, but the WAL at {wal.url} holds stream {stream!r} "
-            f"({layout.lineage_marker(stream, marked)}): the journal was lost or [driver].journal points elsewhere. "
+            f"({layout.timeline_marker(stream, marked)}): the journal was lost or [driver].journal points elsewhere. "
             "Nothing was changed. Bring the journal back, or make a new one from the WAL with `forebay journal rebuild`"
         )
     if claimed < marked:
@@ -44,16 +44,16 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> i
     return marked
 
 
-def unfinished(journal: Storage, stream: str, lineage: int) -> LineageFound:
-    return LineageFound(
-        f"the journal at {journal.url} of stream {stream!r} has no snapshot of lineage {lineage}, which the WAL or a claim "
+def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:
+    return TimelineFound(
+        f"the journal at {journal.url} of stream {stream!r} has no snapshot of lineage {timeline}, which the WAL or a claim "
         "names: it was lost, or its rebuild was not finished. Nothing was changed. Run `forebay journal rebuild` (again)"
     )
 
 
-def mark(journal: Storage, wal: Storage, stream: str, lineage: int, first_claim: bytes) -> None:
-    """The WAL is this journal's from now on, or was already. Raises LineageFound if it is another one's."""
-    marker = layout.lineage_marker(stream, lineage)
+def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim: bytes) -> None:
+    """The WAL is this journal's from now on, or was already. Raises TimelineFound if it is another one's."""
+    marker = layout.timeline_marker(stream, timeline)
     try:
         wal.put_new(marker, first_claim)
     except FileExistsError:
@@ -65,8 +65,8 @@ def mark(journal: Storage, wal: Storage, stream: str, lineage: int, first_claim:
             raise _belongs_elsewhere(journal, wal, stream) from None
 
 
-def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> LineageFound:
-    return LineageFound(
+def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> TimelineFound:
+    return TimelineFound(
         f"the WAL at {wal.url} belongs to another journal of stream {stream!r} than the one at {journal.url}. "
         "Nothing was changed. Set [driver].journal or [wal].url right"
     )

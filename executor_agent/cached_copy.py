@@ -14,7 +14,7 @@ from forebay.process import failpoints
 from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_directory
 
 
-class GivenCopy:
+class CachedCopy:
     """Written to a temporary name of its own, checked as a whole, and only then there under ``path``: killed before that, it
     leaves a temporary file, which the store drops. From one thread at a time. ``closed`` is told once of its size and whether
     it is kept.

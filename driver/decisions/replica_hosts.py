@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from forebay.messages import SecondHost
+from forebay.messages import ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Host:
     free_bytes: int
 
 
-def second_host(
+def replica_host(
     own_host: str,
     current: str,
     refusing: Iterable[str],
     hosts: Mapping[str, Host],
     loads: Mapping[str, int],
     room_bytes: int,
-) -> SecondHost | None:
+) -> ReplicaHost | None:
     """The host for the second copies of a receiver on ``own_host``; None if there is none with ``room_bytes`` free.
 
     ``current`` stays while it can take copies. Else the host to which the fewest receivers copy (``loads``), of these the one
@@ -37,11 +37,11 @@ def second_host(
     able = {name: host for name, host in hosts.items() if name != own_host and host.free_bytes >= room_bytes}
     refusing = set(refusing)
     if current in able and (current not in refusing or able.keys() <= refusing):
-        return SecondHost(host=current, url=able[current].url)
+        return ReplicaHost(host=current, url=able[current].url)
     name = min(
         able, key=lambda name: (name in refusing, loads.get(name, 0), -able[name].free_bytes, name), default=None
     )
-    return SecondHost(host=name, url=able[name].url) if name is not None else None
+    return ReplicaHost(host=name, url=able[name].url) if name is not None else None
 
 
 def loads(seconds: Iterable[str]) -> Counter[str]:

@@ -410,7 +410,7 @@ class ManagedReceivers:
                 exit_code=receiver.exit_code,
                 detail=self._detail(receiver, now),
                 moves_to=receiver.moves_to,
-                trouble=(
+                fault=(
                     f"receiver {receiver.receiver_id} has no place: no agent is heard that has room for it; start an agent, "
                     "or raise agent.capacity"
                     if receiver.homeless
