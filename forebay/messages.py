@@ -27,6 +27,7 @@ from forebay.model.values import (
     Topic,
     TopicPartition,
 )
+from forebay.model.wire import WIRE_NAMES
 
 #: entries of a list of partitions, or of what is said of each
 PARTITIONS_MAX = 100_000
@@ -34,7 +35,7 @@ PARTITIONS_MAX = 100_000
 HEARTBEAT_ITEMS_MAX = 200
 
 
-class Message(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class Message(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     pass
 
 
@@ -413,10 +414,10 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
     key: Text = ""
 
 
-class IncarnationView(Message, frozen=True, kw_only=True):
+class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, "number": "life"}):
     """Offsets ``[start, end)`` of one life; ``end`` None: it lasts. ``topic_id``: "" where the broker can't tell."""
 
-    incarnation: Number
+    number: Number
     start: Offset
     topic_id: str = ""
     end: Offset | None = None

@@ -20,6 +20,7 @@ from driver.journal.history import FinishedBatch, FinishedRange
 from driver.journal.state import RepeatedBatch, State
 from forebay.kafka.consume.planning import sizes
 from forebay.model.errors import UsageError
+from forebay.model.wire import WIRE_NAMES
 from wal.storage import Storage
 
 _NO_CAUSES: Mapping[str, str] = {}
@@ -27,7 +28,7 @@ ATTESTED = -2  # stands for "finished by a snapshot copy's word" among batch ids
 WAITING = 0  # stands for "in no batch yet" among batch ids
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """kind: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two), ``beyond`` (past the position),
     ``replay`` (a batch that a replay would run with other blocks or another packing than it ran with; offsets are 0)."""
 
@@ -69,7 +70,7 @@ class AuditedReplay(msgspec.Struct, frozen=True):
     losses: tuple[AuditedLoss, ...]
 
 
-class AuditedRebuild(msgspec.Struct, frozen=True):
+class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The journal was lost and rebuilt as ``lineage``. ``repeated``: batches that may have run before and were given to the
     job again under new ids (0: ids that nobody knows), with their ranges; ``attested``: offsets that a snapshot copy alone
     calls finished."""
@@ -82,7 +83,7 @@ class AuditedRebuild(msgspec.Struct, frozen=True):
     attested: int
 
 
-class AuditedIncarnation(msgspec.Struct, frozen=True):
+class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
     """One life of one partition: offsets ``[start, until)`` taken in, by ``batches`` completed or allocated batches.
 
     ``records`` counts those in batches and waiting; ``skipped`` is offsets inside ranges that hold no record (compaction,
@@ -92,7 +93,7 @@ class AuditedIncarnation(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    incarnation: int
+    number: int
     cause: str
     start: int
     until: int
@@ -108,7 +109,7 @@ class AuditedIncarnation(msgspec.Struct, frozen=True):
     attested: int = 0
 
 
-class AuditReport(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     stream: str
     timeline: int
     batches_completed: int
@@ -217,7 +218,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 AuditedIncarnation(
                     topic=partition.topic,
                     partition=partition.partition,
-                    incarnation=incarnation.number,
+                    number=incarnation.number,
                     cause=incarnation.cause,
                     start=incarnation.start,
                     until=until,

@@ -19,6 +19,7 @@ from driver.journal.history import FinishedBatch
 from driver.journal.state import Partition, State
 from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, TopicPartition
+from forebay.model.wire import WIRE_NAMES
 from recovery.examination import Examination, Hole, Place, Segment, described, is_needed, is_unread
 from wal.recovery import Decision, Found
 
@@ -59,7 +60,7 @@ class DamagedSegment(msgspec.Struct, frozen=True):
     done: bool = False
 
 
-class KafkaPartition(msgspec.Struct, frozen=True):
+class KafkaPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Offsets: the journal's position, the group's commit, what Kafka holds; -1 where unknown. ``finding``: "" if all is well."""
 
     topic: str
@@ -97,7 +98,7 @@ class HistoryView(msgspec.Struct, frozen=True):
     finding: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
     """``counts``: decision → places; ``places``: all but the whole ones; ``orphans``: frames that the journal does not name:
     label → what becomes of them. ``forgotten``: segments that are gone, of which only a replay would need anything."""
 

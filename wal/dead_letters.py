@@ -196,7 +196,7 @@ def read(storage: Storage, path: str) -> pa.Table:
 
 
 def identities(table: pa.Table) -> list[Identity]:
-    columns = [table.column(name).to_pylist() for name in Identity._fields]
+    columns = [table.column(name).to_pylist() for name in ("topic", "partition", "life", "offset")]
     return [Identity(*row) for row in zip(*columns, strict=True)]
 
 

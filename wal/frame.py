@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,7 +60,7 @@ class FrameKind(IntEnum):
 _KINDS = frozenset(FrameKind)
 
 
-class SegmentHeader(msgspec.Struct, frozen=True):
+class SegmentHeader(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Metadata of a segment's first frame: who wrote it, and where it belongs. ``created_ms``: since 1970, for
     people.
     """

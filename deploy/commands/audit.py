@@ -74,8 +74,8 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
     for incarnation in report.incarnations:
         where = f"{incarnation.topic}/{incarnation.partition}"
         if incarnation.number > 1:
-            told.append((f"life {incarnation.number} began: from here on an offset means another record", f"{where} at {incarnation.start}",
-                         incarnation.cause))  # fmt: skip
+            event = f"life {incarnation.number} began: from here on an offset means another record"
+            told.append((event, f"{where} at {incarnation.start}", incarnation.cause))
         of = "" if incarnation.number == 1 else f" life {incarnation.number}"
         told += [
             ("gap: Kafka lost these offsets before they were taken in", f"{where}[{g.from_offset}, {g.until_offset}){of}",

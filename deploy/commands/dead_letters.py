@@ -24,6 +24,7 @@ from deploy.console.invocation import (
 from forebay.model.errors import UsageError
 from forebay.model.topic_pattern import matches
 from forebay.model.values import TIMELINE_SHIFT, TopicPartition
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Counted(msgspec.Struct, frozen=True):
     first: tuple[str, ...] = ()
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """One record. ``key``, ``value``: as text where they are, else as ``hex …``; None: null."""
 
     topic: str

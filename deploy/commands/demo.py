@@ -165,9 +165,9 @@ def differences(
         if completed != {end}:
             wrong.append(f"{TOPIC}/{partition}: loaded up to {end}, completed up to {sorted(completed)}")
     wrong += [
-        f"{incarnation.topic}/{incarnation.partition}: {len(incarnation.gaps)} gaps, {incarnation.waiting} records in no batch yet"
-        for incarnation in report.incarnations
-        if incarnation.gaps or incarnation.waiting
+        f"{one.topic}/{one.partition}: {len(one.gaps)} gaps, {one.waiting} records in no batch yet"
+        for one in report.incarnations
+        if one.gaps or one.waiting
     ]
     return wrong
 

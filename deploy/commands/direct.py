@@ -25,6 +25,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from forebay.model.errors import UsageError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,7 +46,7 @@ WORDS = {
 }
 
 
-class PartitionStatus(msgspec.Struct, frozen=True):
+class PartitionStatus(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """``position``: where the next batch begins; ``completed``: up to here every batch is completed. ``read``: whether the stream
     goes on with it."""
 
@@ -59,7 +60,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     read: bool
 
 
-class DirectStatus(msgspec.Struct, frozen=True):
+class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
     """``standing``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of the process, "" and 0 if it stopped."""
 
     name: str

@@ -26,6 +26,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -42,7 +43,7 @@ KAFKA_SECONDS = 5.0
 # ---- inspect ----------------------------------------------------------------------------------------------------------
 
 
-class Epoch(msgspec.Struct, frozen=True):
+class Epoch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """One epoch of the journal. ``owner`` and ``claimed_ms``: by its claim. ``events``: kind → how many its segments hold;
     those before its newest snapshot are not needed any more. ``damage``: in words, each place that can't be read."""
 
@@ -57,7 +58,7 @@ class Epoch(msgspec.Struct, frozen=True):
     damage: tuple[str, ...]
 
 
-class Copy(msgspec.Struct, frozen=True):
+class Copy(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A snapshot copy beside the WAL. ``next``: number of the event after it, -1 if it can't be used: ``detail`` says why."""
 
     path: str
@@ -215,7 +216,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 # ---- rebuild ----------------------------------------------------------------------------------------------------------
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     topic: str
     partition: int
     incarnation: int
@@ -223,7 +224,7 @@ class Position(msgspec.Struct, frozen=True):
     completed: int
 
 
-class RebuildReport(msgspec.Struct, frozen=True):
+class RebuildReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """``blocks``: how many the new journal names, ``taken``: of those, found in the WAL after the copy. ``not_taken``: block →
     why. ``repeated``: batches that may have run and are given to the job again. ``holes``: where frames lie that nothing leads
     to; ``missing``: ranges that wait again, and whose segment is gone."""
@@ -261,8 +262,8 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
             for batch in plan.rebuild.repeated
         },
         holes=tuple(
-            f"{h.topic}/{h.partition} goes on at {h.position} of life {h.incarnation}; the WAL holds frames from {h.next_from} on, "
-            "and nothing leads there"
+            f"{h.topic}/{h.partition} goes on at {h.position} of life {h.incarnation}; "
+            f"the WAL holds frames from {h.next_from} on, and nothing leads there"
             for h in plan.holes
         ),
         missing=plan.missing,

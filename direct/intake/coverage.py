@@ -20,9 +20,9 @@ COMMITTED = "read_committed"
 
 def kept_of(span: Span, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[Span]:
     """Return the parts of ``span`` that blocks hold, in order. ``wanted``: the parts that were taken in."""
-    holes = [str(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset)) for hole in covered.holes]
+    missing = [str(Span(one.topic, one.partition, one.from_offset, one.until_offset)) for one in covered.uncovered]
     parts = [Span(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
-    return without(parts, holes)
+    return without(parts, missing)
 
 
 def in_order(parts: Sequence[BlockPart], span: Span) -> list[BlockPart]:

@@ -103,24 +103,24 @@ def _read_from_wal(
             position = _after(batch, position, lost, reading)
             yield batch
     if position < lost.until_offset and not reading.allow_offset_gaps:
-        raise OffsetGapError(f"{lost}: from offset {position} on there is no record in the WAL{_HOLES}")
+        raise OffsetGapError(f"{lost}: from offset {position} on there is no record in the WAL{_GAP_ADVICE}")
 
 
-_HOLES = ": offsets without a record were compacted or belong to a transaction; set allow_offset_gaps to skip them"
+_GAP_ADVICE = ": offsets without a record were compacted or belong to a transaction; set allow_offset_gaps to skip them"
 
 
 def _after(batch: pa.RecordBatch, position: int, lost: Span, reading: Reading) -> int:
     """Return the offset after ``batch``.
 
-    Raises OffsetGapError unless it has all offsets from ``position`` on, or holes are allowed.
+    Raises OffsetGapError unless it has all offsets from ``position`` on, or gaps are allowed.
     """
     offsets = batch.column("offset").to_numpy()
     if not reading.allow_offset_gaps:
         expected = np.arange(position, position + len(offsets))
-        holes = np.flatnonzero(offsets != expected)
-        if len(holes):
-            place = int(holes[0])
+        gaps = np.flatnonzero(offsets != expected)
+        if len(gaps):
+            place = int(gaps[0])
             raise OffsetGapError(
-                f"{lost}: from offset {position + place} on the next record is {int(offsets[place])}{_HOLES}"
+                f"{lost}: from offset {position + place} on the next record is {int(offsets[place])}{_GAP_ADVICE}"
             )
     return int(offsets[-1]) + 1

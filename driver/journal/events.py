@@ -25,9 +25,10 @@ from forebay.model.values import (
     Sha256,
     TimeMs,
 )
+from forebay.model.wire import WIRE_NAMES
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event"):
+class _Event(msgspec.Struct, frozen=True, tag_field="event", rename=WIRE_NAMES):
     pass
 
 
@@ -233,7 +234,7 @@ class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
     cause: str = ""
 
 
-class ReplayedBatch(msgspec.Struct, frozen=True):
+class ReplayedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A completed batch that is to run again: as it was, ``lost`` ranges included."""
 
     batch_id: Number

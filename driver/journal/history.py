@@ -18,6 +18,7 @@ from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import Span
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Block, OffsetRange, timeline_of
+from forebay.model.wire import WIRE_NAMES
 from forebay.process import failpoints
 from wal import layout
 from wal.frame import UNDECODABLE, FrameKind
@@ -29,7 +30,7 @@ from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 LEAVING_MAX = 10_000
 
 
-class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one life that one batch holds without a hole, and how many records."""
 
     topic: str
@@ -40,7 +41,7 @@ class FinishedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
     records: int
 
 
-class FinishedBatch(msgspec.Struct, frozen=True):
+class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """``tasks``: block ids in their packing, for a replay within the rewind horizon. ``lost``: accepted losses."""
 
     batch_id: int

@@ -26,6 +26,7 @@ from forebay.model.values import (
     numbered,
     timeline_of,
 )
+from forebay.model.wire import WIRE_NAMES
 
 #: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
@@ -37,10 +38,10 @@ class BrokenInvariant(ForebayError):
     """The journal's events contradict an invariant. Not to be repaired by going on."""
 
 
-class Incarnation(msgspec.Struct):
+class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
     """One life of a partition: offsets ``[start, end)``; ``end`` is None while it lasts."""
 
-    incarnation: Number
+    number: Number
     topic_id: str
     start: Offset
     time_ms: int
@@ -48,7 +49,7 @@ class Incarnation(msgspec.Struct):
     end: Offset | None = None
 
 
-class RecordedGap(msgspec.Struct, frozen=True):
+class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     incarnation: int
     gap: Gap
     time_ms: int
@@ -71,7 +72,7 @@ class EndedEpoch(msgspec.Struct, frozen=True):
     segments: int
 
 
-class OpenFault(msgspec.Struct, frozen=True):
+class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """What Kafka says, as it was told. ``tried``: the newest token when adoption found nothing at the position, 0: not yet;
     ``adoptable_from``: where it could go on, -1: nowhere. ``kept``: the WAL went on with the life that is to end; from the new
     position nobody could see any more that it is, so nobody but the adopter may claim before that is decided."""
@@ -103,7 +104,7 @@ class OpenFault(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
 
-class Partition(msgspec.Struct):
+class Partition(msgspec.Struct, rename=WIRE_NAMES):
     """``token`` is the newest ever given; it is *current* only while ``owner`` is not empty. ``writers``: who was given it or
     an older one and neither released it nor was fenced, one entry for each epoch."""
 
@@ -154,7 +155,7 @@ class Receiver(msgspec.Struct):
     past: tuple[str, ...] = ()  # instances that were superseded, newest first
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, rename=WIRE_NAMES):
     batch_id: int
     number: int
     time_ms: int
@@ -223,7 +224,7 @@ class RepeatedBatch(msgspec.Struct, frozen=True):
     ranges: tuple[str, ...]
 
 
-class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", "until_offset": "until"}):
+class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Offsets that a snapshot copy calls finished, of which no history survived."""
 
     topic: str
@@ -233,7 +234,7 @@ class AttestedRange(msgspec.Struct, frozen=True, rename={"from_offset": "from", 
     until_offset: int
 
 
-class Rebuild(msgspec.Struct, frozen=True):
+class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """How ``lineage`` began: from the snapshot copy at ``copy``; ``cause``: who did it. Batches of older lineages with a
     number above ``known_number`` do not count: what they held waited again. Batches of its own have numbers above
     ``batch_count``."""
@@ -273,7 +274,7 @@ class EndedCursor(msgspec.Struct, frozen=True):
     expired: bool
 
 
-class State(msgspec.Struct, dict=True):
+class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     """Everything the journal says. A snapshot is this struct as msgpack.
 
     ``blocks``: every block whose bytes are not yet deleted, by id; ``waiting``: those in no batch, in order of acceptance

@@ -18,6 +18,7 @@ import msgspec
 from driver.journal import events as ev
 from forebay.messages import TrackedListener
 from forebay.model.errors import SettingsError
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.named import find
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ TOGETHER_MAX = 100
 LAST_SECONDS = 5.0
 
 
-class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename=WIRE_NAMES):
     time_ms: int  # when the driver noticed, since 1970 UTC
 
 

@@ -8,12 +8,13 @@ import msgspec
 
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.model.values import check_name
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from driver.batches.batch import Batch
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
     """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
     driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them.
     ``newest``: in a marker that took the place of another (:meth:`after`), id of the newest batch whose first run is in."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from driver.batches.batch import Batch, Written
 from driver.outputs.output import told
 from driver.outputs.rows import pieces
@@ -127,7 +129,7 @@ class SqlOutput:
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
             return None
         row = connection.execute(_of(markers.select(), markers, run)).one()._mapping
-        return Run(**{field: row[field] for field in Run.__struct_fields__})
+        return msgspec.convert({column: row[column] for column in Run.__struct_encode_fields__}, Run)
 
     def _write_rows(self, connection: Connection, run: Run, batch: Batch, data: Any, table: Table) -> int:
         statement: Any = table.insert()
@@ -232,4 +234,5 @@ def _of(statement: Any, markers: Table, run: Run) -> Any:
 
 
 def _columns(run: Run) -> dict[str, Any]:
-    return {field: getattr(run, field) for field in run.__struct_fields__}
+    columns: dict[str, Any] = msgspec.to_builtins(run)
+    return columns

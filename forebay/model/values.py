@@ -15,6 +15,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from forebay.model.wire import WIRE_NAMES
+
 #: low bits left to a lineage for its own counting; lineage << 40 stays exact in a JSON number up to lineage 8191
 TIMELINE_SHIFT = 40
 
@@ -119,7 +121,7 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
         return f"{self.topic}/{self.partition}"
 
 
-class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
+class Gap(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` that Kafka lost before they were taken in. Compaction and markers are never a gap."""
 
     from_offset: Offset
@@ -133,7 +135,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", 
             )
 
 
-class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one partition in one life, taken in under one token.
 
     What Kafka skips (compaction, transaction markers) lies inside. ``records`` may be 0: a tail of markers moves the

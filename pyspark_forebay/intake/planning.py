@@ -115,7 +115,8 @@ def spans_between(begin: Places, end: Places, partitions: Partitions) -> list[In
         known = {one.number: one for one in partition.incarnations} if partition is not None else {}
         if incarnation not in known or end_incarnation not in known:
             raise UsageError(
-                f"the intake does not know incarnation {max(incarnation, end_incarnation)} of {tp}: check that the checkpoint is of this stream"
+                f"the intake does not know incarnation {max(incarnation, end_incarnation)} of {tp}: check that the "
+                "checkpoint is of this stream"
             )
         while incarnation < end_incarnation:
             until = known[incarnation].end
@@ -148,12 +149,12 @@ def first_at(offsets: Column, times: Column, span: IncarnationSpan, time_ms: int
 class Cover:
     """The blocks that hold wanted offsets.
 
-    ``parts``: in the order of acceptance. ``holes``: offsets that are in no block and no gap, or in a range whose loss was
-    accepted.
+    ``parts``: in the order of acceptance. ``uncovered``: offsets that are in no block and no gap, or in a range whose
+    loss was accepted.
     """
 
     parts: tuple[BlockPart, ...]
-    holes: tuple[IncarnationSpan, ...]
+    uncovered: tuple[IncarnationSpan, ...]
 
 
 def cover(spans: Sequence[IncarnationSpan], found: FoundBlocks) -> Cover:
@@ -183,12 +184,12 @@ def cover(spans: Sequence[IncarnationSpan], found: FoundBlocks) -> Cover:
             parts.append(BlockPart(reference, cuts, frozenset(unwanted), records))
     for gap in found.gaps:
         covered.setdefault((gap.topic, gap.partition, gap.incarnation), []).append((gap.from_offset, gap.until_offset))
-    holes = (
+    uncovered = (
         msgspec.structs.replace(span, from_offset=begin, until_offset=until)
         for key, span in wanted.items()
-        for begin, until in _holes(span, covered.get(key, ()))
+        for begin, until in _uncovered(span, covered.get(key, ()))
     )
-    return Cover(tuple(parts), tuple(holes))
+    return Cover(tuple(parts), tuple(uncovered))
 
 
 def plan_intake_batch(
@@ -213,19 +214,22 @@ def plan_intake_batch(
             gaps.append(f"{r.label} was lost after it was taken in: {found.lost[r.label]}")
     of_kafka: list[Span] = []
     losses: list[str] = []
-    holes = (
-        msgspec.structs.replace(hole, from_offset=begin, until_offset=until)
-        for hole in covered.holes
-        for begin, until in _holes(hole, passed.get((hole.topic, hole.partition, hole.incarnation), ()))
+    uncovered = (
+        msgspec.structs.replace(missing, from_offset=begin, until_offset=until)
+        for missing in covered.uncovered
+        for begin, until in _uncovered(missing, passed.get((missing.topic, missing.partition, missing.incarnation), ()))
     )
-    for hole in holes:
-        newest = partitions[hole.tp].incarnations[-1]
-        if has_kafka and hole.incarnation == newest.number:
-            of_kafka.append(Span(hole.topic, hole.partition, hole.from_offset, hole.until_offset, newest.topic_id))
+    for missing in uncovered:
+        newest = partitions[missing.tp].incarnations[-1]
+        if has_kafka and missing.incarnation == newest.number:
+            of_kafka.append(
+                Span(missing.topic, missing.partition, missing.from_offset, missing.until_offset, newest.topic_id)
+            )
         else:
-            incarnation = "" if hole.incarnation == 1 else f" of incarnation {hole.incarnation}"
+            where = "" if missing.incarnation == 1 else f" of incarnation {missing.incarnation}"
             losses.append(
-                f"{hole.tp}[{hole.from_offset}, {hole.until_offset}){incarnation}: the WAL no longer has it, and Kafka cannot have it"
+                f"{missing.tp}[{missing.from_offset}, {missing.until_offset}){where}: the WAL no longer has it, and Kafka cannot "
+                "have it"
             )
     return IntakeBatchPlan(covered.parts, tuple(of_kafka), tuple(losses), tuple(gaps))
 
@@ -243,7 +247,7 @@ def read_plan(answer: IntakeAnswer, access: Access, headers: bool) -> ReadPlan:
     )
 
 
-def _holes(span: IncarnationSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _uncovered(span: IncarnationSpan, covered: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     reached = span.from_offset
     for begin, until in sorted(covered):
         if begin >= span.until_offset:

@@ -76,7 +76,7 @@ def test_the_expected_sums_are_taken_from_the_records_themselves() -> None:
 
 def report(*findings: Finding, **changes: Any) -> AuditReport:
     incarnation: dict[str, Any] = {
-        "topic": demo.TOPIC, "partition": 0, "life": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
+        "topic": demo.TOPIC, "partition": 0, "number": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
         "batches": 1, "records": 3, "waiting": 0, "skipped": 0, "gaps": (), "accepted_losses": (), "duplicates": 0,
         "missing": 0,
     }  # fmt: skip

@@ -90,7 +90,7 @@ def stored(draft: BlockDraft, local: bool = True) -> Block:
 
 
 def view(tp: TopicPartition, position: int = 0, token: int = 1, incarnation: int = 1, **more: object) -> PartitionView:
-    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "life": incarnation}
+    values = {"topic": tp.topic, "partition": tp.partition, "known": True, "token": token, "incarnation": incarnation}
     return PartitionView(**{**values, "position": position, **more})  # type: ignore[arg-type]
 
 

@@ -422,7 +422,7 @@ def test_a_refusal_costs_a_new_token_for_every_partition_of_all_unanswered_block
 
 
 @pytest.mark.parametrize(
-    ("position", "life", "cut"),
+    ("position", "incarnation", "cut"),
     [
         (0, 1, (0, 6)),  # nothing of it was taken in
         (4, 1, (4, 6)),  # a piece is trimmed

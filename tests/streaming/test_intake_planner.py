@@ -309,7 +309,7 @@ class Brokers:
 
 
 @pytest.mark.parametrize(
-    ("lives", "held", "at", "found"),
+    ("incarnations", "held", "at", "found"),
     [
         ([(1, 0, "id-1")], (1, 5), 2, (1, 2)),
         ([(1, 0, "id-1")], (1, 5), -1, None),  # no record is as young

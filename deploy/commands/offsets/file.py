@@ -14,6 +14,7 @@ import msgspec
 from deploy.console.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
+from forebay.model.wire import WIRE_NAMES
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -31,17 +32,17 @@ UNHELD_SHOWN = 5
 Use = Literal["completed", "position"]
 
 
-class ExportedIncarnation(msgspec.Struct, frozen=True):
+class ExportedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
     """Offsets ``[start, end)`` of one life; ``end`` is None while it lasts."""
 
-    incarnation: int
+    number: int
     topic_id: str
     start: int
     end: int | None
     cause: str
 
 
-class ExportedPartition(msgspec.Struct, frozen=True):
+class ExportedPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """``position``: the next offset to take in. ``completed``: up to here all batches are completed. ``committed``: what the
     stream's group has committed in Kafka; None if nothing, or Kafka did not answer."""
 
@@ -63,7 +64,7 @@ class ExportedPartition(msgspec.Struct, frozen=True):
         return self.completed if use == "completed" else self.position
 
 
-class ExportedOffsets(msgspec.Struct, frozen=True):
+class ExportedOffsets(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """The file. ``events``: how many of the journal's events it is made of."""
 
     format: int
@@ -174,8 +175,8 @@ def commits(
             raise RefusedError(f"{p.tp} is no partition of stream {state.stream!r}", "not-found")
         if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
             raise RefusedError(
-                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: an offset means another "
-                "record there",
+                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: "
+                "an offset means another record there",
                 "conflict",
             )
         metadata = f"forebay:{state.timeline}:{known.incarnation.number}"

@@ -55,9 +55,9 @@ _STATISTICS_MS = 1_000
 class Reading(msgspec.Struct, frozen=True):
     """How ranges are read. Can be pickled.
 
-    ``headers``: whether rows have them. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted and transactional
-    topics; otherwise that is an error. ``range_seconds_max``: a range that is not read after this is given up (None: no limit;
-    that a broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
+    ``headers``: whether rows have them. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted topics or
+    transactions; otherwise that is an error. ``range_seconds_max``: maximum time to read one range (None: no limit; that a
+    broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
     range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. Of the
     clients that ask questions as many, and as long.
     """

@@ -9,9 +9,10 @@ import msgspec
 
 from forebay.model.errors import UsageError
 from forebay.model.values import INT32_MAX, OFFSET_MAX, TopicPartition
+from forebay.model.wire import WIRE_NAMES
 
 
-class Span(msgspec.Struct, frozen=True, gc=False, rename={"from_offset": "from", "until_offset": "until"}):
+class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one partition; empty if they are equal.
 
     ``topic_id``: what the topic's id must be when they are read ("": not asked). ``records``: how many records must lie in it

@@ -65,12 +65,12 @@ def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pyt
     with caplog.at_level(logging.ERROR):
         state = opened(storage)
     partition = state.partitions[f"{TOPIC}/0"]
-    assert (partition.incarnation.number, partition.incarnation.start, partition.position, partition.completed) == (
-        2,
-        10,
-        10,
-        10,
-    )
+    assert (
+        partition.incarnation.number,
+        partition.incarnation.start,
+        partition.position,
+        partition.completed,
+    ) == (2, 10, 10, 10)
     assert partition.incarnation.topic_id == "id-1" and not partition.owner
     assert partition.incarnations[0].end == OFFSET_MAX
     assert "18446744073709551615" in caplog.text and "begins at offset 10" in caplog.text
