@@ -1,4 +1,4 @@
-"""What Kafka lost of a direct stream: found with its exact range, and gone on without only by a decision (INV-5)."""
+"""Losses of a direct stream: they are found with their exact range, and the stream continues only after a decision (INV-5)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ blocks = "{folder}/blocks"
         (None, [(10, 20)]),
     ],
 )
-def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list[tuple[int, int]]) -> None:
+def test_lost_parts_of_a_range_are_exact(held: Held | None, lost: list[tuple[int, int]]) -> None:
     span = Span("t", 0, 10, 20, "id")
     found = lost_of(span, {} if held is None else {TP: held})
     assert [(part.from_offset, part.until_offset) for part in found] == lost
@@ -128,14 +128,12 @@ def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list
         (None, "gone", "t/0", -1),
     ],
 )
-def test_what_a_position_can_no_longer_read_is_told_apart(
-    held: Held | None, kind: str | None, label: str, goes_on_at: int
-) -> None:
+def test_losses_at_a_position_are_classified(held: Held | None, kind: str | None, label: str, goes_on_at: int) -> None:
     found = losses_at_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
     assert [(loss.kind, loss.label, loss.goes_on_at) for loss in found] == ([(kind, label, goes_on_at)] if kind else [])
 
 
-def test_a_topic_whose_id_was_not_known_is_taken_for_what_it_was() -> None:
+def test_topic_without_a_known_id_counts_as_unchanged() -> None:
     assert losses_at_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
     assert lost_of(Span("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(Span("t", 0, 10, 10), {}) == []
 
@@ -152,7 +150,7 @@ class Brokers:
 
     def places(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         if self._gone:
-            raise UnknownTopicError("partition t/0 is gone")
+            raise UnknownTopicError("partition t/0 was deleted")
         return {tp: 3 if place == "earliest" else 9 for tp, place in wanted.items()}
 
 
@@ -161,7 +159,7 @@ class Brokers:
     [
         ("id", "id", True, "id"),
         ("other", "id", True, "other"),
-        ("id", "id", False, "id"),  # nobody leads it at the moment
+        ("id", "id", False, "id"),  # it has no leader at the moment
         ("id", "", False, "id"),
         ("other", "id", False, None),  # another topic, which has no such partition
         ("", "id", False, None),
@@ -169,23 +167,23 @@ class Brokers:
         ("", "", True, ""),  # a broker that can't tell
     ],
 )
-def test_a_partition_is_gone_only_if_brokers_do_not_know_it_any_more(
+def test_partition_counts_as_deleted_only_if_brokers_do_not_know_it(
     now: str, before: str, there: bool, held: str | None
 ) -> None:
-    """INV-5: metadata leave out what is merely without a leader."""
+    """INV-5: metadata may omit a partition without a leader."""
     found: Any = held_by_kafka(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
     assert found == ({} if held is None else {TP: Held(held, 3, 9)})
 
 
-def test_what_brokers_can_not_tell_now_is_asked_for_again() -> None:
-    """INV-5: the topic may be another one of that name, or be about to go."""
+def test_unknown_answer_of_brokers_is_asked_again() -> None:
+    """INV-5: the topic may be another one with that name, or about to be deleted."""
     with pytest.raises(UnreachableError, match="no broker returns the id of topic t, which had one before"):
         held_by_kafka(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
-    with pytest.raises(UnreachableError, match="t/0 is gone"):
+    with pytest.raises(UnreachableError, match="t/0 was deleted"):
         held_by_kafka(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
 
 
-def test_a_loss_that_was_accepted_of_a_batch_is_none_any_more() -> None:
+def test_accepted_loss_of_a_batch_is_not_reported_again() -> None:
     state = begun()
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20, "id"),)))
     assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
@@ -194,7 +192,7 @@ def test_a_loss_that_was_accepted_of_a_batch_is_none_any_more() -> None:
     assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
 
 
-def test_accepted_losses_are_journalled_each_in_its_way() -> None:
+def test_accepted_losses_become_requests_by_kind() -> None:
     asked: list[Any] = []
     whole, gap = (
         losses_at_positions({TP: 10}, {TP: "id"}, held)[0]
@@ -218,13 +216,13 @@ def test_accepted_losses_are_journalled_each_in_its_way() -> None:
         (("batch",), RangeNotHeldError),
     ],
 )
-def test_what_ends_a_stream_is_named_by_all_that_is_lost(kinds: tuple[Any, ...], error: type[Exception]) -> None:
+def test_error_class_of_losses_depends_on_their_kinds(kinds: tuple[Any, ...], error: type[Exception]) -> None:
     found = losses_error([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
     assert type(found) is error
     assert str(found) == f"{'; '.join(f'words of {kind}' for kind in kinds)}; do this"
 
 
-def test_a_range_that_a_person_names_is_read_as_it_is_shown_and_nothing_else_is() -> None:
+def test_label_of_a_range_is_parsed_and_other_text_is_refused() -> None:
     span = Span("a.b-c_d", 3, 5, 9)
     assert parse_span(str(span)) == parse_span("a.b-c_d/3[5,9)") == span
     assert is_inside("t/0[5, 9)", [Span("t", 0, 0, 7), Span("t", 0, 7, 20)])
@@ -244,7 +242,7 @@ def begun() -> State:
     return state
 
 
-def test_a_gap_must_begin_where_the_last_span_ended() -> None:
+def test_gap_must_begin_at_the_end_of_the_last_range() -> None:
     """INV-2."""
     state = begun()
     with pytest.raises(BrokenInvariant, match="does not begin where"):
@@ -256,8 +254,8 @@ def test_a_gap_must_begin_where_the_last_span_ended() -> None:
     assert found.clean and [(g.from_offset, g.until_offset) for g in found.incarnations[0].gaps] == [(10, 15)]
 
 
-def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_in_none() -> None:
-    """INV-2, INV-3: by the ranges themselves, trusting no check that was made before."""
+def test_audit_finds_an_offset_in_two_batches_or_in_none() -> None:
+    """INV-2, INV-3: from the ranges alone, without relying on earlier checks."""
     state = begun()
     for number in (1, 2, 3):
         apply(state, SpansAllocated(numbered(1, number), number, 3, (Span("t", 0, 10 * number, 10 * number + 10),)))
@@ -267,7 +265,7 @@ def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_
     assert [(f.kind, f.from_offset, f.until_offset) for f in found] == [("duplicate", 15, 20), ("missing", 25, 30)]
 
 
-def test_a_checkpoint_that_an_older_release_began_goes_on() -> None:
+def test_checkpoint_of_an_older_release_continues() -> None:
     state = State(stream="s", timeline=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20),)))
     found = report(state, ())
@@ -285,7 +283,7 @@ def drop(options: dict[str, str], tp: TopicPartition, before: int) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("on_vanished", ["stop", "record"])
-def test_offsets_that_aged_out_before_they_were_in_a_batch_end_the_stream_or_are_a_journalled_gap(
+def test_offsets_deleted_before_a_batch_had_them_end_the_stream_or_become_a_gap(
     runs: Runs, tps: list[TopicPartition], on_vanished: str
 ) -> None:
     one = tps[0]
@@ -330,10 +328,10 @@ class Reader:
 
 
 @pytest.mark.kafka
-def test_a_batch_over_a_topic_that_vanished_goes_on_without_it_where_that_is_to_be_recorded(
+def test_batch_continues_without_a_deleted_topic_with_on_vanished_record(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
 ) -> None:
-    """INV-5: the loss stands in the journal, and so does the end of the partitions; INV-3: the batch keeps its id."""
+    """INV-5: the journal has the loss and the end of the partitions. INV-3: the batch keeps its id."""
     other = TopicPartition(f"{tps[0].topic}-other", 0)
     kafka_broker.create_topic(other.topic, 1)
     produce(runs.options, other, 4)
@@ -361,10 +359,10 @@ def test_a_batch_over_a_topic_that_vanished_goes_on_without_it_where_that_is_to_
 
 
 @pytest.mark.kafka
-def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_with_the_rest(
+def test_batch_continues_with_the_rest_after_an_accepted_loss(
     runs: Runs, tps: list[TopicPartition], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """INV-5: nothing goes on before that, exactly what is lost is accepted, and INV-3: the rerun has the same id."""
+    """INV-5: nothing continues before that, and exactly the lost ranges are accepted. INV-3: the rerun has the same id."""
     one = tps[0]
     url, kafka = runs.checkpoint.as_uri(), ("--broker", runs.options["bootstrap.servers"])
 
@@ -382,7 +380,7 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
     assert [(loss["kind"], loss["label"]) for loss in shown] == [("batch", f"{one}[0, 20)")]
     for wrong in (f"{one}[0, 21)", f"{one}[0, 19)", f"{tps[1]}[0, 10)"):
         assert forebay("accept-loss", url, "s", wrong, *kafka, "--yes") == 2
-    assert forebay("accept-loss", url, "s", *kafka, "--yes") == 2  # nobody accepts a loss unseen
+    assert forebay("accept-loss", url, "s", *kafka, "--yes") == 2  # a loss must be named to be accepted
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka) == 1
     assert Checkpoint(url, "s").state().unfinished()[0].lost == ()
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka, "--because", "retention", "--yes") == 0
@@ -427,10 +425,10 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
 
 
 @pytest.mark.kafka
-def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accepts_that(
+def test_accepted_recreation_of_a_topic_begins_a_new_incarnation(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """INV-2: its offsets are those of other records; the audit keeps the lives apart, and so do dead letters, in a replay too."""
+    """INV-2: its offsets mean other records. The audit, dead letters and replays keep incarnations apart."""
     runs.stop(_until(runs, Subscribe([tps[0].topic]), 40))
     waited = threading.Event()
     with KafkaAdmin(runs.options) as admin:
@@ -530,8 +528,8 @@ def _left(state: State) -> list[Loss]:
     return left + (LOSSES[2:] if state.partitions["u/0"].incarnation.number == 1 else [])
 
 
-def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_path: Path) -> None:
-    """INV-7: whatever was durable is there once, and the rest is found again."""
+def test_kill_while_losses_are_accepted_leaves_each_journalled_or_not(tmp_path: Path) -> None:
+    """INV-7: durable ones are there once; the rest is found again."""
     storage = open_storage(tmp_path.as_uri())
     with lead(storage, "s", 1, SystemClock(), lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 10, "u/0": 3}, {"t": "id", "u": "old"}, 1, "given"))
@@ -568,7 +566,7 @@ def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_pa
     ]
 
 
-def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
+def test_lease_shows_whether_a_stream_runs(tmp_path: Path) -> None:
     storage = open_storage(tmp_path.as_uri())
     checkpoint = Checkpoint(tmp_path.as_uri(), "s")
     with pytest.raises(UsageError, match="has no checkpoint of a direct stream named 's'"):
@@ -586,7 +584,7 @@ def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
     assert checkpoint.lease()[0] == "ended"
 
 
-def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() -> None:
+def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None:
     """INV-3: the state forgets them only when the history durably has them."""
     storage = MemoryStorage("direct-history")
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Direct streams and RDDs over what Kafka has lost and an intake has kept (``tracker``)."""
+"""Direct streams and RDDs that read records which Kafka has lost and an intake has kept (``tracker``)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ THREE = partition(30, (1, 20, 90, "a"), (2, 50, 80, "a"), (3, 0, None, "b"))
         (10, 60, "", THREE, [(3, 10, 30)]),
     ],
 )
-def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
+def test_offset_means_the_newest_incarnation_of_its_topic_that_has_it(
     begin: int, until: int, topic_id: str, known: IntakePartition, found: list[tuple[int, int, int]]
 ) -> None:
     request = SpanRequest(topic="t", partition=0, from_offset=begin, until_offset=until, topic_id=topic_id)
@@ -91,7 +91,7 @@ def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
     assert [(one.incarnation, one.from_offset, one.until_offset) for one in spans] == found
 
 
-def test_kept_is_what_was_taken_in_without_its_holes() -> None:
+def test_kept_ranges_omit_what_no_block_holds() -> None:
     pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
     hole = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
     assert list(map(str, kept_of(Span("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
@@ -116,7 +116,7 @@ def test_kept_is_what_was_taken_in_without_its_holes() -> None:
         (Held("a", 0, 8), [(10, 70)], ["cut-back t/0"], None),
     ],
 )
-def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_with_it(
+def test_kept_ranges_are_read_before_a_loss_and_only_up_to_the_next_gap(
     held: Held | None, kept: list[tuple[int, int]], losses: list[str], end: int | None
 ) -> None:
     """INV-2, INV-5."""
@@ -128,7 +128,7 @@ def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_
     assert ends_through({TP: 10}, lacks, through) == ({} if end is None else {TP: end})
 
 
-def test_a_stream_does_not_end_of_one_partition_while_there_is_more_to_read_of_another() -> None:
+def test_lost_partition_does_not_end_the_stream_while_another_has_kept_records() -> None:
     other, ids = TopicPartition("t", 1), {TP: "a", TopicPartition("t", 1): "a"}
     assert losses_at_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
     assert [loss.label for loss in losses_at_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == [
@@ -137,7 +137,7 @@ def test_a_stream_does_not_end_of_one_partition_while_there_is_more_to_read_of_a
     ]
 
 
-def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
+def test_batch_lacks_only_what_neither_kafka_nor_the_intake_has() -> None:
     span = Span("t", 0, 10, 40, "a")
     found = losses_of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
     assert [loss.label for loss in found] == ["t/0[10, 15)"]
@@ -156,13 +156,13 @@ def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
         (3, "c", THREE, None),
     ],
 )
-def test_a_cursor_stands_where_the_stream_has_yet_to_read(
+def test_cursor_is_where_the_stream_has_yet_to_read(
     offset: int, topic_id: str, known: IntakePartition, place: tuple[int, int] | None
 ) -> None:
     assert place_of(Span("t", 0, offset, OFFSET_MAX, topic_id), known) == place
 
 
-def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
+def test_cursor_keeps_windows_and_unfinished_batches() -> None:
     """INV-8."""
     state = State(stream="s", timeline=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
@@ -176,7 +176,7 @@ def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
     assert places_of(ranges_to_keep(state), {}) == {}
 
 
-def test_a_checkpoint_has_one_cursor_for_good() -> None:
+def test_checkpoint_keeps_one_cursor_name() -> None:
     state = State(stream="s", timeline=1)
     apply(state, CursorNamed("direct-s-1", 1))
     with pytest.raises(BrokenInvariant):
@@ -184,17 +184,17 @@ def test_a_checkpoint_has_one_cursor_for_good() -> None:
     assert state.cursor == "direct-s-1"
 
 
-def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
+def test_invalid_tracker_is_refused_without_showing_it() -> None:
     with pytest.raises(UsageError, match="tracker: write where the stream's driver is") as refused:
         IntakeEndpoint.of(IntakeAccess("http://user:secret-word@d:1"))
     assert "secret-word" not in str(refused.value)
     assert IntakeEndpoint.of("") is None
 
 
-def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None:
-    """Their hosts may have no such file."""
+def test_tasks_get_the_token_and_nothing_shows_it(tmp_path: Path) -> None:
+    """The hosts of tasks may not have the token file."""
     file = tmp_path / "tokens"
-    file.write_text("query secret-word-of-nobody\n")
+    file.write_text("query secret-word-of-no-user\n")
     file.chmod(0o600)
     through = IntakeEndpoint.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
     assert through is not None and through.patience_seconds == 7.0
@@ -256,10 +256,10 @@ class Reader:
 
 
 @pytest.mark.kafka
-def test_a_stream_that_lies_behind_kafka_reads_what_its_cursor_holds_and_lets_it_go_then(
+def test_stream_behind_kafka_reads_what_its_cursor_keeps_and_then_releases_it(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-2, INV-5, INV-8: over a restart, with the intake's driver away for a while, and nothing else that holds its WAL."""
+    """INV-2, INV-5, INV-8: across a restart, with the intake's driver down for a while; only the cursor keeps its WAL."""
     one = tps[0]
     reader = Reader(runs, cluster)
     stream = runs.start(Assign([one], {one: 28}), reader, tracker=cluster.driver_url, max_queued_batches=1)
@@ -290,7 +290,7 @@ def test_a_stream_that_lies_behind_kafka_reads_what_its_cursor_holds_and_lets_it
 
 
 @pytest.mark.kafka
-def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_the_same_errors(
+def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
     """INV-5."""
@@ -330,10 +330,10 @@ def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_th
 
 
 @pytest.mark.kafka
-def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the_stream_ends(
+def test_deleted_topic_is_read_from_the_intake_before_the_stream_ends(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-5: and what neither has is a gap with its exact range, where that is to be recorded."""
+    """INV-5: what neither has becomes a gap with its exact range, with on_vanished = "record"."""
     one, two = tps
     reader = Reader(runs, cluster)
     stream = runs.start(Subscribe([one.topic]), reader, tracker=cluster.driver_url, max_queued_batches=1)
@@ -356,10 +356,11 @@ def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the
 
 
 @pytest.mark.kafka
-def test_a_stream_that_is_killed_before_its_cursor_is_open_leaves_none_that_nobody_comes_back_to(
+def test_stream_killed_before_its_cursor_is_open_leaves_no_orphan(
     tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """INV-7, INV-8: its name is journalled before it is opened, and opened before any partition begins."""
+    """INV-7, INV-8: the name is journalled before the cursor is opened, and the cursor is opened before any partition
+    begins."""
     # what was written and not synced is there after a kill, so the last one stands for what is durable
     marks = ["journal.before-write:CursorNamed", "journal.before-sync:CursorNamed", "journal.before-write:SpansBegun"]
     (tmp_path / "out").mkdir()
@@ -393,10 +394,10 @@ def test_a_stream_that_is_killed_before_its_cursor_is_open_leaves_none_that_nobo
 
 
 @pytest.mark.kafka
-def test_a_direct_stream_stops_at_what_the_wal_has_no_more_until_a_person_gives_it_up(
+def test_direct_stream_stops_at_a_destroyed_block_until_a_person_accepts_the_loss(
     runs: Runs, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """INV-2, INV-5: the journal of the intake names a block that is destroyed; what its other blocks have is read."""
+    """INV-2, INV-5: the intake's journal names a destroyed block; records of its other blocks are read."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 10)

@@ -1,4 +1,4 @@
-"""RDDs and direct streams through an intake as Spark's tasks read them, where its driver asks for tokens over https."""
+"""RDDs and direct streams through an intake in Spark's tasks; the intake's driver requires tokens over https."""
 
 from __future__ import annotations
 

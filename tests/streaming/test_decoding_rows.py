@@ -1,4 +1,4 @@
-"""What the source's readers make of rows whose keys or values are decoded. No registry is asked for the reader's own schema."""
+"""Decoded rows of the source's readers. No registry is asked for the reader's schema."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rows(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
     ],
     ids=["batch", "stream", "intake batch", "intake stream"],
 )
-def test_each_reader_decodes_what_its_tasks_read_with_headers(
+def test_each_reader_decodes_rows_that_its_tasks_read_with_headers(
     module: Any, reading: str, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
@@ -85,7 +85,7 @@ def test_each_reader_decodes_what_its_tasks_read_with_headers(
     assert asked == [True, False] and plain.column("value")[0].as_py() == GOOD
 
 
-def test_a_record_that_cant_be_decoded_is_named_or_null_with_what_is_wrong_with_both_of_its_halves() -> None:
+def test_undecodable_record_is_named_or_null_with_both_causes() -> None:
     given = rows((None, GOOD), (BAD, b"junk"), (GOOD, None))
     with pytest.raises(
         RecordError, match=r"t/3 offset 8: the record can't be decoded: key: schema 1: .*; value: its 4 bytes"
@@ -101,5 +101,5 @@ def test_a_record_that_cant_be_decoded_is_named_or_null_with_what_is_wrong_with_
     )
 
 
-def test_no_secret_of_the_registry_is_shown() -> None:
+def test_repr_shows_no_secret_of_the_registry() -> None:
     assert SECRET not in repr(decoding()) + repr(batch.BatchReader(KAFKA, decoding())._options)

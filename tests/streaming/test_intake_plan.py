@@ -1,4 +1,4 @@
-"""Which blocks and offsets a query over an intake reads: on values alone."""
+"""Which blocks and offsets a query over an intake reads: decisions on values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def found(
     return FoundBlocks(blocks, gaps, {blocks[0].id: ("h2",)} if blocks else {}, lost)
 
 
-def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None:
+def test_offsets_contain_the_cursor_and_later_incarnations() -> None:
     at, start = {A: (2, 30), B: (1, 5)}, {A: (1, 10), B: (1, 5)}
     made = offsets_of(at, "q-1", start)
     assert made.json() == {
@@ -84,15 +84,15 @@ def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None
     ("begin", "until", "time_ms", "found"),
     [(0, 50, 5, 10), (11, 50, 5, 13), (0, 50, 9, 13), (0, 13, 9, None), (12, 13, 1, 12), (14, 50, 5, None)],
 )
-def test_the_first_record_of_a_time_is_of_what_is_wanted_of_its_block(
+def test_first_record_at_a_time_is_within_the_wanted_range(
     begin: int, until: int, time_ms: int, found: int | None
 ) -> None:
-    """Times need not rise, and offsets may lack."""
+    """Times need not increase, and offsets may be missing."""
     offsets, times = np.array([10, 12, 13, 14]), np.array([5, 1, 9, 2])
     assert first_at(offsets, times, span(begin, until), time_ms) == found
 
 
-def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> None:
+def test_trigger_reads_an_ended_incarnation_to_its_end_and_the_next_one_later() -> None:
     assert next_end((1, 10), TWO) == (2, 20)
     assert next_end((2, 20), TWO) == (2, 100)
     assert spans_between({A: (1, 10)}, {A: (2, 20)}, {A: TWO}) == [span(10, 50)]
@@ -111,7 +111,7 @@ def test_offsets_that_do_not_fit_the_intake_are_refused(
         spans_between({A: begin}, {A: end}, {A: TWO})
 
 
-def test_of_each_block_only_what_is_wanted_is_read() -> None:
+def test_only_wanted_ranges_of_blocks_are_read() -> None:
     whole, cut, other = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20), (B, 4, 8)), block(3, (B, 8, 9))
     got = plan_intake_batch(
         [span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True
@@ -124,8 +124,8 @@ def test_of_each_block_only_what_is_wanted_is_read() -> None:
     assert got.spans == got.losses == got.gaps == ()
 
 
-def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwise() -> None:
-    """INV-5."""
+def test_range_without_a_block_is_read_from_kafka_only_in_the_newest_incarnation() -> None:
+    """INV-5: otherwise it is a loss."""
     got = plan_intake_batch([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
     assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
@@ -135,7 +135,7 @@ def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwis
     )
 
 
-def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
+def test_gap_of_the_stream_is_reported_and_is_no_loss() -> None:
     gap = RecordedGap(
         topic="t", partition=0, incarnation=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
     )
@@ -146,8 +146,8 @@ def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
     assert got.gaps == ("t/0[10, 30) was lost in Kafka: aged out, accepted by ann",)
 
 
-def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
-    """INV-5: neither read, nor asked of Kafka, nor a loss."""
+def test_accepted_loss_is_skipped_and_reported() -> None:
+    """INV-5: it is neither read, nor asked of Kafka, nor a loss."""
     both, alone = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20))
     lost = {"t/0[0, 10)": "ann: disk gone", "t/0[10, 20)": "bob"}
     got = plan_intake_batch(
@@ -167,8 +167,8 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
     assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
 
 
-def test_what_lies_in_a_range_that_is_held_twice_is_no_hole() -> None:
-    """Whatever tells of it last, the further end counts."""
+def test_range_covered_twice_is_not_missing() -> None:
+    """The further end counts, in any order."""
     gap = RecordedGap(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=30, cause="aged out")
     got = plan_intake_batch([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
     assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
@@ -191,7 +191,7 @@ def parts(count: int, length: int) -> list[object]:
         (0, 100, 4, None, None, []),
     ],
 )
-def test_many_blocks_make_one_task_as_long_as_enough_are_left(
+def test_blocks_are_packed_into_enough_tasks(
     count: int, length: int, partitions: int, least: int | None, most: int | None, sizes: list[int]
 ) -> None:
     given = parts(count, length)
@@ -212,13 +212,13 @@ def test_many_blocks_make_one_task_as_long_as_enough_are_left(
         ({"tracker": "http://d:1", "subscribe": "a", "assign": "{}"}, "only one of the options"),
     ],
 )
-def test_options_over_an_intake_that_can_not_be_are_refused_in_a_sentence(given: dict[str, str], words: str) -> None:
+def test_invalid_options_over_an_intake_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:
         read_options({name.lower(): value for name, value in given.items()}, streaming=True)
     assert "secret-word" not in str(refused.value)
 
 
-def test_a_tracker_alone_is_enough_and_its_own_options_do_nothing_without_it() -> None:
+def test_tracker_is_the_only_required_option_over_an_intake() -> None:
     options = read_options({"tracker": "http://d1:1, http://d2:2"}, streaming=True)
     assert options.intake is not None
     assert (options.intake.urls, options.intake.cursor) == (("http://d1:1", "http://d2:2"), "query")
